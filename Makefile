@@ -1,0 +1,127 @@
+# Every target prepares what it needs in .venv at its first run, and finds it ready at the next one.
+# Works with GNU make and any /bin/sh, on a machine that has nothing else than Python and git (see CONTRIBUTING.md).
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test lint soak prove-01 bench clean
+
+# The interpreter of .venv, 3.10 to 3.13. To take another one later: make clean, then PYTHON=...
+override PYTHON := $(or $(PYTHON),python3)
+# How many seeds `make soak` runs.
+SEEDS ?= 10000
+# More arguments for pytest: make test ARGS="-k clock"
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PYENV_ROOT ?= $(HOME)/.pyenv
+
+# A stamp holds the folder that it was made for. One from before the checkout was moved or copied, or whose interpreter
+# has gone, does not count.
+$(shell for stamp in $(VENV)/.ready-*; do \
+    [ -x $(BIN)/python ] && [ "$$(cat "$$stamp" 2>/dev/null)" = "$(CURDIR)" ] || rm -f "$$stamp"; \
+done)
+
+help: ## this list
+	@echo 'make TARGET [PYTHON=python3] [SEEDS=10000] [ARGS="arguments for pytest"]'
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  \1: \2/p' Makefile
+
+demo: $(VENV)/.ready-package ## see total order across topics on this machine: ordered-pubsub demo
+	@$(BIN)/ordered-pubsub demo
+
+test: $(VENV)/.ready-tox ## lint, then all tests on each Python from 3.10 to 3.13 that is found (TOXENV=py311 for one)
+	@$(run_tox)
+
+lint: $(VENV)/.ready-tox ## only ruff and mypy
+	@TOXENV=lint; export TOXENV; $(run_tox)
+
+soak: $(VENV)/.ready-package ## simulate many more seeds than the tests do (SEEDS=10000)
+	@$(BIN)/python -m ordered_pubsub.testing.soak --seeds $(SEEDS) --workers 2
+
+prove-01: $(VENV)/.ready-package ## print the evidence for the first milestone, line by line with its figures
+	@$(BIN)/python benchmarks/prove_01.py
+
+bench: $(VENV)/.ready-bench ## measure the core
+	@$(BIN)/python benchmarks/core.py
+
+clean: ## remove everything that was set up, built or cached
+	@rm -rf $(VENV) .tox build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf ./*.egg-info adapters/*.egg-info
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The interpreter that runs tox gets the whole set of simulation seeds, the others what tox.ini says. pyenv's
+# interpreters come last on PATH, so that tox finds those that the machine does not have otherwise.
+define run_tox
+for folder in "$(PYENV_ROOT)"/versions/3.1[0-3].*/bin; do \
+    if [ -d "$$folder" ]; then PATH="$$PATH:$$folder"; fi; \
+done; \
+export PATH; \
+whole="$$($(BIN)/python -c 'import sys; print("py%d%d" % sys.version_info[:2])')"; \
+$(BIN)/python -m tox run --quiet \
+    --override "testenv:$$whole.set_env+=ORDERED_PUBSUB_SEEDS=$${ORDERED_PUBSUB_SEEDS:-1000}" -- $(ARGS)
+endef
+
+# What the targets stand on.
+
+define install
+{ $(PIP) install $(1) || { \
+    echo "make: expected pip to install the above into $(VENV), and it could not." >&2; \
+    echo "make: it needs a package index: check the network and pip's configuration (pip config list)," >&2; \
+    echo "make: then run the same make again. If $(VENV) itself is broken: make clean first." >&2; \
+    exit 1; }; \
+}; printf '%s' "$(CURDIR)" > $@
+endef
+
+$(VENV)/.ready-package: setup.cfg pyproject.toml | $(BIN)/python
+	@echo "make: installing ordered-pubsub into $(VENV) (only now)"
+	@$(call install,--editable .)
+
+$(VENV)/.ready-bench: setup.cfg pyproject.toml | $(BIN)/python
+	@echo "make: installing ordered-pubsub and what the benchmarks need into $(VENV) (only now)"
+	@$(call install,--editable '.[bench]')
+
+# Tox itself sees when setup.cfg or tox.ini change, and renews the environments concerned.
+$(VENV)/.ready-tox: | $(BIN)/python
+	@echo "make: installing tox into $(VENV), then its environments into .tox (only now: minutes)"
+	@$(call install,'tox>=4.40')
+
+$(BIN)/python:
+	@$(check_interpreter)
+	@$(provide_ensurepip)
+	@echo "make: creating $(VENV) with $$($(PYTHON) --version 2>&1) (only now)"
+	@$(PYTHON) -m venv --clear $(VENV) || { \
+	    echo "make: expected '$(PYTHON) -m venv $(VENV)' to work; see above, and try another PYTHON=..." >&2; \
+	    rm -rf $(VENV); exit 1; }
+
+define check_interpreter
+$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null || { \
+    echo "make: expected '$(PYTHON)' to be a Python 3.10, 3.11, 3.12 or 3.13; it answers:" >&2; \
+    echo "make:   $$($(PYTHON) --version 2>&1)" >&2; \
+    echo "make: name one that is: make $(or $(MAKECMDGOALS),demo) PYTHON=/path/to/python3.11" >&2; \
+    echo "make: (Debian and Ubuntu: apt-get install python3)" >&2; \
+    exit 1; }
+endef
+
+# Debian's Python comes without what creates virtual environments.
+define provide_ensurepip
+$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+    package="python$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')-venv"; \
+    line="apt-get update && apt-get install -y $$package"; \
+    if [ "$$(id -u)" = 0 ]; then as_root="env"; \
+    elif ! command -v sudo >/dev/null; then as_root=""; \
+    elif [ -t 0 ]; then as_root="sudo"; \
+    else as_root="sudo -n"; fi; \
+    if [ -n "$$as_root" ] && command -v apt-get >/dev/null; then \
+        echo "make: installing $$package, without which '$(PYTHON)' cannot create virtual environments"; \
+        $$as_root apt-get -qq update && \
+        $$as_root env DEBIAN_FRONTEND=noninteractive \
+            apt-get -qq install -y --no-install-recommends "$$package" >/dev/null; \
+    fi; \
+    $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+        echo "make: expected '$(PYTHON)' to have ensurepip, to create $(VENV) with; it has not." >&2; \
+        echo "make: run this as root, then the same make again:" >&2; \
+        echo "    $$line" >&2; \
+        echo "make: (elsewhere than on Debian and Ubuntu: a Python that is complete, with PYTHON=...)" >&2; \
+        exit 1; }; }
+endef

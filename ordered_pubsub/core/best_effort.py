@@ -1,0 +1,225 @@
+"""The subscriber over an ENS that may lose events: in order if it can be, told if it is not.
+
+A waiting event is notified when it becomes next, when its time is up, or when the buffer is full and it is the oldest.
+Then its topic's clock jumps; numbers that were passed over are remembered, and notified late if they come. An event is
+tagged `out_of_order` exactly if, when it was notified, the delivery rule did not hold for it or its number had been
+passed. Timestamps are full here: what a delta leaves out was waited for by those who handle every event, and this
+subscriber may not have.
+
+While a removal of a topic has no outcome yet, the topic's events are notified only in order: behind a hole there may be a
+mark, and after it nothing is to be notified any more. If they fill the buffer meanwhile, the oldest is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import attrs
+
+from ordered_pubsub.core.changes import Changes
+from ordered_pubsub.core.delivery import Arrival, Notification
+from ordered_pubsub.core.messages import Change
+from ordered_pubsub.core.vector import Vector
+
+PASSED_MAX = 10_000
+
+
+@attrs.define(slots=True, eq=False)
+class _Lane:
+    clock: int
+    start: int
+    end: int | None = None
+    waiting: dict[int, Arrival] = attrs.field(factory=dict)
+    passed: dict[int, bool] = attrs.field(factory=dict)
+    """numbers that were passed over, the oldest first"""
+
+
+@attrs.define(eq=False)
+class BestEffort:
+    """The delivery buffer of a best-effort subscription."""
+
+    subscription: str
+    buffer_events_max: int
+    ttl_s: float
+    changes: Changes = attrs.field(init=False)
+    buffered: int = 0
+    left: list[str] = attrs.field(factory=list)
+    _lanes: dict[str, _Lane] = attrs.field(factory=dict)
+    _queue: dict[tuple[str, int], tuple[float, Arrival]] = attrs.field(factory=dict)
+    """all that waits, the oldest first, with the time at which its patience ends"""
+    _ready: list[Notification] = attrs.field(factory=list)
+    _now: float = 0.0
+
+    def __attrs_post_init__(self) -> None:
+        self.changes = Changes(self.subscription)
+
+    def change_asked(self, removes: Iterable[str] = ()) -> None:
+        """A change was asked for: events of topics that it may gain are kept from now on."""
+        self.changes.ask(removes)
+
+    def change_refused(self, removes: Iterable[str] = ()) -> None:
+        """A change that was asked for will not happen."""
+        self.changes.refused(removes)
+        self._drop_strangers()
+
+    def change_settled(self, change: Change) -> None:
+        """The outcome of a change is known."""
+        for following in self.changes.settled(change):
+            self._take_effect(following)
+
+    def _take_effect(self, change: Change) -> None:
+        old, new = set(change.old), set(change.new)
+        for topic in change.old:
+            if topic not in new and topic in self._lanes:
+                self._end(topic, change.entries.get(topic, 0))
+        for topic in change.new:
+            if topic not in old:
+                start = change.entries.get(topic, 0)
+                self._lanes[topic] = _Lane(start, start)
+        for _, arrival in self._queue.values():
+            lane = self._lanes.get(arrival.topic)
+            if lane is not None and arrival.number > lane.start:
+                lane.waiting[arrival.number] = arrival
+        self._drop_strangers()
+        self._settle()
+
+    def _end(self, topic: str, count: int) -> None:
+        """Leave a topic now: what is missing may never come, so nothing is waited for."""
+        lane = self._lanes[topic]
+        for number in sorted(n for n in lane.waiting if n <= count):
+            self._notify(lane, lane.waiting[number])
+        for number in list(lane.waiting):
+            self._forget(lane, lane.waiting[number])
+        del self._lanes[topic]
+        self.left.append(topic)
+
+    def _drop_strangers(self) -> None:
+        if self.changes.asked:
+            return
+        for key, (_, arrival) in list(self._queue.items()):
+            lane = self._lanes.get(arrival.topic)
+            if lane is None or arrival.number not in lane.waiting:
+                del self._queue[key]
+                self.buffered -= 1
+
+    def receive(self, arrival: Arrival, now: float) -> None:
+        """An event came from the ENS."""
+        self._now = now
+        lane = self._lanes.get(arrival.topic)
+        key = (arrival.topic, arrival.number)
+        if key in self._queue or (lane is None and not self.changes.asked):
+            return
+        if lane is not None and arrival.number <= lane.clock:
+            if lane.passed.pop(arrival.number, False):
+                self._ready.append(Notification(arrival, None, self._vector(), self.changes.version, out_of_order=True))
+            return
+        self._queue[key] = (now + self.ttl_s, arrival)
+        self.buffered += 1
+        if lane is not None:
+            lane.waiting[arrival.number] = arrival
+            self._settle()
+        while self.buffered > self.buffer_events_max:
+            if not self._force_oldest(None):
+                self._drop_oldest()
+
+    def tick(self, now: float) -> None:
+        """Notify what has waited long enough."""
+        self._now = now
+        while self._force_oldest(now):
+            pass
+
+    def next_deadline(self) -> float | None:
+        """When `tick` should be called at the latest."""
+        for deadline, arrival in self._queue.values():
+            if arrival.topic in self._lanes and not self._must_wait(arrival.topic, [arrival]):
+                return deadline
+        return None
+
+    def _force_oldest(self, now: float | None) -> bool:
+        """Notify the oldest event, or with `now` the oldest whose time is up; say whether there was one."""
+        for deadline, arrival in self._queue.values():
+            if now is not None and deadline > now:
+                return False
+            lane = self._lanes.get(arrival.topic)
+            if lane is None or arrival.number not in lane.waiting:
+                continue
+            before = [lane.waiting[number] for number in sorted(lane.waiting) if number <= arrival.number]
+            if not self._must_wait(arrival.topic, before):
+                for earlier in before:
+                    self._notify(lane, earlier)
+                self._settle()
+                return True
+        return False
+
+    def _must_wait(self, topic: str, arrivals: list[Arrival]) -> bool:
+        return self.changes.may_lose(topic) or any(self.changes.holds(arrival.marks) for arrival in arrivals)
+
+    def _drop_oldest(self) -> None:
+        key, (_, arrival) = next(iter(self._queue.items()))
+        del self._queue[key]
+        self.buffered -= 1
+        lane = self._lanes.get(arrival.topic)
+        if lane is not None:
+            lane.waiting.pop(arrival.number, None)
+
+    def _settle(self) -> None:
+        """Notify all that is next."""
+        progress = True
+        while progress:
+            progress = False
+            for lane in self._lanes.values():
+                head = lane.waiting.get(lane.clock + 1)
+                if head is not None and not self.changes.holds(head.marks) and self._is_in_order(lane, head):
+                    self._notify(lane, head)
+                    progress = True
+
+    def _is_in_order(self, lane: _Lane, arrival: Arrival) -> bool:
+        if arrival.number != lane.clock + 1:
+            return False
+        return all(self._covers(other, count) for other, count in arrival.entries.items())
+
+    def _covers(self, other: str, count: int) -> bool:
+        lane = self._lanes.get(other)
+        return lane is None or count <= lane.clock
+
+    def _notify(self, lane: _Lane, arrival: Arrival) -> None:
+        out_of_order = not self._is_in_order(lane, arrival)
+        for number in range(max(lane.clock + 1, arrival.number - PASSED_MAX), arrival.number):
+            lane.passed[number] = True
+        while len(lane.passed) > PASSED_MAX:
+            del lane.passed[next(iter(lane.passed))]
+        lane.clock = max(lane.clock, arrival.number)
+        self._forget(lane, arrival)
+        self._ready.append(Notification(arrival, None, self._vector(), self.changes.version, out_of_order))
+
+    def _forget(self, lane: _Lane, arrival: Arrival) -> None:
+        del lane.waiting[arrival.number]
+        del self._queue[(arrival.topic, arrival.number)]
+        self.buffered -= 1
+
+    def _vector(self) -> Vector:
+        return Vector(self.clock, [], 0)
+
+    def take_ready(self) -> list[Notification]:
+        """The events to be notified since the last call, in their order."""
+        ready, self._ready = self._ready, []
+        return ready
+
+    def take_left(self) -> list[str]:
+        """The topics that were left since the last call."""
+        left, self.left = self.left, []
+        return left
+
+    @property
+    def clock(self) -> dict[str, int]:
+        """For each topic the highest number notified, or at which it began."""
+        return {topic: lane.clock for topic, lane in self._lanes.items()}
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics that are held now."""
+        return list(self._lanes)
+
+    def waiting_for(self, limit: int = 5) -> str:
+        """Say in words what waits."""
+        return f"{self.buffered} events wait for their turn or the end of their {self.ttl_s} s"

@@ -1,0 +1,65 @@
+"""What a subscriber knows of the changes of its own subscription.
+
+The registrar lets them happen one at a time and counts them: versions 1, 2, 3, … Their outcomes may arrive in any order and
+more than once; they take effect in the order of their versions. A mark names a version; an event that carries one that has
+not taken effect yet must wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import attrs
+
+from ordered_pubsub.core.messages import EVERYBODY_ASKS, Change, Mark
+
+
+@attrs.define(eq=False)
+class Changes:
+    """The changes of one subscription, as its subscriber knows them."""
+
+    subscription: str
+    version: int = 0
+    """the last change that has taken effect"""
+    _asked: list[tuple[str, ...]] = attrs.field(factory=list)
+    """changes that were asked for and have neither taken effect nor been refused: what each would remove"""
+    _early: dict[int, Change] = attrs.field(factory=dict)
+
+    @property
+    def asked(self) -> int:
+        """How many changes have no outcome yet."""
+        return len(self._asked)
+
+    def ask(self, removes: Iterable[str]) -> None:
+        """A change was asked for that removes these topics."""
+        self._asked.append(tuple(removes))
+
+    def refused(self, removes: Iterable[str]) -> None:
+        """A change that was asked for will not happen."""
+        self._asked.remove(tuple(removes))
+
+    def may_lose(self, topic: str) -> bool:
+        """Whether a change that was asked for removes a topic."""
+        return any(topic in removes for removes in self._asked)
+
+    def settled(self, change: Change) -> Iterator[Change]:
+        """Take an outcome; yield the changes that take effect now, in order.
+
+        One at a time: while the first takes effect, the events after the second must still wait for it.
+        """
+        if change.version > self.version:
+            self._early[change.version] = change
+        while (following := self._early.pop(self.version + 1, None)) is not None:
+            self.version += 1
+            if self._asked:
+                self._asked.pop(0)
+            yield following
+
+    def holds(self, marks: list[Mark]) -> bool:
+        """Whether an event with these marks must wait for the outcome of a change."""
+        for mark in marks:
+            if mark.subscription == self.subscription and mark.version > self.version:
+                return True
+            if mark == EVERYBODY_ASKS and self.asked:
+                return True
+        return False

@@ -1,0 +1,363 @@
+"""The subscriber: when is an event next?
+
+A subscription has a clock: for each topic the number of the last event that it was notified of, or at which it began. An
+event on T is next if its number is clock[T] + 1, and for every other topic U of the subscription that its timestamp
+mentions, `min(entry, end[U]) <= clock[U]` (`end` for a topic that the subscription is leaving).
+
+So only the first waiting event of each topic, its *head*, can be next, and it can only be woken by the topic whose entry
+it lacks. `_waiters` holds it there; nothing ever scans the buffer.
+
+Three rules besides:
+
+- *Baseline*. The first event of a gained topic also waits for the completed entries of the change that gained it, since a
+  delta timestamp leaves out what the topic's earlier subscribers have waited for already.
+- *Marks*. A head that carries a mark of this subscription with a version not settled yet waits for that change's outcome.
+- *Beginning anew*. A subscription that starts at a clock it was given judges the first event of each topic by its full
+  timestamp, and waits for one if it came without.
+
+A topic may be left and gained again before its old events have come: then its lane has a later segment.
+
+INVARIANT: lane.demands is not None only if the head is there and not held by a mark.
+INVARIANT: every blocked head with demands is in `_waiters` under the topic of its last demand, exactly once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from heapq import heappop, heappush
+from typing import Any, Literal
+
+import attrs
+
+from ordered_pubsub.core.changes import Changes
+from ordered_pubsub.core.messages import Change, Mark
+from ordered_pubsub.core.vector import History, Vector
+from ordered_pubsub.errors import BufferOverflow
+
+Order = Literal["total", "pairwise", "topic"]
+WEIGHTS: dict[str, int] = {"total": 2, "pairwise": 1, "topic": 0}
+BUFFER_EVENTS_MAX = 1_000_000
+
+
+@attrs.define(slots=True, eq=False)
+class Arrival:
+    """An event as it came from the ENS, with what its timestamp says."""
+
+    topic: str
+    number: int
+    entries: dict[str, int]
+    marks: list[Mark] = attrs.field(factory=list)
+    full: bool = False
+    body: Any = None
+
+
+@attrs.frozen(slots=True, eq=False)
+class Notification:
+    """An event whose turn has come."""
+
+    arrival: Arrival
+    position: int | None
+    vector: Vector
+    version: int
+    """the last change of the subscription that had taken effect"""
+    out_of_order: bool = False
+
+
+@attrs.define(slots=True, eq=False)
+class Segment:
+    """A stretch of a topic that the subscription is entitled to: after `start`, up to `end`."""
+
+    start: int
+    end: int | None = None
+    baseline: dict[str, int] | None = None
+    needs_full: bool = False
+
+
+@attrs.define(slots=True, eq=False)
+class Lane:
+    """One topic of the subscription."""
+
+    segment: Segment
+    clock: int
+    later: list[Segment] = attrs.field(factory=list)
+    waiting: dict[int, Arrival] = attrs.field(factory=dict)
+    demands: list[tuple[str, int]] | None = None
+
+    def need(self, count: int) -> int:
+        """The clock from which an entry `count` for this topic is satisfied."""
+        need = count if self.segment.end is None else min(count, self.segment.end)
+        for segment in self.later:
+            if count > segment.start:
+                need = count if segment.end is None else min(count, segment.end)
+        return need
+
+    @property
+    def last_segment(self) -> Segment:
+        """The stretch that a change would end."""
+        return self.later[-1] if self.later else self.segment
+
+    @property
+    def is_left(self) -> bool:
+        """Whether all events of the current stretch have been notified and it has an end."""
+        return self.segment.end is not None and self.clock >= self.segment.end
+
+
+@attrs.define(eq=False)
+class Delivery:
+    """The delivery buffer of one subscription."""
+
+    subscription: str
+    order: Order = "total"
+    buffer_events_max: int = BUFFER_EVENTS_MAX
+    changes: Changes = attrs.field(init=False)
+    position: int = 0
+    buffered: int = 0
+    left: list[str] = attrs.field(factory=list)
+    """topics of which the last event has been notified since `take_left`"""
+    _lanes: dict[str, Lane] = attrs.field(factory=dict)
+    _stash: dict[str, dict[int, Arrival]] = attrs.field(factory=dict)
+    """events that a change under way may turn out to entitle to"""
+    _waiters: dict[str, list[tuple[int, str]]] = attrs.field(factory=dict)
+    _ready: list[Notification] = attrs.field(factory=list)
+    _history: History = attrs.field(factory=History)
+
+    def __attrs_post_init__(self) -> None:
+        self.changes = Changes(self.subscription)
+
+    # -- topics come and go -------------------------------------------------------------------------------------------
+
+    def begin_at(self, clock: Mapping[str, int], version: int = 0) -> None:
+        """Start at a clock that was given: every topic's first event is judged by its full timestamp."""
+        self.changes.version = version
+        for topic, count in clock.items():
+            self._lanes[topic] = Lane(Segment(count, needs_full=True), count)
+        self._history.restart(self.clock)
+
+    def change_asked(self, removes: Iterable[str] = ()) -> None:
+        """A change was asked for: events of topics that it may gain are kept from now on."""
+        self.changes.ask(removes)
+
+    def change_refused(self, removes: Iterable[str] = ()) -> None:
+        """A change that was asked for will not happen."""
+        self.changes.refused(removes)
+        self._clear_stash()
+
+    def change_settled(self, change: Change) -> None:
+        """The outcome of a change is known."""
+        for following in self.changes.settled(change):
+            self._take_effect(following)
+
+    def _take_effect(self, change: Change) -> None:
+        old, new = set(change.old), set(change.new)
+        for topic in change.old:
+            if topic not in new:
+                self._end(topic, change.entries.get(topic, 0))
+        for topic in change.new:
+            if topic not in old:
+                self._gain(topic, change.entries)
+        self._clear_stash()
+        self._waiters.clear()
+        self._history.restart(self.clock)
+        self._advance(list(self._lanes))
+
+    def _end(self, topic: str, count: int) -> None:
+        lane = self._lanes.get(topic)
+        if lane is None:
+            return
+        lane.last_segment.end = max(count, lane.last_segment.start)
+        if not lane.later:
+            for number in [n for n in lane.waiting if n > count]:
+                self.buffered -= 1
+                self._keep_for_later(lane.waiting.pop(number))
+
+    def _gain(self, topic: str, entries: dict[str, int]) -> None:
+        start = entries.get(topic, 0)
+        baseline = {other: count for other, count in entries.items() if other != topic}
+        for other, leaving in self._lanes.items():  # left by an earlier change, but not passed yet
+            if leaving.segment.end is not None:
+                baseline.setdefault(other, leaving.segment.end)
+        segment = Segment(start, baseline=baseline)
+        lane = self._lanes.get(topic)
+        if lane is not None and not lane.is_left:
+            lane.later.append(segment)
+        else:
+            lane = self._lanes[topic] = Lane(segment, start)
+        for number, arrival in self._stash.pop(topic, {}).items():
+            self.buffered -= 1
+            if number > start:
+                self._keep(lane.waiting, arrival)
+
+    def _clear_stash(self) -> None:
+        if not self.changes.asked:
+            self.buffered -= sum(map(len, self._stash.values()))
+            self._stash.clear()
+
+    # -- events come --------------------------------------------------------------------------------------------------
+
+    def receive(self, arrival: Arrival) -> None:
+        """An event came from the ENS; `take_ready` has what may be notified now."""
+        lane = self._lanes.get(arrival.topic)
+        if lane is None:
+            self._keep_for_later(arrival)
+        elif arrival.number > lane.clock:
+            end = lane.segment.end
+            if end is not None and arrival.number > end and not lane.later:
+                self._keep_for_later(arrival)
+            else:
+                self._keep(lane.waiting, arrival)
+                if arrival.number == lane.clock + 1:
+                    self._advance([arrival.topic])
+
+    def _keep_for_later(self, arrival: Arrival) -> None:
+        if self.changes.asked:
+            self._keep(self._stash.setdefault(arrival.topic, {}), arrival)
+
+    def _keep(self, kept: dict[int, Arrival], arrival: Arrival) -> None:
+        known = kept.get(arrival.number)
+        if known is None:
+            kept[arrival.number] = arrival
+            self._count_in(arrival)
+        elif arrival.full and not known.full:
+            kept[arrival.number] = arrival
+
+    def _count_in(self, arrival: Arrival) -> None:
+        self.buffered += 1
+        if self.buffered > self.buffer_events_max:
+            raise BufferOverflow(
+                f"subscription {self.subscription!r} holds {self.buffered} events that wait for earlier ones (last on "
+                f"{arrival.topic!r}); the limit is {self.buffer_events_max}. It waits for: {self.waiting_for()}"
+            )
+
+    def take_ready(self) -> list[Notification]:
+        """The events whose turn has come since the last call, in their order."""
+        ready, self._ready = self._ready, []
+        return ready
+
+    def take_left(self) -> list[str]:
+        """The topics that were left for good since the last call."""
+        left, self.left = self.left, []
+        return left
+
+    # -- whose turn is it ---------------------------------------------------------------------------------------------
+
+    def _advance(self, agenda: list[str]) -> None:
+        """Notify whatever is next on the topics of the agenda, and on those that it wakes."""
+        for topic in agenda:  # grows while it runs
+            lane = self._lanes.get(topic)
+            if lane is not None:
+                self._advance_lane(topic, lane, agenda)
+
+    def _advance_lane(self, topic: str, lane: Lane, agenda: list[str]) -> None:
+        while True:
+            if lane.is_left:
+                if not self._begin_next_segment(topic, lane, agenda):
+                    self._drop_lane(topic, lane, agenda)
+                    return
+                continue
+            head = lane.waiting.get(lane.clock + 1)
+            if head is None or not self._is_next(topic, lane, head):
+                return
+            self._notify(topic, lane, head)
+            self._wake(topic, lane.clock, agenda)
+
+    def _is_next(self, topic: str, lane: Lane, head: Arrival) -> bool:
+        demands = lane.demands
+        if demands is None:
+            if self.changes.holds(head.marks) or (lane.segment.needs_full and not head.full and self.order != "topic"):
+                return False
+            demands = lane.demands = self._demands_of(lane, head)
+        while demands:
+            other, count = demands[-1]
+            other_lane = self._lanes.get(other)
+            if other_lane is not None:
+                need = other_lane.need(count)
+                if not self.is_satisfied(other_lane.clock, need):
+                    heappush(self._waiters.setdefault(other, []), (need, topic))
+                    return False
+            demands.pop()
+        return True
+
+    @staticmethod
+    def is_satisfied(clock: int, need: int) -> bool:
+        """The heart of the delivery rule."""
+        return need <= clock
+
+    def _demands_of(self, lane: Lane, head: Arrival) -> list[tuple[str, int]]:
+        if self.order == "topic":
+            return []
+        demands = list(head.entries.items())
+        if lane.segment.baseline:
+            demands.extend(lane.segment.baseline.items())
+        return demands
+
+    def _notify(self, topic: str, lane: Lane, head: Arrival) -> None:
+        del lane.waiting[head.number]
+        self.buffered -= 1
+        lane.clock += 1
+        lane.demands = None
+        lane.segment.baseline = None
+        lane.segment.needs_full = False
+        self.position += 1
+        position = None if self.order == "topic" else self.position
+        self._ready.append(Notification(head, position, self._history.passed(topic), self.changes.version))
+
+    def _wake(self, topic: str, clock: int, agenda: list[str]) -> None:
+        waiters = self._waiters.get(topic)
+        while waiters and waiters[0][0] <= clock:
+            agenda.append(heappop(waiters)[1])
+
+    def _begin_next_segment(self, topic: str, lane: Lane, agenda: list[str]) -> bool:
+        """The current stretch of a topic has come to its end: go on to the next one, if there is one."""
+        if not lane.later:
+            return False
+        lane.segment = lane.later.pop(0)
+        lane.clock = lane.segment.start
+        lane.demands = None
+        for number in [n for n in lane.waiting if n <= lane.clock]:
+            del lane.waiting[number]
+            self.buffered -= 1
+        self._history.restart(self.clock)
+        self._wake(topic, lane.clock, agenda)
+        return True
+
+    def _drop_lane(self, topic: str, lane: Lane, agenda: list[str]) -> None:
+        self.buffered -= len(lane.waiting)
+        del self._lanes[topic]
+        self.left.append(topic)
+        agenda.extend(waiter for _, waiter in self._waiters.pop(topic, ()))
+        self._history.restart(self.clock)
+
+    # -- to look at ---------------------------------------------------------------------------------------------------
+
+    @property
+    def clock(self) -> dict[str, int]:
+        """For each topic the number of the last event notified, or at which it began."""
+        return {topic: lane.clock for topic, lane in self._lanes.items()}
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics that are held now, without those that are being left."""
+        return [topic for topic, lane in self._lanes.items() if lane.last_segment.end is None]
+
+    def waiting_for(self, limit: int = 5) -> str:
+        """Say in words what the waiting events wait for."""
+        reasons = list(self._reasons())
+        more = f" and {len(reasons) - limit} more" if len(reasons) > limit else ""
+        return "; ".join(reasons[:limit]) + more if reasons else "nothing"
+
+    def _reasons(self) -> Iterable[str]:
+        for topic, lane in self._lanes.items():
+            head = lane.waiting.get(lane.clock + 1)
+            if head is None:
+                end = lane.segment.end
+                if lane.waiting or (end is not None and lane.clock < end):
+                    yield f"{topic!r} for its number {lane.clock + 1}"
+            elif lane.demands:
+                other, count = lane.demands[-1]
+                yield f"{topic!r} number {head.number} for number {count} of {other!r} (now {self._lanes[other].clock})"
+            elif self.changes.holds(head.marks):
+                yield f"{topic!r} number {head.number} for the outcome of a change of this subscription"
+            elif lane.segment.needs_full:
+                yield f"{topic!r} number {head.number} for its full timestamp"
+        for topic, kept in self._stash.items():
+            yield f"{topic!r} ({len(kept)} events) for the outcome of a change of this subscription"

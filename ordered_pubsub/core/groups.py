@@ -1,0 +1,164 @@
+"""Groups: which topics' events must be ordered against each other.
+
+U is in T's group if the weights of the subscriptions that hold both add up to 2: one that is `total` (2), or two that are
+`pairwise` (1); a `topic` subscription (0) joins no group. Each stage counts weights per pair of topics of which it owns at
+least one. A subscription change that touches such a pair visits the owners of both, in the same order relative to the
+events of either, so the owners agree on every pair at every place without exchanging a word about it, and an operation
+carries no group.
+
+A change costs the pairs that it changes: nothing here looks at other subscriptions.
+
+A topic leaves a group one event late. Whatever entered or left T's group since T's previous event is `owed` in T's next
+event, also if it did both in between: those who held T and U together may still wait for events of U that were numbered
+before the pair ended, and they must not be notified of T's next event before those.
+
+And T's events go as far up as before until the change that ended the pair has passed its last stage. Else an event on T
+that follows the change at T's owner could be complete while the change is still on its way to U's owner; an event on U that
+was caused by it would there come before the change, and the subscription that left U would be notified of the effect
+before the cause. So what a change takes from `reach` is `lingering` until the change is `released`.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from ordered_pubsub.core.messages import Change
+from ordered_pubsub.core.topology import Topology
+
+_Key = TypeVar("_Key", str, int)
+
+IN_GROUP = 2
+"""The weight from which two topics are in each other's group."""
+
+
+class Holding(msgspec.Struct):
+    """What this stage knows of one subscription that holds a topic of its own."""
+
+    topics: tuple[str, ...]
+    weight: int
+    best_effort: bool
+
+
+class Groups(msgspec.Struct):
+    """The groups as one stage sees them. Topics map to topics; `True` stands in for a set that keeps its order."""
+
+    rank: int
+    holdings: dict[str, Holding] = msgspec.field(default_factory=dict)
+    weights: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
+    filled: dict[str, dict[str, bool]] = msgspec.field(default_factory=dict)
+    """topic → the topics of its group whose entries are filled in at this stage"""
+    reach: dict[str, dict[int, int]] = msgspec.field(default_factory=dict)
+    """own topic → rank of a higher stage → how many topics of the group it owns"""
+    owed: dict[str, dict[str, bool]] = msgspec.field(default_factory=dict)
+    """topic → what entered or left its group since its previous event here"""
+    lingering: dict[str, list[tuple[str, int]]] = msgspec.field(default_factory=dict)
+    """a change that is still on its way → the topics whose reach it will shorten, and by which rank"""
+    full_wanted: dict[str, int] = msgspec.field(default_factory=dict)
+    """own topic → how many of its subscriptions need full timestamps"""
+
+    def change(self, topology: Topology, part: Change) -> None:
+        """Take note of the topics that a subscription holds from now on."""
+        subscription, new, weight, best_effort = part.subscription, part.new, part.weight, part.best_effort
+        holding = self.holdings.get(subscription) or Holding((), weight, best_effort)
+        own = {t: topology.owner(t) == self.rank for t in (*holding.topics, *new)}
+        self._count_full(holding, {t: None for t in holding.topics if own[t]}, -1)
+        if holding.weight == weight:
+            wanted, held = set(new), set(holding.topics)
+            lost = [t for t in holding.topics if t not in wanted]
+            gained = [t for t in new if t not in held]
+            kept = [t for t in holding.topics if t in wanted]
+        else:
+            lost, gained, kept = list(holding.topics), list(new), []
+        self._add_pairs(topology, own, lost, kept, -holding.weight, part.identity)
+        self._add_pairs(topology, own, gained, kept, weight, part.identity)
+        if any(own[t] for t in new):
+            self.holdings[subscription] = held_now = Holding(new, weight, best_effort)
+            self._count_full(held_now, {t: None for t in new if own[t]}, 1)
+        else:
+            self.holdings.pop(subscription, None)
+
+    def _count_full(self, holding: Holding, own_topics: dict[str, None], step: int) -> None:
+        if holding.best_effort:
+            for topic in own_topics:
+                _count(self.full_wanted, topic, step)
+
+    def _add_pairs(
+        self, topology: Topology, own: dict[str, bool], moved: list[str], kept: list[str], weight: int, change: str
+    ) -> None:
+        if not weight:
+            return
+        for place, topic in enumerate(moved):
+            for other in (*moved[:place], *kept):
+                if own[topic] or own[other]:
+                    self._add_pair(topology, topic, other, weight, change)
+
+    def _add_pair(self, topology: Topology, one: str, two: str, weight: int, change: str) -> None:
+        before = self.weights.get(one, {}).get(two, 0)
+        now = before + weight
+        _add(self.weights, one, two, weight)
+        _add(self.weights, two, one, weight)
+        if (before >= IN_GROUP) != (now >= IN_GROUP):
+            self._toggle(topology, one, two, now >= IN_GROUP, change)
+            self._toggle(topology, two, one, now >= IN_GROUP, change)
+
+    def _toggle(self, topology: Topology, topic: str, other: str, entered: bool, change: str) -> None:
+        topic_rank, other_rank = topology.owner(topic), topology.owner(other)
+        if topic_rank < self.rank:
+            return  # its events never come by here
+        if other_rank >= self.rank:
+            if topic_rank != self.rank and other_rank != self.rank:
+                return
+            _switch(self.filled, topic, other, entered)
+        elif topic_rank == self.rank:
+            if entered:
+                _add(self.reach, topic, other_rank, 1)
+            else:
+                self.lingering.setdefault(change, []).append((topic, other_rank))
+        else:
+            return
+        self.owe(topic, other)
+
+    def owe(self, topic: str, other: str) -> None:
+        """Make sure that the topic's next event has an entry for `other`, and goes far enough up for it."""
+        self.owed.setdefault(topic, {})[other] = True
+
+    def released(self, change: str) -> None:
+        """A change has passed its last stage: what it ended no longer leads events up the line."""
+        for topic, rank in self.lingering.pop(change, ()):
+            _add(self.reach, topic, rank, -1)
+
+    def highest(self, topology: Topology, topic: str) -> int:
+        """The rank of the highest stage that the next event of an own `topic` concerns."""
+        top = min(self.reach.get(topic, ()), default=self.rank)
+        for other in self.owed.get(topic, ()):
+            top = min(top, topology.owner(other))
+        return min(top, self.rank)
+
+
+def _count(counts: dict[str, int], key: str, step: int) -> None:
+    counts[key] = counts.get(key, 0) + step
+    if not counts[key]:
+        del counts[key]
+
+
+def _add(table: dict[str, dict[_Key, int]], row: str, column: _Key, step: int) -> None:
+    cells = table.setdefault(row, {})
+    value = cells.get(column, 0) + step
+    if value:
+        cells[column] = value
+    else:
+        cells.pop(column, None)
+        if not cells:
+            del table[row]
+
+
+def _switch(table: dict[str, dict[str, bool]], row: str, column: str, present: bool) -> None:
+    if present:
+        table.setdefault(row, {})[column] = True
+    else:
+        cells = table[row]
+        del cells[column]
+        if not cells:
+            del table[row]

@@ -1,0 +1,48 @@
+"""A link between two stages: FIFO, without loss or repetition, over a connection that may give neither.
+
+Durable messages get numbers 1, 2, 3, … per link and stay in the `outbox` until the other side says that they are on its
+disk (`Ack`). The receiver takes a frame exactly if its number is the next, whatever else arrives; a gap is closed by the
+sender, who sends everything unacknowledged again when the link reconnects (`Hello`) or when no acknowledgement has come
+for a while. The outbox is rebuilt from the journal after a crash, since it follows from the inputs.
+
+INVARIANT: outbox numbers are consecutive and end at `sent`.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import msgspec
+
+from ordered_pubsub.core.messages import Durable, Frame
+
+
+class Link(msgspec.Struct):
+    """This stage's end of the link to one peer."""
+
+    sent: int = 0
+    received: int = 0
+    outbox: dict[int, Durable] = msgspec.field(default_factory=dict)
+
+    def number(self, message: Durable) -> Frame:
+        """Give a message its number and keep it until it is acknowledged."""
+        self.sent += 1
+        self.outbox[self.sent] = message
+        return Frame(self.sent, message)
+
+    def is_next(self, number: int) -> bool:
+        """Whether a frame with this number is to be taken now."""
+        return number == self.received + 1
+
+    def take(self, number: int) -> None:
+        """Take note that a frame was taken."""
+        self.received = number
+
+    def acknowledged(self, received: int) -> None:
+        """Forget what the peer has on its disk."""
+        for number in range(self.sent - len(self.outbox) + 1, min(received, self.sent) + 1):
+            del self.outbox[number]
+
+    def unacknowledged(self, frames_max: int | None = None) -> list[Frame]:
+        """The oldest frames that the peer has not acknowledged."""
+        return [Frame(number, message) for number, message in islice(self.outbox.items(), frames_max)]

@@ -1,0 +1,236 @@
+"""What travels: requests of clients, operations on the line, answers, and the frames of a link.
+
+An `Operation` is made of parts in their written order. A `Publication` part is a batch on one topic: `count` numbers from
+`first` on, and one timestamp (`entries`) for all of them, since the events of a batch differ only in their own number. A
+`Change` part takes one subscription from the topics `old` to the topics `new`; its completed `entries` are the start of what
+it gained and the end of what it lost. Parts are filled in on the way up the line, so these two are mutable; everything
+else is frozen.
+
+An entry of 0 is never written: it would say that nothing comes before.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Mark(msgspec.Struct, frozen=True, array_like=True):
+    """Tells a subscriber that a change of its own subscription has its place before this event."""
+
+    subscription: str
+    version: int
+
+
+EVERYBODY_ASKS = Mark("", 0)
+"""Stands for more marks than a topic keeps: whoever has a change under way waits for its outcome."""
+
+
+class PublishAsk(msgspec.Struct, frozen=True, tag="publish"):
+    """A client asks for `count` numbers on a topic."""
+
+    topic: str
+    count: int = 1
+
+
+class ChangeAsk(msgspec.Struct, frozen=True, tag="change"):
+    """A client asks to add topics to a subscription and to remove others, or to end it."""
+
+    subscription: str
+    add: tuple[str, ...] = ()
+    remove: tuple[str, ...] = ()
+    weight: int = 2
+    best_effort: bool = False
+    ends: bool = False
+
+
+class Request(msgspec.Struct, frozen=True, tag="request"):
+    """What a client asks, under an identity that makes asking again harmless.
+
+    `after` is the sequence of the request that the client sent to the same stage before this one: a stage takes the
+    requests of a client in that order. `done` says that the answers up to this sequence have arrived and may be forgotten.
+    """
+
+    client: str
+    epoch: int
+    sequence: int
+    after: int
+    done: int
+    parts: tuple[PublishAsk | ChangeAsk, ...]
+
+
+class Publication(msgspec.Struct, tag="publication"):
+    """A batch of events on one topic, numbered and stamped on the way."""
+
+    topic: str
+    count: int
+    published_at: float
+    first: int = 0
+    place: int = 0
+    full: bool = False
+    entries: dict[str, int] = msgspec.field(default_factory=dict)
+    marks: list[Mark] = msgspec.field(default_factory=list)
+
+    @property
+    def last(self) -> int:
+        """The number of the last event of the batch."""
+        return self.first + self.count - 1
+
+
+class Change(msgspec.Struct, tag="change"):
+    """One subscription's step from the topics `old` to the topics `new`."""
+
+    subscription: str
+    version: int
+    old: tuple[str, ...]
+    new: tuple[str, ...]
+    weight: int
+    best_effort: bool
+    entries: dict[str, int] = msgspec.field(default_factory=dict)
+
+    @property
+    def identity(self) -> str:
+        """A text that names this change in the whole system."""
+        return f"{self.subscription}@{self.version}"
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics that it concerns: the old ones, then those that are new."""
+        known = set(self.old)
+        return [*self.old, *(topic for topic in self.new if topic not in known)]
+
+
+Part = Publication | Change
+
+
+class Operation(msgspec.Struct):
+    """One journey up the line.
+
+    `asked` is the rank of the stage that took the request and remembers its answer, `home` that of the client's home stage,
+    `bottom` and `top` those of the lowest and the highest stage concerned (`top` may rise at the owner of a publication's
+    topic, who reads the group).
+    """
+
+    client: str
+    epoch: int
+    sequence: int
+    home: int
+    asked: int
+    bottom: int
+    top: int
+    parts: list[Part]
+
+    @property
+    def identity(self) -> tuple[str, int, int]:
+        """Who asked for it, unique in the whole system."""
+        return (self.client, self.epoch, self.sequence)
+
+
+class Answer(msgspec.Struct, frozen=True, tag="answer"):
+    """What became of a request: its completed parts."""
+
+    client: str
+    epoch: int
+    sequence: int
+    parts: list[Part]
+
+
+class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
+    """Why a request was not taken; it changed nothing."""
+
+    client: str
+    epoch: int
+    sequence: int
+    code: str
+    reason: str
+
+
+# What stages say to each other in numbered frames: never lost, never twice, in their order.
+
+
+class Launch(msgspec.Struct, frozen=True, tag="launch"):
+    """A registrar hands a subscription's next change to the stage where it enters the line."""
+
+    operation: Operation
+
+
+class Pass(msgspec.Struct, frozen=True, tag="pass"):
+    """An operation goes up to the neighbour."""
+
+    operation: Operation
+
+
+class Done(msgspec.Struct, frozen=True, tag="done"):
+    """The last stage tells who must remember it that an operation is complete."""
+
+    operation: Operation
+
+
+Durable = Launch | Pass | Done
+
+
+# What may be lost, since whoever needs it asks again.
+
+
+class Relay(msgspec.Struct, frozen=True, tag="relay"):
+    """A home stage forwards a client's request to the stage that takes it."""
+
+    home: int
+    request: Request
+
+
+class Reply(msgspec.Struct, frozen=True, tag="reply"):
+    """An answer or a refusal on its way to the client's home stage."""
+
+    answer: Answer | Refusal
+
+
+class Frame(msgspec.Struct, frozen=True, tag="frame"):
+    """A durable message with its number on this link."""
+
+    number: int
+    message: Durable
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello"):
+    """The greeting of a (re)connected link: topology, and how far the other side's frames have come."""
+
+    fingerprint: str
+    received: int
+
+
+class Ack(msgspec.Struct, frozen=True, tag="ack"):
+    """Everything up to this number is on the receiver's disk."""
+
+    received: int
+
+
+PeerMessage = Relay | Reply | Frame | Hello | Ack
+
+
+# What a stage's journal holds: its inputs, in order.
+
+
+class Opened(msgspec.Struct, frozen=True, tag="opened"):
+    """The journal of one stage begins."""
+
+    rank: int
+    topology: list[list[object]]
+
+
+class Asked(msgspec.Struct, frozen=True, tag="asked"):
+    """A request was taken."""
+
+    request: Request
+    home: int
+    now: float
+
+
+class Framed(msgspec.Struct, frozen=True, tag="framed"):
+    """A peer's frame was taken."""
+
+    peer: int
+    number: int
+    message: Durable
+
+
+Input = Opened | Asked | Framed

@@ -1,0 +1,92 @@
+"""The registrar: keeps subscriptions, and lets their changes enter the line one at a time.
+
+Two changes of one subscription that travel at once could overtake each other, since they need not have a stage in common;
+then stages would disagree about the subscription's topics. So the next change of a subscription starts when the one before
+has passed its last stage. It also visits a stage that the one before has visited (`via`), for only then is it after that one
+in the total order, and what the subscription gains comes after all that it has lost. Each has a version, 1, 2, 3, … per subscription, by which marks refer to it.
+
+A subscription is forgotten once the change that ends it has passed; its id is not used again.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ordered_pubsub.core.messages import Change, ChangeAsk, Request
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """A request with a change that waits for its turn."""
+
+    request: Request
+    home: int
+    now: float
+
+
+class Subscription(msgspec.Struct):
+    """What the registrar knows of one subscription."""
+
+    client: str
+    topics: tuple[str, ...] = ()
+    version: int = 0
+    via: int | None = None
+    """a stage that its last change has visited"""
+    ended: bool = False
+    under_way: bool = False
+    waiting: list[Waiting] = msgspec.field(default_factory=list)
+
+
+class Registrar(msgspec.Struct):
+    """The subscriptions that are registered at one stage."""
+
+    subscriptions: dict[str, Subscription] = msgspec.field(default_factory=dict)
+
+    def ask(self, ask: ChangeAsk, waiting: Waiting) -> Waiting | None:
+        """Take a change; return it if its turn is now."""
+        subscription = self.subscriptions.setdefault(ask.subscription, Subscription(waiting.request.client))
+        subscription.waiting.append(waiting)
+        return self.next_turn(ask.subscription)
+
+    def next_turn(self, name: str) -> Waiting | None:
+        """The change of this subscription whose turn it is now, if there is one."""
+        subscription = self.subscriptions[name]
+        if subscription.under_way or not subscription.waiting:
+            return None
+        subscription.under_way = True
+        return subscription.waiting.pop(0)
+
+    def begin(self, ask: ChangeAsk) -> Change:
+        """The next step of a subscription whose turn it is."""
+        subscription = self.subscriptions[ask.subscription]
+        subscription.version += 1
+        subscription.ended = subscription.ended or ask.ends
+        dropped = set(subscription.topics if ask.ends else ask.remove)
+        new = dict.fromkeys((*(t for t in subscription.topics if t not in dropped), *ask.add))
+        return Change(
+            subscription=ask.subscription,
+            version=subscription.version,
+            old=subscription.topics,
+            new=tuple(new),
+            weight=ask.weight,
+            best_effort=ask.best_effort,
+        )
+
+    def meet(self, name: str, ranks: list[int], here: int) -> int:
+        """A stage for the change to visit, so that it meets the one before; and remember where the next one meets it."""
+        subscription = self.subscriptions[name]
+        low, high = max(ranks, default=here), min(ranks, default=here)
+        meeting = low if subscription.via is None else subscription.via
+        subscription.via = min(max(meeting, high), low) if ranks else meeting
+        return meeting
+
+    def settle(self, change: Change) -> Waiting | None:
+        """Take note that a change has passed its last stage; return the next one if there is one."""
+        subscription = self.subscriptions.get(change.subscription)
+        if subscription is None or subscription.version != change.version:
+            return None
+        subscription.topics = change.new
+        subscription.under_way = False
+        following = self.next_turn(change.subscription)
+        if following is None and subscription.ended:
+            del self.subscriptions[change.subscription]
+        return following

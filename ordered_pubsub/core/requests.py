@@ -1,0 +1,111 @@
+"""The identity of requests: asking again gives the first answer.
+
+A client numbers its requests 1, 2, 3, …; those that go to the same stage form a chain (`Request.after`), and a stage takes
+them in the order of that chain, so that pipelined requests keep their order even if they are lost and repeated on the way.
+Remembered per client: the last sequence taken, and the answers that the client has not said it is done with, of which
+there are at most `UNANSWERED_MAX`.
+
+A session of a higher epoch replaces that of a lower one, whose requests are refused from then on. Sessions that have been
+silent for long are forgotten once there are too many; a chain that refers to a forgotten session is refused as expired.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from itertools import islice
+
+import msgspec
+
+from ordered_pubsub.core.messages import Answer, Refusal, Request
+
+UNANSWERED_MAX = 4096
+SESSIONS_MAX = 100_000
+SESSION_TTL_S = 3600.0
+
+
+class Verdict(Enum):
+    """What is to be done with a request."""
+
+    TAKE = auto()
+    WAIT = auto()
+    """it is under way already; its answer will come"""
+    IGNORE = auto()
+    """an earlier one is missing, or it was done long ago"""
+
+
+class Session(msgspec.Struct):
+    """What a stage remembers of one client."""
+
+    epoch: int
+    home: int
+    heard: float
+    last: int = 0
+    pending: dict[int, bool] = msgspec.field(default_factory=dict)
+    answers: dict[int, Answer] = msgspec.field(default_factory=dict)
+
+
+class Requests(msgspec.Struct):
+    """The sessions of all clients that ask at this stage, the one not heard of for longest first."""
+
+    sessions: dict[str, Session] = msgspec.field(default_factory=dict)
+
+    def judge(self, request: Request, now: float) -> Verdict | Answer | Refusal:
+        """Say what is to be done with a request; changes nothing."""
+        session = self.sessions.get(request.client)
+        if session is None or request.epoch > session.epoch:
+            if request.after > request.done:
+                return Verdict.IGNORE  # the one before it has no answer yet and will be asked again
+            if request.after:
+                return _refuse(request, "session-expired", "this stage knows nothing of the session's earlier requests")
+            if session is None and len(self.sessions) >= SESSIONS_MAX and not self._silent(now):
+                return _refuse(request, "too-many-sessions", f"{SESSIONS_MAX} clients have asked here lately; try later")
+            return Verdict.TAKE
+        if request.epoch < session.epoch:
+            return _refuse(
+                request,
+                "session-replaced",
+                f"session {request.epoch} of client {request.client!r} was replaced by session {session.epoch}",
+            )
+        if request.sequence in session.pending:
+            return Verdict.WAIT
+        if request.sequence in session.answers:
+            return session.answers[request.sequence]
+        if request.after != session.last or len(session.pending) + len(session.answers) >= UNANSWERED_MAX:
+            return Verdict.IGNORE
+        return Verdict.TAKE
+
+    def take(self, request: Request, home: int, now: float) -> None:
+        """Remember a request that was judged `TAKE`."""
+        session = self.sessions.pop(request.client, None)
+        if session is None or request.epoch > session.epoch:
+            session = Session(request.epoch, home, now)
+            if len(self.sessions) >= SESSIONS_MAX:
+                for client in self._silent(now):
+                    del self.sessions[client]
+        self.sessions[request.client] = session
+        session.home = home
+        session.heard = now
+        session.last = request.sequence
+        session.pending[request.sequence] = True
+        for sequence in [s for s in session.answers if s <= request.done]:
+            del session.answers[sequence]
+
+    def answered(self, answer: Answer) -> int | None:
+        """Remember the answer to a request that was taken; return where its client asked from last."""
+        session = self.sessions.get(answer.client)
+        if session is None or session.epoch != answer.epoch or not session.pending.pop(answer.sequence, False):
+            return None
+        session.answers[answer.sequence] = answer
+        return session.home
+
+    def _silent(self, now: float) -> list[str]:
+        """Some of the sessions that may be forgotten, the most silent first."""
+        return [
+            client
+            for client, session in islice(self.sessions.items(), 64)
+            if not session.pending and session.heard + SESSION_TTL_S <= now
+        ]
+
+
+def _refuse(request: Request, code: str, reason: str) -> Refusal:
+    return Refusal(request.client, request.epoch, request.sequence, code, reason)

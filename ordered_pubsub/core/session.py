@@ -1,0 +1,251 @@
+"""The client's side of requests: numbers them, pipelines them, and asks again until each has its answer.
+
+Publications are sent in the order in which they were queued. Those that the same stage takes are pipelined, since that
+stage takes them in their order; one for another stage waits until those before it are complete, so it can never overtake
+them: this keeps cause before effect across topics. What waits in the queue is merged into batches: consecutive
+publications on one topic become one request.
+
+Changes of subscriptions are not ordered against publications and are sent at once.
+
+Everything unfinished is sent again, unchanged and in order, when the client has a home again (`connected`) or when no answer
+has come for a while (`tick`). The identity of a request makes that harmless.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+import msgspec
+
+from ordered_pubsub.core.messages import (
+    Answer,
+    Change,
+    ChangeAsk,
+    Publication,
+    PublishAsk,
+    Refusal,
+    Request,
+)
+from ordered_pubsub.core.stage import BATCH_EVENTS_MAX, taken_at
+from ordered_pubsub.core.topology import Topology
+from ordered_pubsub.errors import WouldBlock
+
+PIPELINE_EVENTS_MAX = 10_000
+REQUESTS_IN_FLIGHT_MAX = 64
+RESEND_AFTER_S = 2.0
+
+
+@attrs.define(slots=True, eq=False)
+class Queued:
+    """A request that waits to be sent: its asks, and the caller's own thing for each event of each publication."""
+
+    asks: tuple[PublishAsk | ChangeAsk, ...]
+    items: list[list[Any]]
+
+    @property
+    def count(self) -> int:
+        """How many events these are."""
+        return sum(map(len, self.items))
+
+    @property
+    def change(self) -> ChangeAsk | None:
+        """The change of a subscription among the asks."""
+        return next((ask for ask in self.asks if isinstance(ask, ChangeAsk)), None)
+
+
+@attrs.define(slots=True, eq=False)
+class Unfinished:
+    """A request that was sent and has no answer yet."""
+
+    request: Request
+    rank: int
+    queued: Queued
+    sent_at: float
+
+
+@attrs.frozen(slots=True, eq=False)
+class Outcome:
+    """What became of a request: its completed parts, or why it was refused."""
+
+    sequence: int
+    asked: Queued
+    publications: list[Publication]
+    change: Change | None
+    refusal: Refusal | None
+
+
+@attrs.define(eq=False)
+class Session:
+    """The requests of one client."""
+
+    client: str
+    topology: Topology
+    epoch: int = 1
+    pipeline_events_max: int = PIPELINE_EVENTS_MAX
+    is_connected: bool = False
+    sends: list[Request] = attrs.field(factory=list)
+    """requests to be given to the home stage, in order; the caller empties it"""
+    _sequence: int = 0
+    _queued_events: int = 0
+    _queue: deque[Queued] = attrs.field(factory=deque)
+    _unfinished: dict[int, Unfinished] = attrs.field(factory=dict)
+    _last_sent: dict[int, int] = attrs.field(factory=dict)
+    """rank → the sequence of the last request that was sent there"""
+
+    def publish(self, topic: str, items: Sequence[Any], now: float) -> None:
+        """Queue events for one topic; `items` come back with the outcome."""
+        self.publish_together([(topic, items)], now)
+
+    def publish_together(self, parts: Sequence[tuple[str, Sequence[Any]]], now: float) -> None:
+        """Queue one operation with publications on several topics, which take their place together."""
+        count = sum(len(items) for _, items in parts)
+        if self._queued_events and self._queued_events + count > self.pipeline_events_max:
+            raise WouldBlock(
+                f"{self._queued_events} events wait to be numbered and {count} more would pass the limit of "
+                f"{self.pipeline_events_max} (pipeline_events_max): wait for earlier publications first"
+            )
+        self._queue_up(parts, (), now)
+
+    def change(self, ask: ChangeAsk, now: float, together: Sequence[tuple[str, Sequence[Any]]] = ()) -> None:
+        """Ask for a change of a subscription, perhaps with publications that take their place together with it."""
+        if together or any(queued.change for queued in self._queue):  # changes keep their order
+            self._queue_up(together, (ask,), now)
+        else:
+            self._send(Queued((ask,), []), now)
+
+    def _queue_up(
+        self, parts: Sequence[tuple[str, Sequence[Any]]], changes: tuple[ChangeAsk, ...], now: float
+    ) -> None:
+        asks = tuple(PublishAsk(topic, len(items)) for topic, items in parts)
+        queued = Queued((*asks, *changes), [list(items) for _, items in parts])
+        self._queued_events += queued.count
+        self._queue.append(queued)
+        self._send_queued(now)
+
+    def connected(self, now: float) -> None:
+        """There is a home stage: send everything unfinished again, in order, then what is queued."""
+        self.is_connected = True
+        for unfinished in self._unfinished.values():
+            unfinished.sent_at = now
+            self.sends.append(unfinished.request)
+        self._send_queued(now)
+
+    def disconnected(self) -> None:
+        """The home stage is gone; nothing is sent until there is one."""
+        self.is_connected = False
+        self.sends.clear()
+
+    def tick(self, now: float) -> None:
+        """Ask again if the oldest request has waited too long."""
+        oldest = next(iter(self._unfinished.values()), None)
+        if self.is_connected and oldest is not None and oldest.sent_at + RESEND_AFTER_S <= now:
+            self.connected(now)
+
+    def handle_answer(self, answer: Answer | Refusal, now: float) -> Outcome | None:
+        """An answer came; None if it is for a request that was answered before."""
+        if answer.client != self.client or answer.epoch != self.epoch:
+            return None
+        unfinished = self._unfinished.pop(answer.sequence, None)
+        if unfinished is None:
+            return None
+        if isinstance(answer, Refusal):
+            self._close_gap(unfinished)
+            outcome = Outcome(answer.sequence, unfinished.queued, [], None, answer)
+        else:
+            publications = [part for part in answer.parts if isinstance(part, Publication)]
+            change = next((part for part in answer.parts if isinstance(part, Change)), None)
+            outcome = Outcome(answer.sequence, unfinished.queued, publications, change, None)
+        self._send_queued(now)
+        return outcome
+
+    @property
+    def unfinished_events(self) -> int:
+        """How many events are queued or have no number yet."""
+        return self._queued_events + sum(unfinished.queued.count for unfinished in self._unfinished.values())
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is queued or unanswered."""
+        return not self._queue and not self._unfinished
+
+    def waiting_for(self) -> str:
+        """Say in words what has no answer yet."""
+        if self.is_idle:
+            return "nothing"
+        ranks = sorted({u.rank for u in self._unfinished.values()})
+        names = ", ".join(self.topology.stages[rank].name for rank in ranks)
+        return f"{len(self._unfinished)} requests at stage {names}, {self._queued_events} events queued"
+
+    def _send_queued(self, now: float) -> None:
+        while self._queue and self.is_connected and len(self._unfinished) < REQUESTS_IN_FLIGHT_MAX:
+            if not self.may_pipeline(self._queue[0]):
+                return
+            queued = self._queue.popleft()
+            self._merge_following(queued)
+            self._queued_events -= queued.count
+            self._send(queued, now)
+
+    def may_pipeline(self, queued: Queued) -> bool:
+        """Whether publications may be sent before those that are unfinished are complete.
+
+        The stage that takes them all takes them in their order. A request that also changes a subscription may have to
+        wait for its turn there, so it keeps to itself.
+        """
+        if not queued.items:
+            return True
+        before = [u for u in self._unfinished.values() if u.queued.items]
+        if not before:
+            return True
+        rank = self._rank(queued)
+        return queued.change is None and all(u.rank == rank and u.queued.change is None for u in before)
+
+    def _rank(self, queued: Queued) -> int:
+        return taken_at(self.topology, Request(self.client, self.epoch, 0, 0, 0, queued.asks))
+
+    def _merge_following(self, queued: Queued) -> None:
+        """Make one batch of consecutive publications on the same topic."""
+        topic = _only_topic(queued)
+        if topic is None:
+            return
+        items = queued.items[0]
+        while self._queue and _only_topic(self._queue[0]) == topic:
+            if len(items) + self._queue[0].count > BATCH_EVENTS_MAX:
+                break
+            items.extend(self._queue.popleft().items[0])
+        queued.asks = (PublishAsk(topic, len(items)),)
+
+    def _send(self, queued: Queued, now: float) -> None:
+        self._sequence += 1
+        rank = self._rank(queued)
+        after, self._last_sent[rank] = self._last_sent.get(rank, 0), self._sequence
+        done = next(iter(self._unfinished), self._sequence) - 1
+        request = Request(self.client, self.epoch, self._sequence, after, done, queued.asks)
+        self._unfinished[self._sequence] = Unfinished(request, rank, queued, now)
+        if self.is_connected:
+            self.sends.append(request)
+
+    def _close_gap(self, refused: Unfinished) -> None:
+        """A refused request was not taken: let the next one to that stage follow the one before it."""
+        after = refused.request.after
+        for unfinished in self._unfinished.values():
+            if unfinished.rank == refused.rank and unfinished.request.after == refused.request.sequence:
+                unfinished.request = _behind(unfinished.request, after)
+                if self.is_connected:
+                    self.sends.append(unfinished.request)
+                return
+        if self._last_sent.get(refused.rank) == refused.request.sequence:
+            self._last_sent[refused.rank] = after
+
+
+def _only_topic(queued: Queued) -> str | None:
+    """The topic of a request that is one publication and nothing else."""
+    ask = queued.asks[0]
+    return ask.topic if len(queued.asks) == 1 and isinstance(ask, PublishAsk) else None
+
+
+def _behind(request: Request, after: int) -> Request:
+    """The same request, to be taken after another one."""
+    return msgspec.structs.replace(request, after=after)

@@ -1,0 +1,548 @@
+"""One stage of the sequencer.
+
+Theory of operation
+===================
+The stages stand on a line in the order of their rank, 0 the highest. Everything that must be ordered is an operation. It
+enters at the lowest stage that it concerns and goes up the line from neighbour to neighbour, to the highest that it
+concerns; it never jumps over a stage. A stage handles one operation at a time, in the order of arrival. Therefore there is
+one total order of all operations in the system, although no stage sees it whole (docs/protocol.md has the argument).
+
+    client ── request ──> home ── relay ──> the stage that takes it        (the owner of the lowest topic, or the registrar)
+                                              │ launch
+                                              v
+                       lowest stage ── pass ──> … ── pass ──> highest stage
+                                                                │ done, to who asked, to owners and registrar
+    client <── answer ── home <── reply ────────────────────────┘
+
+Duties of the caller, in this order, for each batch of `Effects` (`driver.Driver` does them):
+
+1. append `effects.journal` to the journal;
+2. sync it;
+3. only then send `effects.sends` and `effects.replies`.
+
+A stage that crashed is made again by `Stage.restore` from its last snapshot and the inputs journalled since.
+Inputs that are refused raise a `ProtocolError` or are answered with a `Refusal`, and change nothing.
+"""
+
+from __future__ import annotations
+
+import attrs
+import msgspec
+
+from ordered_pubsub.core.clocks import Clocks
+from ordered_pubsub.core.groups import Groups
+from ordered_pubsub.core.journal import decode_input, encode_input
+from ordered_pubsub.core.links import Link
+from ordered_pubsub.core.messages import (
+    EVERYBODY_ASKS,
+    Ack,
+    Answer,
+    Asked,
+    Change,
+    ChangeAsk,
+    Done,
+    Durable,
+    Frame,
+    Framed,
+    Hello,
+    Input,
+    Launch,
+    Mark,
+    Opened,
+    Operation,
+    Part,
+    Pass,
+    PeerMessage,
+    Publication,
+    PublishAsk,
+    Refusal,
+    Relay,
+    Reply,
+    Request,
+)
+from ordered_pubsub.core.registrar import Registrar, Waiting
+from ordered_pubsub.core.requests import Requests, Verdict
+from ordered_pubsub.core.topics import check_topic
+from ordered_pubsub.core.topology import Topology
+from ordered_pubsub.errors import JournalError, NotOwner, ProtocolError, TopicError, UsageError
+
+MARKS_MAX = 16
+"""Marks that a topic keeps for its next event; beyond it, one that says "everybody asks" stands for all."""
+BATCH_EVENTS_MAX = 100_000
+PARTS_MAX = 1_000
+TOPICS_PER_SUBSCRIPTION_MAX = 10_000
+RESEND_AFTER_S = 1.0
+RESEND_FRAMES_MAX = 256
+
+
+class State(msgspec.Struct):
+    """All that a stage must not forget: what a snapshot holds."""
+
+    rank: int
+    topology: list[list[object]]
+    """the last topology that all stages were seen to agree on"""
+    groups: Groups
+    links: dict[int, Link]
+    clocks: Clocks = msgspec.field(default_factory=Clocks)
+    requests: Requests = msgspec.field(default_factory=Requests)
+    registrar: Registrar = msgspec.field(default_factory=Registrar)
+    marks: dict[str, list[Mark]] = msgspec.field(default_factory=dict)
+
+
+@attrs.define
+class Effects:
+    """What the caller must do, in the order of the fields."""
+
+    journal: list[bytes] = attrs.field(factory=list)
+    sends: list[tuple[int, PeerMessage]] = attrs.field(factory=list)
+    replies: list[Answer | Refusal] = attrs.field(factory=list)
+    completed: list[Operation] = attrs.field(factory=list)
+    """complete operations with publications on own topics, for the log"""
+    handled: list[Operation] = attrs.field(factory=list)
+    """operations in the order in which this stage handled them, for those who watch"""
+
+
+@attrs.define(eq=False)
+class Stage:
+    """The state machine of one stage."""
+
+    topology: Topology
+    state: State
+    effects: Effects = attrs.field(factory=Effects)
+    greeted: dict[int, bool] = attrs.field(factory=dict)
+    """peers that are connected and have the same topology"""
+    unconfirmed: dict[int, bool] = attrs.field(factory=dict)
+    """peers that have not been seen with this topology since it was changed; nothing is taken before they were"""
+    replayed: Effects = attrs.field(factory=Effects)
+    """what was handled and completed by the records that `restore` read"""
+    _acks: dict[int, bool] = attrs.field(factory=dict)
+    _resend_at: dict[int, float] = attrs.field(factory=dict)
+
+    @classmethod
+    def restore(cls, rank: int, topology: Topology, snapshot: bytes | None, records: list[bytes]) -> Stage:
+        """A stage, from its last snapshot and the records journalled since; a new one if there are none."""
+        inputs = [decode_input(record) for record in records]
+        if snapshot is not None:
+            state = _snapshot_decoder.decode(snapshot)
+        elif inputs:
+            if not isinstance(inputs[0], Opened):
+                raise JournalError("a journal without a snapshot must begin with the record that opened it")
+            state = _empty_state(inputs[0].rank, inputs[0].topology, len(inputs[0].topology))
+        else:
+            state = _empty_state(rank, [], len(topology.stages))
+        stage = cls(Topology.load(state.topology) if state.topology else topology, state)
+        for event in inputs:
+            stage._apply(event)
+        stage.replayed, stage.effects = stage.effects, Effects()
+        stage._acks = {}
+        stage._open(rank, topology)
+        return stage
+
+    def _open(self, rank: int, topology: Topology) -> None:
+        """Start under this topology, at once if the journal has it already, else when all stages were seen to have it."""
+        if rank != self.state.rank:
+            raise JournalError(f"this journal belongs to the stage of rank {self.state.rank}, not {rank}: check `store`")
+        topology.check_still_owned(rank, self.topology, self.state.clocks.numbers)
+        self.topology = topology
+        if self.state.topology != topology.dump():
+            self.unconfirmed = dict.fromkeys(self.state.links, True)
+            self._confirm(rank)
+
+    def _confirm(self, peer: int) -> None:
+        """A peer has this topology, too. When all do, no topic can have moved: each checked that it lost none."""
+        self.unconfirmed.pop(peer, None)
+        if not self.unconfirmed and self.state.topology != self.topology.dump():
+            event = Opened(self.rank, self.topology.dump())
+            self._journal(event)
+            self._apply(event)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests and frames are taken."""
+        return not self.unconfirmed
+
+    @property
+    def rank(self) -> int:
+        """This stage's place on the line, 0 the highest."""
+        return self.state.rank
+
+    def snapshot(self) -> bytes:
+        """All that must not be forgotten, as bytes."""
+        return _snapshot_encoder.encode(self.state)
+
+    def take_effects(self) -> Effects:
+        """What is to be done since the last call."""
+        effects, self.effects = self.effects, Effects()
+        for peer in self._acks:
+            effects.sends.append((peer, Ack(self.state.links[peer].received)))
+        self._acks = {}
+        return effects
+
+    @property
+    def has_effects(self) -> bool:
+        """Whether `take_effects` has something to do."""
+        return bool(self._acks or self.effects.journal or self.effects.sends or self.effects.replies)
+
+    def statistics(self) -> dict[str, int]:
+        """Counts that show what this stage holds."""
+        state = self.state
+        return {
+            "rank": state.rank,
+            "topics": len(state.clocks.numbers),
+            "events": sum(state.clocks.numbers.values()),
+            "subscriptions": len(state.groups.holdings),
+            "registered": len(state.registrar.subscriptions),
+            "sessions": len(state.requests.sessions),
+            "pending": sum(len(session.pending) for session in state.requests.sessions.values()),
+            "outbox": sum(len(link.outbox) for link in state.links.values()),
+            "marks": sum(len(marks) for marks in state.marks.values()),
+        }
+
+    # -- what clients ask ---------------------------------------------------------------------------------------------
+
+    def handle_request(self, request: Request, now: float) -> None:
+        """A client at home here asks for something."""
+        try:
+            check_request(request)
+        except UsageError as error:
+            self.effects.replies.append(_refusal(request, "bad-request", str(error)))
+            return
+        if not self.is_open:
+            return  # asked again later
+        rank = taken_at(self.topology, request)
+        if rank == self.rank:
+            self._consider(request, self.rank, now)
+        elif rank in self.greeted:
+            self.effects.sends.append((rank, Relay(self.rank, request)))
+
+    def _consider(self, request: Request, home: int, now: float) -> None:
+        verdict = self.state.requests.judge(request, now)
+        if verdict is Verdict.TAKE:
+            event = Asked(request, home, now)
+            self._journal(event)
+            self._apply(event)
+        elif verdict is Verdict.WAIT:
+            self.state.requests.sessions[request.client].home = home
+        elif isinstance(verdict, (Answer, Refusal)):
+            self._reply(home, verdict)
+
+    def _take_request(self, event: Asked) -> None:
+        request = event.request
+        self.state.requests.take(request, event.home, event.now)
+        ask = find_change(request)
+        waiting = Waiting(request, event.home, event.now)
+        if ask is None:
+            self._launch(self._operation(waiting, None))
+        else:
+            self._start_turn(self.state.registrar.ask(ask, waiting))
+
+    def _start_turn(self, turn: Waiting | None) -> None:
+        """Let a subscription's next change enter the line, if its turn has come."""
+        if turn is not None:
+            ask = find_change(turn.request)
+            assert ask is not None
+            self._launch(self._operation(turn, self.state.registrar.begin(ask)))
+
+    def _operation(self, waiting: Waiting, change: Change | None) -> Operation:
+        """The operation that a request asks for, before its journey."""
+        request = waiting.request
+        parts: list[Part] = []
+        for ask in request.parts:
+            if isinstance(ask, PublishAsk):
+                parts.append(Publication(ask.topic, ask.count, waiting.now))
+            else:
+                assert change is not None
+                parts.append(change)
+        ranks = [self.topology.owner(topic) for topic in topics_of(parts)]
+        if change is not None:
+            ranks.append(self.state.registrar.meet(change.subscription, ranks, self.rank))
+        return Operation(
+            client=request.client,
+            epoch=request.epoch,
+            sequence=request.sequence,
+            home=waiting.home,
+            asked=self.rank,
+            bottom=max(ranks),
+            top=min(ranks),
+            parts=parts,
+        )
+
+    # -- the journey --------------------------------------------------------------------------------------------------
+
+    def _launch(self, operation: Operation) -> None:
+        if operation.bottom == self.rank:
+            self._handle(operation)
+        else:
+            self._send(operation.bottom, Launch(operation))
+
+    def _handle(self, operation: Operation) -> None:
+        """Handle one operation, in one go, its parts in their written order."""
+        for part in operation.parts:
+            self.state.clocks.stamp += 1
+            if isinstance(part, Publication):
+                self._handle_publication(part, operation)
+            else:
+                self._handle_change(part)
+        self.effects.handled.append(operation)
+        if self.rank == operation.top:
+            self._complete(operation)
+        else:
+            self._send(self.next_stage(operation), Pass(operation))
+
+    def next_stage(self, operation: Operation) -> int:
+        """Where an operation goes from here: to the neighbour, also if that one has nothing to do with it."""
+        return self.rank - 1
+
+    def _handle_publication(self, part: Publication, operation: Operation) -> None:
+        clocks, groups = self.state.clocks, self.state.groups
+        owner = self.topology.owner(part.topic)
+        if owner < self.rank:
+            return  # its turn comes further up
+        if owner == self.rank:
+            operation.top = min(operation.top, groups.highest(self.topology, part.topic))
+            part.first = clocks.take_numbers(part.topic, part.count)
+            part.place = clocks.stamp
+            part.full = part.topic in groups.full_wanted
+            marks = self.state.marks.pop(part.topic, None)
+            if marks:
+                part.marks = marks
+        else:
+            clocks.see(part.topic, part.last)
+        clocks.fill(part.topic, part.entries, groups, part.full)
+
+    def _handle_change(self, part: Change) -> None:
+        clocks = self.state.clocks
+        concerned = False
+        for topic in part.topics:
+            owner = self.topology.owner(topic)
+            if owner > self.rank:
+                clocks.see(topic, part.entries.get(topic, 0))
+            elif owner == self.rank:
+                concerned = True
+                clocks.numbers.setdefault(topic, 0)
+                if clocks.numbers[topic]:
+                    part.entries[topic] = clocks.numbers[topic]
+                self._mark(topic, Mark(part.subscription, part.version))
+        if concerned:
+            self.state.groups.change(self.topology, part)
+
+    def _mark(self, topic: str, mark: Mark) -> None:
+        marks = self.state.marks.setdefault(topic, [])
+        if len(marks) >= MARKS_MAX:
+            marks[:] = [EVERYBODY_ASKS]
+        elif marks != [EVERYBODY_ASKS]:
+            marks.append(mark)
+
+    def _complete(self, operation: Operation) -> None:
+        """The last stage: tell the client, and those who must remember."""
+        self._reply(operation.home, answer_to(operation))
+        remembering = {operation.asked: True}
+        for part in operation.parts:
+            if isinstance(part, Publication):
+                remembering[self.topology.owner(part.topic)] = True
+            else:
+                remembering.update((self.topology.owner(topic), True) for topic in part.topics)
+        for rank in remembering:
+            if rank == self.rank:
+                self._remember(operation)
+            else:
+                self._send(rank, Done(operation))
+
+    def _remember(self, operation: Operation) -> None:
+        """An operation is complete: keep its answer, log its events, let the subscription's next change start."""
+        if operation.asked == self.rank:
+            answer = answer_to(operation)
+            home = self.state.requests.answered(answer)
+            if home is not None and home != operation.home:
+                self._reply(home, answer)
+        self.effects.completed.append(operation)
+        for part in operation.parts:
+            if isinstance(part, Change):
+                self.state.groups.released(part.identity)
+                if self.topology.registrar(part.subscription) == self.rank:
+                    self._start_turn(self.state.registrar.settle(part))
+
+    # -- what peers say -----------------------------------------------------------------------------------------------
+
+    def connected(self, peer: int) -> None:
+        """A connection to a peer is there; nothing is taken from it before its greeting."""
+        self.greeted.pop(peer, None)
+        self.effects.sends.append((peer, Hello(self.topology.fingerprint, self.state.links[peer].received)))
+
+    def disconnected(self, peer: int) -> None:
+        """The connection to a peer is gone."""
+        self.greeted.pop(peer, None)
+
+    def handle_peer(self, peer: int, message: PeerMessage, now: float) -> None:
+        """A peer says something. Raises a `ProtocolError`, and changes nothing, if it must not say it."""
+        if peer not in self.state.links:
+            raise ProtocolError(f"stage {self.rank} has no peer of rank {peer}")
+        if isinstance(message, Hello):
+            self._handle_hello(peer, message)
+        elif peer not in self.greeted or not self.is_open:
+            return  # an old connection's words; whoever needs an answer asks again
+        elif isinstance(message, Frame):
+            self._handle_frame(peer, message)
+        elif isinstance(message, Ack):
+            self.state.links[peer].acknowledged(message.received)
+            self._resend_at.pop(peer, None)
+        elif isinstance(message, Relay):
+            self._handle_relay(message, now)
+        else:
+            self.effects.replies.append(message.answer)
+
+    def _handle_hello(self, peer: int, hello: Hello) -> None:
+        self.topology.check_same(hello.fingerprint, f"stage {self.topology.stages[peer].name!r}")
+        self._confirm(peer)
+        link = self.state.links[peer]
+        self.greeted[peer] = True
+        link.acknowledged(hello.received)
+        self.effects.sends.extend((peer, frame) for frame in link.unacknowledged())
+
+    def _handle_relay(self, relay: Relay, now: float) -> None:
+        check_request(relay.request)
+        rank = taken_at(self.topology, relay.request)
+        if rank != self.rank:
+            raise NotOwner(
+                f"a request of client {relay.request.client!r} for {', '.join(topics_of(relay.request.parts))} came to stage "
+                f"{self.topology.stages[self.rank].name!r}, but stage {self.topology.stages[rank].name!r} takes it: the "
+                "sender's topology differs"
+            )
+        self._consider(relay.request, relay.home, now)
+
+    def _handle_frame(self, peer: int, frame: Frame) -> None:
+        link = self.state.links[peer]
+        if link.is_next(frame.number):
+            self._check_message(peer, frame.message)
+            event = Framed(peer, frame.number, frame.message)
+            self._journal(event)
+            self._apply(event)
+        self._acks[peer] = True
+
+    def _check_message(self, peer: int, message: Durable) -> None:
+        operation = message.operation
+        if isinstance(message, Done):
+            return
+        if isinstance(message, Pass) and peer <= self.rank:
+            raise ProtocolError(f"stage {peer} passed an operation down the line to stage {self.rank}")
+        if operation.top > self.rank:
+            raise NotOwner(
+                f"operation {operation.identity} ends at stage {operation.top}, below stage {self.rank}: it does not belong here"
+            )
+        for part in operation.parts:
+            if isinstance(part, Publication) and not part.first and self.topology.owner(part.topic) > self.rank:
+                raise NotOwner(
+                    f"operation {operation.identity} publishes on {part.topic!r} without a number, but its owner, stage "
+                    f"{self.topology.stages[self.topology.owner(part.topic)].name!r}, is below this one"
+                )
+
+    def _take_frame(self, event: Framed) -> None:
+        self.state.links[event.peer].take(event.number)
+        if isinstance(event.message, Done):
+            self._remember(event.message.operation)
+        else:
+            self._handle(event.message.operation)
+
+    def tick(self, now: float) -> None:
+        """Send again what a connected peer has not acknowledged for a while."""
+        for peer, link in self.state.links.items():
+            if not link.outbox or peer not in self.greeted:
+                self._resend_at.pop(peer, None)
+            elif now >= self._resend_at.setdefault(peer, now + RESEND_AFTER_S):
+                self._resend_at[peer] = now + RESEND_AFTER_S
+                self.effects.sends.extend((peer, frame) for frame in link.unacknowledged(RESEND_FRAMES_MAX))
+
+    # -- effects ------------------------------------------------------------------------------------------------------
+
+    def _journal(self, event: Input) -> None:
+        self.effects.journal.append(encode_input(event))
+
+    def _apply(self, event: Input) -> None:
+        """Let a journalled input take effect; the same code runs when it happens and when it is read again."""
+        if isinstance(event, Asked):
+            self._take_request(event)
+        elif isinstance(event, Framed):
+            self._take_frame(event)
+        else:
+            self.state.topology = event.topology
+            if event.topology != self.topology.dump():
+                self.topology = Topology.load(event.topology)
+
+    def _send(self, peer: int, message: Durable) -> None:
+        self.effects.sends.append((peer, self.state.links[peer].number(message)))
+
+    def _reply(self, home: int, answer: Answer | Refusal) -> None:
+        if home == self.rank:
+            self.effects.replies.append(answer)
+        else:
+            self.effects.sends.append((home, Reply(answer)))
+
+
+def check_request(request: Request) -> None:
+    """Raise a `UsageError` that says what is wrong with a request, if anything is."""
+    if not request.parts or len(request.parts) > PARTS_MAX:
+        raise UsageError(f"a request has 1 to {PARTS_MAX} parts, not {len(request.parts)}")
+    for part in request.parts:
+        if isinstance(part, PublishAsk):
+            check_topic(part.topic)
+            if not 1 <= part.count <= BATCH_EVENTS_MAX:
+                raise UsageError(f"a batch has 1 to {BATCH_EVENTS_MAX} events, not {part.count}")
+        else:
+            _check_change(part)
+    if sum(isinstance(part, ChangeAsk) for part in request.parts) > 1:
+        raise UsageError("a request changes at most one subscription")
+
+
+def _check_change(ask: ChangeAsk) -> None:
+    for topic in (*ask.add, *ask.remove):
+        check_topic(topic)
+    if len(ask.add) + len(ask.remove) > TOPICS_PER_SUBSCRIPTION_MAX:
+        raise TopicError(f"at most {TOPICS_PER_SUBSCRIPTION_MAX} topics can be added or removed at once")
+    if ask.weight not in (0, 1, 2):
+        raise UsageError(f"the weight of a subscription is 0, 1 or 2, not {ask.weight}")
+
+
+def find_change(request: Request) -> ChangeAsk | None:
+    """The change among the parts of a request, if there is one."""
+    for part in request.parts:
+        if isinstance(part, ChangeAsk):
+            return part
+    return None
+
+
+def taken_at(topology: Topology, request: Request) -> int:
+    """The rank of the stage that takes a request: the changed subscription's registrar, else the lowest owner."""
+    ask = find_change(request)
+    if ask is not None:
+        return topology.registrar(ask.subscription)
+    return max(topology.owner(part.topic) for part in request.parts if isinstance(part, PublishAsk))
+
+
+def topics_of(parts: list[Part] | tuple[PublishAsk | ChangeAsk, ...]) -> list[str]:
+    """All topics that some parts concern."""
+    topics: list[str] = []
+    for part in parts:
+        if isinstance(part, (Publication, PublishAsk)):
+            topics.append(part.topic)
+        elif isinstance(part, Change):
+            topics.extend(part.topics)
+        else:
+            topics.extend((*part.add, *part.remove))
+    return topics
+
+
+def answer_to(operation: Operation) -> Answer:
+    """What the client is told about its complete operation."""
+    return Answer(operation.client, operation.epoch, operation.sequence, operation.parts)
+
+
+def _refusal(request: Request, code: str, reason: str) -> Refusal:
+    return Refusal(request.client, request.epoch, request.sequence, code, reason)
+
+
+def _empty_state(rank: int, topology: list[list[object]], stages: int) -> State:
+    return State(rank, topology, Groups(rank), {peer: Link() for peer in range(stages) if peer != rank})
+
+
+_snapshot_encoder = msgspec.msgpack.Encoder()
+_snapshot_decoder = msgspec.msgpack.Decoder(State)

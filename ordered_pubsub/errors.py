@@ -1,0 +1,80 @@
+"""Every error of this library, by whose fault it is.
+
+One base class, `OrderedPubSubError`. Below it: what the caller did wrong (`UsageError`), what a peer sent that it must not
+(`ProtocolError`), what storage did (`JournalError`), and what the broker or the system could not do in time
+(`UnavailableError`). Messages say what was expected, what came, and what to do about it.
+"""
+
+from __future__ import annotations
+
+
+class OrderedPubSubError(Exception):
+    """Base of all errors that this library raises on purpose."""
+
+
+class UsageError(OrderedPubSubError):
+    """The caller asked for something that cannot be given; nothing was changed."""
+
+
+class TopicError(UsageError):
+    """A topic name or a topic pattern is not a valid one."""
+
+
+class ConfigurationError(UsageError):
+    """A setting is unknown or does not fit."""
+
+
+class NotOffered(UsageError):
+    """Something was asked for that this adapter, topic or version does not give."""
+
+
+class WouldBlock(UsageError):
+    """The bounded pipeline is full; wait for earlier publications, or use `publish`, which waits."""
+
+
+class Closed(UsageError):
+    """The client or subscription was used after it was closed."""
+
+
+class ProtocolError(OrderedPubSubError):
+    """A peer sent what the protocol does not allow; the input was refused and changed nothing."""
+
+
+class NotOwner(ProtocolError):
+    """An operation reached a stage that does not own its topic."""
+
+
+class UnknownVersion(ProtocolError):
+    """Something on the wire or on disk was written by a newer version."""
+
+
+class TopologyMismatch(ProtocolError):
+    """Two stages, or a stage and its own journal, disagree about who owns what."""
+
+
+class SessionExpired(OrderedPubSubError):
+    """A request belongs to a session that was replaced or forgotten; its outcome is unknown."""
+
+
+class JournalError(OrderedPubSubError):
+    """The journal cannot be used."""
+
+
+class JournalDamaged(JournalError):
+    """A record in the middle of the journal fails its checksum; the stage must not start on it."""
+
+
+class UnavailableError(OrderedPubSubError):
+    """Something needed was not reachable in time; the outcome is unknown."""
+
+
+class Timeout(UnavailableError):
+    """A call ran out of its time; the outcome is unknown."""
+
+
+class AdapterError(UnavailableError):
+    """The broker or its client library reported a failure."""
+
+
+class BufferOverflow(UnavailableError):
+    """A subscription's buffer of waiting events is full; it stopped at its clock and lost nothing before it."""

@@ -1,0 +1,410 @@
+"""The judges of a simulation: they know the invariants and the observations, not the code.
+
+Each takes a `Record` and notes what it finds as violations. `docs/invariants.md` lists the invariants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import attrs
+
+from ordered_pubsub.core.history import Logged, replay
+from ordered_pubsub.core.messages import Change
+from ordered_pubsub.testing.record import EventRecord, Identity, Notified, Record, SubscriptionRecord
+
+Stretch = tuple[int, int]
+"""numbers that a subscription is entitled to: after the first, up to and with the second"""
+
+
+def check(record: Record) -> None:
+    """Judge a whole run."""
+    if record.violations:
+        return
+    numbers = _Numbers.collect(record)
+    _check_numbers(record, numbers)
+    _check_one_order(record)
+    if record.violations:
+        return
+    for subscription in record.subscriptions.values():
+        _check_exactly_once(record, subscription, numbers)
+        _check_positions(record, subscription, numbers)
+        _check_causes(record, subscription)
+        _check_best_effort(record, subscription, numbers)
+    _check_pairs(record)
+    _check_history(record, numbers)
+
+
+@attrs.define
+class _Numbers:
+    """All numbered events, and their full timestamps."""
+
+    events: dict[str, dict[int, EventRecord]]
+    full: dict[str, list[dict[str, int]]]
+    """topic → the full timestamp of each number, from 1 on, put together from what changed"""
+    published: dict[str, list[dict[str, int] | None]]
+    """topic → what the timestamp of each number says, from 1 on; None if it says only what changed"""
+
+    @classmethod
+    def collect(cls, record: Record) -> _Numbers:
+        events: dict[str, dict[int, EventRecord]] = {topic: {} for topic in record.world.topics}
+        for event in record.events:
+            other = events[event.topic].get(event.number)
+            if not event.number:
+                record.violation("I4", f"event {event.index} on {event.topic} never got a number")
+            elif other is not None:
+                record.violation("I2", f"{event.topic} {event.number} was given to events {other.index} and {event.index}")
+            events[event.topic][event.number] = event
+        topics = record.world.topics
+        full = {topic: list(cls._fold(record, topic)) for topic in topics}
+        return cls(events, full, {topic: list(cls._published(record, topic)) for topic in topics})
+
+    @staticmethod
+    def _published(record: Record, topic: str) -> Iterator[dict[str, int] | None]:
+        yield None
+        for completed in sorted(record.completed.get(topic, {}).values(), key=lambda entry: entry.first):
+            for _ in range(completed.first, completed.last + 1):
+                yield completed.entries if completed.full else None
+
+    @staticmethod
+    def _fold(record: Record, topic: str) -> Iterator[dict[str, int]]:
+        """Full timestamps from the deltas that the owner logged."""
+        full: dict[str, int] = {}
+        yield full
+        for completed in sorted(record.completed.get(topic, {}).values(), key=lambda entry: entry.first):
+            full = {**full, **completed.entries}
+            for _ in range(completed.first, completed.last + 1):
+                yield full
+
+
+def _check_numbers(record: Record, numbers: _Numbers) -> None:
+    """I2: each number used once, none skipped."""
+    for topic, events in numbers.events.items():
+        if sorted(events) != list(range(1, len(events) + 1)):
+            record.violation("I2", f"the numbers of {topic} have holes: {sorted(events)}")
+        if record.owner_counts.get(topic, 0) != len(events):
+            record.violation(
+                "I2", f"the owner of {topic} has used {record.owner_counts.get(topic, 0)} numbers for {len(events)} events"
+            )
+        if len(numbers.full[topic]) != len(events) + 1:
+            record.violation("I2", f"the log of {topic} has {len(numbers.full[topic]) - 1} events of {len(events)}")
+
+
+# -- I1: one order -------------------------------------------------------------------------------------------------------
+
+
+def _check_one_order(record: Record) -> None:
+    """No cycle in what the stages handled before what, nor with what total subscriptions were notified of before what."""
+    chains: list[list[Identity]] = list(record.handled)
+    cycle = _find_cycle(chains)
+    if cycle:
+        record.violation("order", f"the stages' orders have a cycle: {' before '.join(map(str, cycle))}")
+        return
+    for subscription in record.subscriptions.values():
+        if subscription.order == "total" and not subscription.best_effort:
+            chains.append(_operations(record, subscription))
+    cycle = _find_cycle(chains)
+    if cycle:
+        record.violation("I1", f"notifications contradict the order: {' before '.join(map(str, cycle))}")
+
+
+def _operations(record: Record, subscription: SubscriptionRecord) -> list[Identity]:
+    """The operations in the order in which a subscription was notified of them; each in one piece, parts as written."""
+    operations: list[Identity] = []
+    before: EventRecord | None = None
+    for notified in subscription.notifications:
+        event = notified.event
+        if before is None or event.operation != before.operation:
+            operations.append(event.operation)
+        elif event.index < before.index:
+            record.violation("I1", f"{subscription.name}: the parts of {event.operation} came out of their written order")
+        before = event
+    if len(set(operations)) != len(operations):
+        record.violation("I1", f"{subscription.name}: an operation's events were not adjacent: {operations}")
+    return operations
+
+
+def _find_cycle(chains: list[list[Identity]]) -> list[Identity]:
+    """A cycle in the union of the chains, or nothing."""
+    following: dict[Identity, dict[Identity, bool]] = {}
+    before: dict[Identity, int] = {}
+    for chain in chains:
+        for one in chain:
+            following.setdefault(one, {})
+            before.setdefault(one, 0)
+        for one, two in pairwise(chain):
+            if two not in following[one]:
+                following[one][two] = True
+                before[two] += 1
+    free = [one for one, count in before.items() if not count]
+    while free:
+        one = free.pop()
+        del before[one]
+        for two in following[one]:
+            before[two] -= 1
+            if not before[two]:
+                free.append(two)
+    return _walk_cycle(before, following) if before else []
+
+
+def _walk_cycle(left: dict[Identity, int], following: dict[Identity, dict[Identity, bool]]) -> list[Identity]:
+    """What is left has a cycle, but also what hangs behind one: walk backwards, which must end in one."""
+    preceding = {two: one for one in left for two in following[one] if two in left}
+    path = [next(iter(left))]
+    while path[-1] not in path[:-1]:
+        path.append(preceding[path[-1]])
+    return path[path.index(path[-1]) :][::-1]
+
+
+def _check_pairs(record: Record) -> None:
+    """I1 for the pairs that are in scope though not both subscriptions are total."""
+    subscriptions = [s for s in record.subscriptions.values() if s.order != "topic" and not s.best_effort]
+    for index, one in enumerate(subscriptions):
+        for two in subscriptions[:index]:
+            if "pairwise" in (one.order, two.order):
+                _check_pair(record, one, two)
+
+
+def _check_pair(record: Record, one: SubscriptionRecord, two: SubscriptionRecord) -> None:
+    places = {id(notified.event): place for place, notified in enumerate(two.notifications)}
+    common = [(notified, places[id(notified.event)]) for notified in one.notifications if id(notified.event) in places]
+    if all(first[1] < second[1] for first, second in pairwise(common)):
+        return
+    for index, (later, later_place) in enumerate(common):
+        for earlier, earlier_place in common[:index]:
+            if earlier_place > later_place and _is_in_scope(one, two, earlier.event, later.event):
+                record.violation(
+                    "I1",
+                    f"{one.name} ({one.order}) and {two.name} ({two.order}) were notified in different order of "
+                    f"{earlier.event.topic} {earlier.event.number} and {later.event.topic} {later.event.number}",
+                )
+                return
+
+
+def _is_in_scope(one: SubscriptionRecord, two: SubscriptionRecord, first: EventRecord, second: EventRecord) -> bool:
+    """Whether the order of two events was promised to both: one is total and held both topics then, or both held both."""
+    held = [_held_both(one, first, second), _held_both(two, first, second)]
+    return all(held) or (held[0] and one.order == "total") or (held[1] and two.order == "total")
+
+
+def _held_both(subscription: SubscriptionRecord, first: EventRecord, second: EventRecord) -> bool:
+    return second.topic in _topics_at(subscription, first) and first.topic in _topics_at(subscription, second)
+
+
+def _topics_at(subscription: SubscriptionRecord, event: EventRecord) -> tuple[str, ...]:
+    """What a subscription held at the place of an event that it was notified of."""
+    topics: tuple[str, ...] = ()
+    for version in sorted(subscription.outcomes):
+        change = subscription.outcomes[version]
+        if event.topic in change.topics and change.entries.get(event.topic, 0) >= event.number:
+            break
+        topics = change.new
+    return topics
+
+
+# -- I3, I11: everything, once, and nothing else ------------------------------------------------------------------------
+
+
+def _stretches(subscription: SubscriptionRecord, numbers: _Numbers) -> dict[str, list[Stretch]]:
+    """What a subscription is entitled to, from the outcomes of its own changes alone."""
+    stretches: dict[str, list[Stretch]] = {}
+    open_at: dict[str, int] = {}
+    for version in sorted(subscription.outcomes):
+        change: Change = subscription.outcomes[version]
+        for topic in change.new:
+            if topic not in change.old:
+                open_at[topic] = change.entries.get(topic, 0)
+        for topic in change.old:
+            if topic not in change.new:
+                stretches.setdefault(topic, []).append((open_at.pop(topic), change.entries.get(topic, 0)))
+    for topic, start in open_at.items():
+        stretches.setdefault(topic, []).append((start, len(numbers.events[topic])))
+    return stretches
+
+
+def _check_exactly_once(record: Record, subscription: SubscriptionRecord, numbers: _Numbers) -> None:
+    if subscription.best_effort:
+        return
+    stretches = _stretches(subscription, numbers)
+    entitled = {topic: [n for a, b in found for n in range(a + 1, b + 1)] for topic, found in stretches.items()}
+    notified: dict[str, list[int]] = {}
+    for entry in subscription.notifications:
+        notified.setdefault(entry.event.topic, []).append(entry.event.number)
+    for topic in {**entitled, **notified}:
+        wanted, got = entitled.get(topic, []), notified.get(topic, [])
+        if got != wanted:
+            which = "I11" if set(got) - set(wanted) else "I3"
+            record.violation(which, f"{subscription.name} was entitled to {topic} {wanted}, and notified of {got}")
+
+
+# -- I5: positions --------------------------------------------------------------------------------------------------------
+
+
+def _check_positions(record: Record, subscription: SubscriptionRecord, numbers: _Numbers) -> None:
+    positions = [entry.position for entry in subscription.notifications]
+    if subscription.order == "topic" or subscription.best_effort:
+        if any(position is not None for position in positions):
+            record.violation("I5", f"{subscription.name} has positions, but promises none")
+        return
+    if positions != list(range(1, len(positions) + 1)):
+        record.violation("I5", f"{subscription.name} was notified at the positions {positions}")
+    first = subscription.outcomes.get(1)
+    if first is None or subscription.order != "total":
+        return
+    for entry in subscription.notifications:
+        if entry.version != 1 or not _is_before_change(subscription, entry):
+            return  # from here on its topics change
+        timestamp = {**numbers.full[entry.event.topic][entry.event.number], entry.event.topic: entry.event.number}
+        sums = sum(max(0, timestamp.get(topic, 0) - first.entries.get(topic, 0)) for topic in first.new)
+        if sums != entry.position:
+            record.violation(
+                "I5",
+                f"{subscription.name}: {entry.event.topic} {entry.event.number} came at position {entry.position}, but its "
+                f"entries {timestamp} add up to {sums} from the start {first.entries}",
+            )
+        counts = {topic: max(timestamp.get(topic, 0), first.entries.get(topic, 0)) for topic in first.new}
+        if entry.vector != counts:
+            record.violation("I5", f"{subscription.name}: the vector {entry.vector} should be {counts}")
+
+
+def _is_before_change(subscription: SubscriptionRecord, entry: Notified) -> bool:
+    second = subscription.outcomes.get(2)
+    event = entry.event
+    return second is None or (event.topic in second.topics and event.number <= second.entries.get(event.topic, 0))
+
+
+# -- I6: cause before effect ----------------------------------------------------------------------------------------------
+
+
+def _check_causes(record: Record, subscription: SubscriptionRecord) -> None:
+    """A total subscription is notified of nothing before its causes on the topics that it holds."""
+    if subscription.order != "total" or subscription.best_effort:
+        return
+    clock: dict[str, int] = {}
+    for entry in subscription.notifications:
+        event = entry.event
+        clock[event.topic] = event.number
+        stretches = _stretches_at(subscription, event)
+        for topic, number in event.causes().items():
+            start, end = stretches.get(topic, (0, 0))
+            if start < number <= end and number > clock.get(topic, 0):
+                record.violation(
+                    "I6",
+                    f"{subscription.name} was notified of {event.topic} {event.number} before its cause {topic} {number}",
+                )
+
+
+def _stretches_at(subscription: SubscriptionRecord, event: EventRecord) -> dict[str, tuple[int, float]]:
+    """For each topic that a subscription held at an event, the numbers that it was entitled to."""
+    held: dict[str, tuple[int, float]] = {}
+    is_later = False
+    ended: set[str] = set()
+    for version in sorted(subscription.outcomes):
+        change = subscription.outcomes[version]
+        is_later = is_later or (event.topic in change.topics and change.entries.get(event.topic, 0) >= event.number)
+        for topic in change.topics:
+            count = change.entries.get(topic, 0)
+            if not is_later and topic not in change.old:
+                held[topic] = (count, float("inf"))
+            elif not is_later and topic not in change.new:
+                del held[topic]
+            elif is_later and topic in held and topic not in change.new and topic not in ended:
+                held[topic] = (held[topic][0], count)
+                ended.add(topic)
+    return held
+
+
+# -- I10: best effort -----------------------------------------------------------------------------------------------------
+
+
+def _check_best_effort(record: Record, subscription: SubscriptionRecord, numbers: _Numbers) -> None:
+    """Exactly the notifications out of place are tagged: judged by the full timestamps and a clock of our own."""
+    if not subscription.best_effort:
+        if any(entry.out_of_order for entry in subscription.notifications):
+            record.violation("I10", f"{subscription.name} is not best-effort, but has tagged notifications")
+        return
+    seen: set[tuple[str, int]] = set()
+    clock: dict[str, int] = {}
+    version = 0
+    for entry in subscription.notifications:
+        for settled in range(version + 1, entry.version + 1):
+            _apply(subscription.outcomes[settled], clock)
+        version = max(version, entry.version)
+        event = entry.event
+        if (event.topic, event.number) in seen:
+            record.violation("I3", f"{subscription.name} was notified twice of {event.topic} {event.number}")
+        seen.add((event.topic, event.number))
+        if event.topic not in clock:
+            continue  # the last of a topic that it has left just now
+        full = numbers.published[event.topic][event.number]
+        if full is None:
+            record.violation("I10", f"{subscription.name}: {event.topic} {event.number} came without its full timestamp")
+            continue
+        in_order = event.number == clock[event.topic] + 1 and all(
+            full.get(topic, 0) <= count for topic, count in clock.items() if topic != event.topic
+        )
+        if entry.out_of_order == in_order:
+            record.violation(
+                "I10",
+                f"{subscription.name}: {event.topic} {event.number} is {'' if entry.out_of_order else 'not '}tagged, with "
+                f"entries {full} at the clock {clock}",
+            )
+        clock[event.topic] = max(clock[event.topic], event.number)
+
+
+def _apply(change: Change, clock: dict[str, int]) -> None:
+    for topic in change.old:
+        if topic not in change.new:
+            clock.pop(topic, None)
+    for topic in change.new:
+        if topic not in change.old:
+            clock[topic] = change.entries.get(topic, 0)
+
+
+# -- history --------------------------------------------------------------------------------------------------------------
+
+
+def _check_history(record: Record, numbers: _Numbers) -> None:
+    """Who reads the logs later, from any clock, sees no pair in another order than those who were there."""
+    logs = {
+        topic: [
+            Logged(entry.topic, entry.first, entry.last, entry.entries, record.world.owners[topic], entry.place, entry.published_at)
+            for entry in sorted(found.values(), key=lambda entry: entry.first)
+        ]
+        for topic, found in record.completed.items()
+    }
+    for subscription in record.subscriptions.values():
+        if subscription.order != "total" or subscription.best_effort:
+            continue
+        for fraction in (0, 2):
+            topics = {topic: 0 for change in subscription.outcomes.values() for topic in change.new}
+            clock = {t: len(numbers.events[t]) * (place * 7 % 5) * fraction // 10 for place, t in enumerate(topics)}
+            order = [(event.topic, event.number) for event in replay(logs, clock)]
+            _compare_history(record, subscription, clock, order, numbers)
+
+
+def _compare_history(
+    record: Record,
+    subscription: SubscriptionRecord,
+    clock: dict[str, int],
+    order: list[tuple[str, int]],
+    numbers: _Numbers,
+) -> None:
+    wanted = sum(len(numbers.events[topic]) - count for topic, count in clock.items())
+    if len(order) != wanted:
+        record.violation("I4", f"the history of {clock} has {len(order)} events instead of {wanted}")
+    places = {event: place for place, event in enumerate(order)}
+    live = [entry.event for entry in subscription.notifications if (entry.event.topic, entry.event.number) in places]
+    common = [(event, places[(event.topic, event.number)]) for event in live]
+    if all(first[1] < second[1] for first, second in pairwise(common)):
+        return
+    for index, (later, later_place) in enumerate(common):
+        for earlier, earlier_place in common[:index]:
+            if earlier_place > later_place and _held_both(subscription, earlier, later):
+                record.violation(
+                    "I1",
+                    f"the history of {clock} has {later.topic} {later.number} before {earlier.topic} {earlier.number}, unlike "
+                    f"{subscription.name}",
+                )
+                return

@@ -1,0 +1,203 @@
+"""What a simulation observed, in the words of users: events, subscriptions, notifications, operations.
+
+Nothing here looks into the state machines, but for the two readings at rest (`note_probed`, `note_closed`), which ask them how
+much they still hold.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from ordered_pubsub.core.delivery import Notification
+from ordered_pubsub.core.messages import Change, Operation
+from ordered_pubsub.testing.world import World
+
+if TYPE_CHECKING:
+    from ordered_pubsub.testing.simulation import Simulation
+
+Identity = tuple[str, int, int]
+
+
+@attrs.frozen
+class Violation:
+    """An invariant that fell, and how."""
+
+    invariant: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.invariant}: {self.what}"
+
+
+@attrs.define(eq=False)
+class EventRecord:
+    """One event, from the moment at which the application published it."""
+
+    index: int
+    topic: str
+    publisher: str
+    past: dict[str, int]
+    """what its publisher knew: for each topic the highest number"""
+    previous: EventRecord | None
+    """the publisher's own publication before it, if that one had no number yet"""
+    number: int = 0
+    sequence: int = 0
+
+    def numbered(self, number: int, sequence: int) -> None:
+        """It got its place."""
+        self.number = number
+        self.sequence = sequence
+
+    @property
+    def operation(self) -> Identity:
+        """The operation that it is part of."""
+        return (self.publisher, 1, self.sequence)
+
+    def causes(self) -> dict[str, int]:
+        """For each topic the highest number that comes before it in the order of cause and effect."""
+        causes = dict(self.past)
+        previous = self.previous
+        while previous is not None:
+            for topic, number in (*previous.past.items(), (previous.topic, previous.number)):
+                causes[topic] = max(causes.get(topic, 0), number)
+            previous = previous.previous
+        return causes
+
+
+@attrs.frozen
+class Notified:
+    """One notification."""
+
+    event: EventRecord
+    position: int | None
+    out_of_order: bool
+    version: int
+    """the last change of the subscription that had taken effect"""
+    vector: dict[str, int]
+
+
+@attrs.define(eq=False)
+class SubscriptionRecord:
+    """One subscription."""
+
+    name: str
+    client: str
+    order: str
+    best_effort: bool
+    outcomes: dict[int, Change] = attrs.field(factory=dict)
+    notifications: list[Notified] = attrs.field(factory=list)
+
+    def notified(self, notification: Notification) -> None:
+        """The application was told of an event."""
+        self.notifications.append(
+            Notified(
+                notification.arrival.body,
+                notification.position,
+                notification.out_of_order,
+                notification.version,
+                dict(notification.vector),
+            )
+        )
+
+
+@attrs.frozen
+class Completed:
+    """A complete publication as its topic's owner learned of it."""
+
+    topic: str
+    first: int
+    last: int
+    entries: dict[str, int]
+    place: int
+    published_at: float
+    operation: Identity
+    full: bool
+
+
+@attrs.define(eq=False)
+class Record:
+    """Everything that was observed."""
+
+    world: World
+    events: list[EventRecord] = attrs.field(factory=list)
+    subscriptions: dict[str, SubscriptionRecord] = attrs.field(factory=dict)
+    handled: list[list[Identity]] = attrs.field(factory=list)
+    """for each stage the operations that it handled, in order"""
+    completed: dict[str, dict[int, Completed]] = attrs.field(factory=dict)
+    """topic → first number → what the owner logged"""
+    owner_counts: dict[str, int] = attrs.field(factory=dict)
+    """topic → how many numbers its owner has used"""
+    violations: list[Violation] = attrs.field(factory=list)
+    points_passed: dict[str, int] = attrs.field(factory=dict)
+    deaths_at: dict[str, int] = attrs.field(factory=dict)
+    crashes: int = 0
+    refused_starts: int = 0
+    refused_inputs: int = 0
+    ens_deliveries: int = 0
+    progress: int = 0
+    """answers and notifications so far"""
+
+    def violation(self, invariant: str, what: str) -> None:
+        """An invariant fell."""
+        self.violations.append(Violation(invariant, what))
+
+    def new_event(self, topic: str, publisher: str, past: dict[str, int], previous: EventRecord | None) -> EventRecord:
+        """The application publishes something."""
+        event = EventRecord(len(self.events), topic, publisher, past, previous)
+        self.events.append(event)
+        return event
+
+    def note_completed(self, rank: int, operation: Operation) -> None:
+        """An owner learned that an operation is complete; after a crash it may learn it once more, the same."""
+        for part in operation.parts:
+            if isinstance(part, Change) or self.world.owners[part.topic] != rank:
+                continue
+            entry = Completed(
+                part.topic, part.first, part.last, part.entries, part.place, part.published_at, operation.identity, part.full
+            )
+            known = self.completed.setdefault(part.topic, {}).setdefault(part.first, entry)
+            if known.operation != operation.identity or known.entries != part.entries:
+                self.violation("I2", f"{part.topic} {part.first} was completed twice: {known} and {entry}")
+
+    def note_probed(self, simulation: Simulation) -> None:
+        """Everything has come to rest after one more event on each topic."""
+        self.handled = [list(host.handled) for host in simulation.stages]
+        for host in simulation.stages:
+            assert host.driver is not None
+            state = host.driver.stage.state
+            self.owner_counts.update((t, n) for t, n in state.clocks.numbers.items() if self.world.owners[t] == host.rank)
+            for what, held in (("marks", state.marks), ("owed entries", state.groups.owed)):
+                if held:
+                    self.violation("I12", f"stage {host.rank} still keeps {what} at rest: {held}")
+        self._check_statistics(simulation)
+
+    def note_closed(self, simulation: Simulation) -> None:
+        """Everything has come to rest after all subscriptions were closed."""
+        for host in simulation.stages:
+            assert host.driver is not None
+            state = host.driver.stage.state
+            groups = state.groups
+            for what, held in (
+                ("subscriptions", groups.holdings),
+                ("weights", groups.weights),
+                ("groups", groups.filled),
+                ("reach", groups.reach),
+                ("full timestamps", groups.full_wanted),
+                ("registered subscriptions", state.registrar.subscriptions),
+            ):
+                if held:
+                    self.violation("I12", f"stage {host.rank} still keeps {what} after all were closed: {held}")
+        for client in simulation.clients:
+            for name, delivery in client.deliveries.items():
+                if delivery.topics or delivery.buffered or delivery.clock:
+                    self.violation("I12", f"{name} still holds {delivery.topics} and {delivery.buffered} events")
+        self._check_statistics(simulation)
+
+    def _check_statistics(self, simulation: Simulation) -> None:
+        for host in simulation.stages:
+            assert host.driver is not None
+            statistics = host.driver.stage.statistics()
+            if statistics["pending"] or statistics["outbox"]:
+                self.violation("I12", f"stage {host.rank} at rest: {statistics}")

@@ -1,0 +1,313 @@
+"""The world of one simulation, drawn from its seed: stages, topics, clients, what they do, and what breaks when.
+
+A world is plain data, so that a failing one can be printed, repeated and shrunk.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Literal
+
+import attrs
+
+from ordered_pubsub.core.topology import StageSpec, Topology
+
+FAULTS_END_S = 20.0
+"""Until then things happen and break; after it everything is healed and must come to rest."""
+
+
+@attrs.frozen
+class Publish:
+    """A client publishes; with several parts they take their place together."""
+
+    at: float
+    client: int
+    parts: tuple[tuple[str, int], ...]
+
+
+@attrs.frozen
+class Subscribe:
+    """A client begins a subscription."""
+
+    at: float
+    client: int
+    subscription: str
+    topics: tuple[str, ...]
+    order: Literal["total", "pairwise", "topic"] = "total"
+    best_effort: bool = False
+
+
+@attrs.frozen
+class Alter:
+    """A client adds topics to a subscription and removes others, perhaps with publications at the same place."""
+
+    at: float
+    subscription: str
+    add: tuple[str, ...] = ()
+    remove: tuple[str, ...] = ()
+    together: tuple[tuple[str, int], ...] = ()
+    ends: bool = False
+
+
+Action = Publish | Subscribe | Alter
+
+
+@attrs.frozen
+class Crash:
+    """A stage dies at a crash point (or at once) and starts again from its disk later."""
+
+    at: float
+    stage: int
+    point: str
+    skip: int
+    down_s: float
+
+
+@attrs.frozen
+class Cut:
+    """The link between two stages is cut for a while."""
+
+    at: float
+    one: int
+    two: int
+    for_s: float
+
+
+@attrs.frozen
+class Away:
+    """A client pauses, or loses its connection to its home or to the ENS, for a while."""
+
+    at: float
+    client: int
+    kind: Literal["pause", "home", "ens"]
+    for_s: float
+
+
+@attrs.frozen
+class Edit:
+    """An operator restarts a stage with a configuration that gives a topic to another stage, and mends it later."""
+
+    at: float
+    stage: int
+    topic: str
+    owner: int
+    for_s: float
+
+
+@attrs.frozen
+class ClockJump:
+    """A stage's wall clock jumps."""
+
+    at: float
+    stage: int
+    by_s: float
+
+
+Fault = Crash | Cut | Away | Edit | ClockJump
+
+
+@attrs.frozen
+class Weather:
+    """How badly the network behaves, as probabilities and mean delays."""
+
+    ens_delay_s: float
+    ens_duplicate: float
+    ens_lose: float
+    link_delay_s: float
+    link_lose: float
+    link_duplicate: float
+    link_reorder: float
+    client_delay_s: float
+    client_lose: float
+    sync_s: float
+
+
+@attrs.frozen
+class World:
+    """Everything that is decided before a simulation starts."""
+
+    seed: int
+    stages: int
+    owners: dict[str, int]
+    """topic → rank"""
+    clients: int
+    weather: Weather
+    snapshot_after_records: int
+    buffer_events_max: int
+    ttl_s: float
+    actions: tuple[Action, ...]
+    faults: tuple[Fault, ...]
+
+    @property
+    def topics(self) -> list[str]:
+        """All topics."""
+        return list(self.owners)
+
+    def topology(self, edited: Edit | None = None) -> Topology:
+        """The line of stages, each with its topics by name; with an operator's mistake in it if wanted."""
+        owners = dict(self.owners)
+        if edited is not None:
+            owners[edited.topic] = edited.owner
+        return Topology(
+            tuple(
+                StageSpec(f"stage-{rank}", tuple(t for t, owner in owners.items() if owner == rank))
+                for rank in range(self.stages)
+            )
+        )
+
+    def describe(self) -> str:
+        """The world in words, one fact a line."""
+        lines = [
+            f"seed {self.seed}: {self.stages} stages, {len(self.owners)} topics, {self.clients} clients, "
+            f"{len(self.actions)} actions, {len(self.faults)} faults",
+            *(
+                f"  stage {rank} owns {', '.join(t for t, owner in self.owners.items() if owner == rank) or 'nothing'}"
+                for rank in range(self.stages)
+            ),
+            f"  {self.weather}",
+            f"  a snapshot after {self.snapshot_after_records} records; best-effort: {self.buffer_events_max} events, {self.ttl_s} s",
+            *(f"  {action}" for action in self.actions),
+            *(f"  {fault}" for fault in self.faults),
+        ]
+        return "\n".join(lines)
+
+
+CRASH_POINTS = (
+    "handled:asked",
+    "handled:launch",
+    "handled:pass",
+    "handled:done",
+    "handled:ack",
+    "handled:hello",
+    "handled:relay",
+    "handled:reply",
+    "handled:tick",
+    "flush:before-append",
+    "disk:append-torn",
+    "flush:before-sync",
+    "disk:sync-torn",
+    "flush:after-sync",
+    "send:before-first",
+    "send:between",
+    "send:after-last",
+    "snapshot:before-write",
+    "disk:snapshot-torn",
+    "disk:snapshot-written",
+    "snapshot:after-write",
+    "restore:journal-read",
+    "restore:replayed",
+    "idle",
+)
+"""Where a stage may die. "idle": between two inputs."""
+
+
+def draw(seed: int) -> World:
+    """Draw a world from its seed."""
+    random = Random(f"world {seed}")
+    stages = random.choice((1, 1, 2, 2, 3, 3, 3, 4, 4, 5, 6, 9))
+    topics = [f"t{number}" for number in range(random.randint(2, 7))]
+    owners = {topic: random.randrange(stages) for topic in topics}
+    clients = random.randint(2, 5)
+    lossy = random.random() < 0.15
+    weather = _draw_weather(random, lossy)
+    actions = _draw_actions(random, topics, clients, lossy)
+    return World(
+        seed=seed,
+        stages=stages,
+        owners=owners,
+        clients=clients,
+        weather=weather,
+        snapshot_after_records=random.choice((5, 20, 60, 10_000)),
+        buffer_events_max=random.choice((1, 3, 20)),
+        ttl_s=random.choice((0.05, 0.5, 3.0)),
+        actions=actions,
+        faults=_draw_faults(random, stages, topics, owners, clients),
+    )
+
+
+def _draw_weather(random: Random, lossy: bool) -> Weather:
+    rough = random.random() < 0.5
+    return Weather(
+        ens_delay_s=random.choice((0.01, 0.1, 1.0)),
+        ens_duplicate=random.choice((0.0, 0.1, 0.5)),
+        ens_lose=random.uniform(0.05, 0.3) if lossy else 0.0,
+        link_delay_s=random.choice((0.002, 0.02, 0.2)),
+        link_lose=random.choice((0.0, 0.02, 0.1)) if rough else 0.0,
+        link_duplicate=random.choice((0.0, 0.1)) if rough else 0.0,
+        link_reorder=random.choice((0.0, 0.2)) if rough else 0.0,
+        client_delay_s=random.choice((0.002, 0.05, 0.3)),
+        client_lose=random.choice((0.0, 0.05)) if rough else 0.0,
+        sync_s=random.choice((0.0005, 0.005, 0.05)),
+    )
+
+
+def _draw_actions(random: Random, topics: list[str], clients: int, lossy: bool) -> tuple[Action, ...]:
+    actions: list[Action] = []
+    busy_s = random.choice((2.0, 6.0, 18.0))
+    for number in range(random.randint(2, 7)):
+        actions.extend(_draw_subscription(random, f"s{number}", topics, clients, busy_s, lossy))
+    for _ in range(random.randint(10, 60)):
+        at = random.uniform(0, busy_s)
+        client = random.randrange(clients)
+        size = 1 if random.random() < 0.85 else random.randint(2, 3)
+        chosen = [random.choice(topics) for _ in range(size)]
+        actions.append(Publish(at, client, tuple((t, _draw_count(random)) for t in chosen)))
+        if random.random() < 0.2:  # a burst, without waiting
+            for _ in range(random.randint(1, 4)):
+                actions.append(Publish(at, client, ((random.choice(topics), _draw_count(random)),)))
+    return tuple(sorted(actions, key=lambda action: action.at))
+
+
+def _draw_count(random: Random) -> int:
+    return 1 if random.random() < 0.8 else random.randint(2, 4)
+
+
+def _draw_subscription(
+    random: Random, name: str, topics: list[str], clients: int, busy_s: float, lossy: bool
+) -> list[Action]:
+    held = random.sample(topics, random.randint(1, len(topics)))
+    start = 0.0 if random.random() < 0.4 else random.uniform(0, busy_s)
+    order = random.choices(("total", "pairwise", "topic"), (6, 4, 1))[0]
+    best_effort = lossy or (order == "total" and random.random() < 0.1)
+    actions: list[Action] = [
+        Subscribe(start, random.randrange(clients), name, tuple(held), "total" if best_effort else order, best_effort)
+    ]
+    if random.random() < 0.6:
+        for _ in range(random.randint(1, 5)):
+            at = start + random.uniform(0.0, 0.5) if random.random() < 0.3 else random.uniform(start, busy_s + 0.1)
+            add = random.sample(topics, random.randint(0, min(2, len(topics))))
+            remove = random.sample([t for t in topics if t not in add], random.randint(0, len(topics) - len(add)) // 2)
+            together = ((random.choice(topics), 1),) if random.random() < 0.15 else ()
+            if add or remove:
+                actions.append(Alter(at, name, tuple(add), tuple(remove), together))
+    return actions
+
+
+def _draw_faults(
+    random: Random, stages: int, topics: list[str], owners: dict[str, int], clients: int
+) -> tuple[Fault, ...]:
+    faults: list[Fault] = []
+    if random.random() < 0.25:
+        return ()
+
+    def when() -> float:
+        return random.uniform(0, FAULTS_END_S * 0.7)
+
+    for _ in range(random.choice((0, 1, 2, 4, 8))):
+        point = random.choice(CRASH_POINTS)
+        faults.append(Crash(when(), random.randrange(stages), point, random.randrange(6), random.uniform(0.01, 3.0)))
+    if stages > 1:
+        for _ in range(random.choice((0, 1, 3))):
+            one, two = random.sample(range(stages), 2)
+            faults.append(Cut(when(), one, two, random.uniform(0.1, 3.0)))
+        if random.random() < 0.3:
+            topic = random.choice(topics)
+            owner = random.choice([rank for rank in range(stages) if rank != owners[topic]])
+            stage = random.choice((owner, owners[topic]))
+            faults.append(Edit(when(), stage, topic, owner, random.uniform(0.5, 4.0)))
+    for _ in range(random.choice((0, 1, 3))):
+        kind = random.choice(("pause", "home", "ens"))
+        faults.append(Away(when(), random.randrange(clients), kind, random.uniform(0.1, 4.0)))
+    for _ in range(random.choice((0, 0, 2))):
+        faults.append(ClockJump(when(), random.randrange(stages), random.uniform(-3600, 3600)))
+    return tuple(sorted(faults, key=lambda fault: fault.at))
