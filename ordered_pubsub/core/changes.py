@@ -2,7 +2,7 @@
 
 The registrar lets them happen one at a time and counts them: versions 1, 2, 3, … Their outcomes may arrive in any order and
 more than once; they take effect in the order of their versions. A mark names a version; an event that carries one that has
-not taken effect yet must wait.
+not taken effect yet must wait. Asks are counted in the order in which they are sent.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heappop, heappush
 from random import Random
+from traceback import format_tb
 from typing import Any
 
 import attrs
@@ -256,9 +257,8 @@ class ClientHost:
         """Change a subscription."""
         delivery = self.deliveries[action.subscription]
         delivery.change_asked(delivery.topics if action.ends else action.remove)
-        self.simulation.after(
-            self.simulation.chance.uniform(0, 0.02), self._subscribed_at_ens, action, WEIGHTS[self._order(action.subscription)]
-        )
+        weight = WEIGHTS[self._order(action.subscription)]
+        self.simulation.after(0.01, self._subscribed_at_ens, action, weight)  # in the order in which they were asked for
 
     def _order(self, subscription: str) -> str:
         return self.simulation.record.subscriptions[subscription].order
@@ -604,6 +604,14 @@ class Simulation:
 
     def run(self) -> Record:
         """Run the world to its end, judge it, and return what was observed."""
+        try:
+            self._run()
+        except Exception as error:
+            where = "".join(format_tb(error.__traceback__)[-1:]).strip().replace("\n", " ")
+            self.record.violation("error", f"{type(error).__name__}: {error} ({where})")
+        return self.record
+
+    def _run(self) -> None:
         for host in self.stages:
             host.start()
         for client in self.clients:
@@ -623,7 +631,6 @@ class Simulation:
                 if self._come_to_rest("after closing"):
                     self.record.note_closed(self)
         check(self.record)
-        return self.record
 
     def _act(self, action: Action) -> None:
         if isinstance(action, Publish):

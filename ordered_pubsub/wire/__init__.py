@@ -1,0 +1,1 @@
+"""Bytes and messages: the version and form of what leaves the process."""

@@ -1,0 +1,258 @@
+"""The guards of the protocol, to be taken away one at a time.
+
+Each mutant replaces one method of the core by one without the guard. The simulation must find each within `SEEDS_MAX` seeds,
+else it could not be trusted to find a fault of ours. `python -m simulation.mutants` (in `tests/`) prints the table of
+docs/mutants.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import attrs
+
+from ordered_pubsub.core import history
+from ordered_pubsub.core.changes import Changes
+from ordered_pubsub.core.clocks import Clocks
+from ordered_pubsub.core.delivery import Delivery, Lane
+from ordered_pubsub.core.driver import Driver
+from ordered_pubsub.core.groups import IN_GROUP, Groups
+from ordered_pubsub.core.links import Link
+from ordered_pubsub.core.messages import Change, Operation, Publication, Request
+from ordered_pubsub.core.registrar import Registrar
+from ordered_pubsub.core.requests import Requests, Verdict
+from ordered_pubsub.core.session import Session
+from ordered_pubsub.core.stage import Stage
+from ordered_pubsub.core.topology import Topology
+from ordered_pubsub.testing.record import Violation
+from ordered_pubsub.testing.simulation import Simulation
+from ordered_pubsub.testing.world import draw
+
+SEEDS_MAX = 2000
+
+
+@attrs.frozen
+class Mutant:
+    """A guard, and how to take it away."""
+
+    name: str
+    guard: str
+    patches: tuple[tuple[Any, str, Any], ...]
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """The guard is gone."""
+        with ExitStack() as stack:
+            for target, attribute, replacement in self.patches:
+                stack.enter_context(patch.object(target, attribute, replacement))
+            yield
+
+
+@attrs.frozen
+class Finding:
+    """The first seed in which a mutant shows."""
+
+    seed: int
+    violation: Violation
+
+
+def find(mutant: Mutant, seeds_max: int = SEEDS_MAX) -> Finding | None:
+    """Run worlds without the guard until an invariant falls."""
+    with mutant.active():
+        for seed in range(seeds_max):
+            record = Simulation(draw(seed)).run()
+            if record.violations:
+                return Finding(seed, record.violations[0])
+    return None
+
+
+# -- the guards -----------------------------------------------------------------------------------------------------------
+
+
+def _jump(stage: Stage, operation: Operation) -> int:
+    """Straight to the next stage that owns a topic of the operation or of its groups."""
+    concerned = {operation.top}
+    for part in operation.parts:
+        topics = part.topics if isinstance(part, Change) else [part.topic, *stage.state.groups.weights.get(part.topic, ())]
+        concerned.update(stage.topology.owner(topic) for topic in topics)
+        if isinstance(part, Publication):
+            concerned.update(stage.state.groups.reach.get(part.topic, ()))
+    return max(rank for rank in concerned if rank < stage.rank)
+
+
+def _take_in_any_order(link: Link, number: int) -> bool:
+    return number > link.received or number in _missed.get(id(link), ())
+
+
+_missed: dict[int, set[int]] = {}
+_take = Link.take
+
+
+def _take_and_remember_holes(link: Link, number: int) -> None:
+    missed = _missed.setdefault(id(link), set())
+    missed.update(range(link.received + 1, number))
+    missed.discard(number)
+    _take(link, max(number, link.received))
+
+
+def _always_new(requests: Requests, request: Request, now: float) -> Verdict:
+    return Verdict.TAKE
+
+
+def _answer_at_once(driver: Driver) -> Any:
+    effects = driver.stage.take_effects()
+    driver.journal.append(effects.journal) if effects.journal else None
+    driver.on_synced(effects)
+    return effects
+
+
+def _exactly(clock: int, need: int) -> bool:
+    return need == clock
+
+
+_demands_of = Delivery._demands_of
+
+
+def _without_baseline(delivery: Delivery, lane: Lane, head: Any) -> list[tuple[str, int]]:
+    lane.segment.baseline = None
+    return _demands_of(delivery, lane, head)
+
+
+def _nothing(*_: object) -> None:
+    return None
+
+
+def _turn_at_once(registrar: Registrar, name: str) -> Any:
+    waiting = registrar.subscriptions[name].waiting
+    return waiting.pop(0) if waiting else None
+
+
+_begin = Registrar.begin
+
+
+def _begin_on_top(registrar: Registrar, ask: Any) -> Change:
+    change = _begin(registrar, ask)
+    registrar.subscriptions[ask.subscription].topics = change.new
+    return change
+
+
+def _settle_at_once(registrar: Registrar, change: Change) -> None:
+    subscription = registrar.subscriptions.get(change.subscription)
+    if subscription is not None and subscription.ended and not subscription.topics:
+        del registrar.subscriptions[change.subscription]
+
+
+_owe = Groups.owe
+
+
+def _owe_only_who_enters(groups: Groups, topic: str, other: str) -> None:
+    if groups.weights.get(topic, {}).get(other, 0) >= IN_GROUP:
+        _owe(groups, topic, other)
+    elif topic in groups.owed:
+        groups.owed[topic].pop(other, None)
+
+
+def _delta_only(log: Any, number: int) -> dict[str, int]:
+    return next((dict(logged.entries) for logged in log if logged.first <= number <= logged.last), {})
+
+
+_open = Stage._open
+
+
+def _open_unconfirmed(stage: Stage, rank: int, topology: Topology) -> None:
+    _open(stage, rank, topology)
+    stage.unconfirmed = {}
+
+
+_snapshot = Stage.snapshot
+
+
+def _forgetful_snapshot(stage: Stage) -> bytes:
+    clocks = stage.state.clocks
+    seen, clocks.seen = clocks.seen, {}
+    try:
+        return _snapshot(stage)
+    finally:
+        clocks.seen = seen
+
+
+_linger = Groups._toggle
+
+
+def _shorten_at_once(groups: Groups, topology: Topology, topic: str, other: str, entered: bool, change: str) -> None:
+    _linger(groups, topology, topic, other, entered, change)
+    groups.released(change)
+
+
+def _meet_nobody(registrar: Registrar, name: str, ranks: list[int], here: int) -> int:
+    return max(ranks, default=here)
+
+
+_settled = Changes.settled
+
+
+def _all_at_once(changes: Changes, change: Change) -> Iterator[Change]:
+    return iter(list(_settled(changes, change)))
+
+
+def _pipeline_everything(session: Session, queued: Any) -> bool:
+    return True
+
+
+def _see_nothing(clocks: Clocks, topic: str, number: int) -> None:
+    return None
+
+
+MUTANTS = (
+    Mutant("jump", "an operation never jumps over a stage", ((Stage, "next_stage", _jump),)),
+    Mutant(
+        "overtake",
+        "links between neighbours are FIFO",
+        ((Link, "is_next", _take_in_any_order), (Link, "take", _take_and_remember_holes)),
+    ),
+    Mutant("forget-identity", "a request that is asked again gets the first answer", ((Requests, "judge", _always_new),)),
+    Mutant("answer-early", "the commit comes before the answer", ((Driver, "flush", _answer_at_once),)),
+    Mutant("exact-entries", "an entry is satisfied from its count on, not only at it", ((Delivery, "is_satisfied", staticmethod(_exactly)),)),
+    Mutant("no-baseline", "the first event of a gained topic waits for the change's entries", ((Delivery, "_demands_of", _without_baseline),)),
+    Mutant("no-marks", "the next event after a change carries its mark", ((Stage, "_mark", _nothing),)),
+    Mutant(
+        "no-registrar",
+        "changes of one subscription travel one at a time",
+        ((Registrar, "next_turn", _turn_at_once), (Registrar, "begin", _begin_on_top), (Registrar, "settle", _settle_at_once)),
+    ),
+    Mutant("leave-early", "a topic leaves a group one event late", ((Groups, "owe", _owe_only_who_enters),)),
+    Mutant("begin-by-delta", "who begins anew judges first events by full timestamps", ((history, "full_timestamp", _delta_only),)),
+    Mutant(
+        "any-topology",
+        "stages check the topology against their journals and each other",
+        (
+            (Topology, "check_same", _nothing),
+            (Topology, "check_still_owned", _nothing),
+            (Stage, "_open", _open_unconfirmed),
+        ),
+    ),
+    Mutant("forgetful-snapshot", "a snapshot holds all that was counted", ((Stage, "snapshot", _forgetful_snapshot),)),
+    # Ours, beyond the first twelve: what the simulation taught us.
+    Mutant("shorten-early", "events go as far up as before until the change that ends a pair is done", ((Groups, "_toggle", _shorten_at_once),)),
+    Mutant("never-meet", "consecutive changes of a subscription visit a common stage", ((Registrar, "meet", _meet_nobody),)),
+    Mutant("settle-together", "outcomes of changes take effect one at a time", ((Changes, "settled", _all_at_once),)),
+    Mutant("pipeline-all", "a publication does not overtake an unfinished one at another stage", ((Session, "may_pipeline", _pipeline_everything),)),
+    Mutant("see-nothing", "a passing publication is counted at later stages", ((Clocks, "see", _see_nothing),)),
+)
+
+
+def table(findings: Callable[[Mutant], Finding | None] = find) -> str:
+    """The table of docs/mutants.md."""
+    lines = ["| mutant | guard that is taken away | first seed | what fell |", "| --- | --- | --- | --- |"]
+    for mutant in MUTANTS:
+        found = findings(mutant)
+        seed, fell = (str(found.seed), found.violation.invariant) if found else ("none", "nothing")
+        lines.append(f"| `{mutant.name}` | {mutant.guard} | {seed} | {fell} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table())
