@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint soak prove-01 bench clean
+.PHONY: help demo test lint soak mutants prove-01 bench clean
 
 # The interpreter of .venv, 3.10 to 3.13. To take another one later: make clean, then PYTHON=...
 override PYTHON := $(or $(PYTHON),python3)
@@ -38,6 +38,9 @@ lint: $(VENV)/.ready-tox ## only ruff and mypy
 
 soak: $(VENV)/.ready-package ## simulate many more seeds than the tests do (SEEDS=10000)
 	@$(BIN)/python -m ordered_pubsub.testing.soak --seeds $(SEEDS) --workers 2
+
+mutants: $(VENV)/.ready-package ## take the guards away one at a time, and write docs/mutants.md again
+	@cd tests && ../$(BIN)/python -m simulation.mutants > ../docs/mutants.md
 
 prove-01: $(VENV)/.ready-package ## print the evidence for the first milestone, line by line with its figures
 	@$(BIN)/python benchmarks/prove_01.py

@@ -48,7 +48,9 @@ class BestEffort:
     _queue: dict[tuple[str, int], tuple[float, Arrival]] = attrs.field(factory=dict)
     """all that waits, the oldest first, with the time at which its patience ends"""
     _ready: list[Notification] = attrs.field(factory=list)
-    _now: float = 0.0
+    _waiters: dict[str, dict[str, bool]] = attrs.field(factory=dict)
+    """topic → the topics whose next event waits for more of it"""
+    _agenda: list[str] = attrs.field(factory=list)
 
     def __attrs_post_init__(self) -> None:
         self.changes = Changes(self.subscription)
@@ -81,7 +83,9 @@ class BestEffort:
             if lane is not None and arrival.number > lane.start:
                 lane.waiting[arrival.number] = arrival
         self._drop_strangers()
-        self._settle()
+        self._waiters.clear()
+        self._agenda = list(self._lanes)
+        self._advance()
 
     def _end(self, topic: str, count: int) -> None:
         """Leave a topic now: what is missing may never come, so nothing is waited for."""
@@ -104,7 +108,6 @@ class BestEffort:
 
     def receive(self, arrival: Arrival, now: float) -> None:
         """An event came from the ENS."""
-        self._now = now
         lane = self._lanes.get(arrival.topic)
         key = (arrival.topic, arrival.number)
         if key in self._queue or (lane is None and not self.changes.asked):
@@ -117,14 +120,14 @@ class BestEffort:
         self.buffered += 1
         if lane is not None:
             lane.waiting[arrival.number] = arrival
-            self._settle()
+            self._agenda.append(arrival.topic)
+            self._advance()
         while self.buffered > self.buffer_events_max:
             if not self._force_oldest(None):
                 self._drop_oldest()
 
     def tick(self, now: float) -> None:
         """Notify what has waited long enough."""
-        self._now = now
         while self._force_oldest(now):
             pass
 
@@ -147,7 +150,7 @@ class BestEffort:
             if not self._must_wait(arrival.topic, before):
                 for earlier in before:
                     self._notify(lane, earlier)
-                self._settle()
+                self._advance()
                 return True
         return False
 
@@ -162,25 +165,31 @@ class BestEffort:
         if lane is not None:
             lane.waiting.pop(arrival.number, None)
 
-    def _settle(self) -> None:
-        """Notify all that is next."""
-        progress = True
-        while progress:
-            progress = False
-            for lane in self._lanes.values():
+    def _advance(self) -> None:
+        """Notify whatever is next on the topics of the agenda, and on those that it wakes."""
+        while self._agenda:
+            topic = self._agenda.pop()
+            lane = self._lanes.get(topic)
+            while lane is not None:
                 head = lane.waiting.get(lane.clock + 1)
-                if head is not None and not self.changes.holds(head.marks) and self._is_in_order(lane, head):
-                    self._notify(lane, head)
-                    progress = True
+                if head is None or self.changes.holds(head.marks):
+                    break
+                lacking = self._lacking(head)
+                if lacking is not None:
+                    self._waiters.setdefault(lacking, {})[topic] = True
+                    break
+                self._notify(lane, head)
 
     def _is_in_order(self, lane: _Lane, arrival: Arrival) -> bool:
-        if arrival.number != lane.clock + 1:
-            return False
-        return all(self._covers(other, count) for other, count in arrival.entries.items())
+        return arrival.number == lane.clock + 1 and self._lacking(arrival) is None
 
-    def _covers(self, other: str, count: int) -> bool:
-        lane = self._lanes.get(other)
-        return lane is None or count <= lane.clock
+    def _lacking(self, arrival: Arrival) -> str | None:
+        """A topic of which the event's timestamp says that more comes before it."""
+        for other, count in arrival.entries.items():
+            lane = self._lanes.get(other)
+            if lane is not None and count > lane.clock:
+                return other
+        return None
 
     def _notify(self, lane: _Lane, arrival: Arrival) -> None:
         out_of_order = not self._is_in_order(lane, arrival)
@@ -189,6 +198,8 @@ class BestEffort:
         while len(lane.passed) > PASSED_MAX:
             del lane.passed[next(iter(lane.passed))]
         lane.clock = max(lane.clock, arrival.number)
+        self._agenda.append(arrival.topic)
+        self._agenda.extend(self._waiters.pop(arrival.topic, ()))
         self._forget(lane, arrival)
         self._ready.append(Notification(arrival, None, self._vector(), self.changes.version, out_of_order))
 

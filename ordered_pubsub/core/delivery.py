@@ -322,6 +322,8 @@ class Delivery:
 
     def _drop_lane(self, topic: str, lane: Lane, agenda: list[str]) -> None:
         self.buffered -= len(lane.waiting)
+        for arrival in lane.waiting.values():
+            self._keep_for_later(arrival)
         del self._lanes[topic]
         self.left.append(topic)
         agenda.extend(waiter for _, waiter in self._waiters.pop(topic, ()))

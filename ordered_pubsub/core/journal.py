@@ -41,12 +41,13 @@ def encode_input(event: Input) -> bytes:
 def decode_input(payload: bytes) -> Input:
     """The input that a record holds."""
     try:
-        return _decoder.decode(payload)
+        event: Input = _decoder.decode(payload)
     except msgspec.MsgspecError as error:
         raise JournalDamaged(
             f"a journal record has a good checksum but is not a known input ({error}); it was probably written by a newer "
             "version: start the stage with that version"
         ) from error
+    return event
 
 
 def frame_record(payload: bytes) -> bytes:

@@ -2,8 +2,9 @@
 
 Two changes of one subscription that travel at once could overtake each other, since they need not have a stage in common;
 then stages would disagree about the subscription's topics. So the next change of a subscription starts when the one before
-has passed its last stage. It also visits a stage that the one before has visited (`via`), for only then is it after that one
-in the total order, and what the subscription gains comes after all that it has lost. Each has a version, 1, 2, 3, … per subscription, by which marks refer to it.
+has passed its last stage. It also visits a stage that the one before has visited (`via`), for only then is it after that
+one in the total order, and what the subscription gains comes after all that it has lost. Each has a version, 1, 2, 3, …
+per subscription, by which marks refer to it.
 
 A subscription is forgotten once the change that ends it has passed; its id is not used again.
 """

@@ -58,7 +58,9 @@ class Requests(msgspec.Struct):
             if request.after:
                 return _refuse(request, "session-expired", "this stage knows nothing of the session's earlier requests")
             if session is None and len(self.sessions) >= SESSIONS_MAX and not self._silent(now):
-                return _refuse(request, "too-many-sessions", f"{SESSIONS_MAX} clients have asked here lately; try later")
+                return _refuse(
+                    request, "too-many-sessions", f"{SESSIONS_MAX} clients have asked here lately; try later"
+                )
             return Verdict.TAKE
         if request.epoch < session.epoch:
             return _refuse(

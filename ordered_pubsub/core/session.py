@@ -116,9 +116,7 @@ class Session:
         else:
             self._send(Queued((ask,), []), now)
 
-    def _queue_up(
-        self, parts: Sequence[tuple[str, Sequence[Any]]], changes: tuple[ChangeAsk, ...], now: float
-    ) -> None:
+    def _queue_up(self, parts: Sequence[tuple[str, Sequence[Any]]], changes: tuple[ChangeAsk, ...], now: float) -> None:
         asks = tuple(PublishAsk(topic, len(items)) for topic, items in parts)
         queued = Queued((*asks, *changes), [list(items) for _, items in parts])
         self._queued_events += queued.count

@@ -141,7 +141,9 @@ class Stage:
     def _open(self, rank: int, topology: Topology) -> None:
         """Start under this topology, at once if the journal has it already, else when all stages were seen to have it."""
         if rank != self.state.rank:
-            raise JournalError(f"this journal belongs to the stage of rank {self.state.rank}, not {rank}: check `store`")
+            raise JournalError(
+                f"this journal belongs to the stage of rank {self.state.rank}, not {rank}: check `store`"
+            )
         topology.check_still_owned(rank, self.topology, self.state.clocks.numbers)
         self.topology = topology
         if self.state.topology != topology.dump():

@@ -50,7 +50,9 @@ def _check_levels(value: object, kind: str) -> str:
         if ord(character) < 32 or 127 <= ord(character) < 160 or 0xD800 <= ord(character) < 0xE000:
             raise TopicError(f"{kind} {value!r} has a control character ({character!r}) at place {place + 1}")
     if "//" in value or value[0] == "/" or value[-1] == "/":
-        raise TopicError(f"{kind} {value!r} has an empty level; levels are separated by single slashes, as in 'eu/trades'")
+        raise TopicError(
+            f"{kind} {value!r} has an empty level; levels are separated by single slashes, as in 'eu/trades'"
+        )
     return value
 
 

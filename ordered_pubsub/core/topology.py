@@ -27,7 +27,7 @@ class StageSpec:
     """One stage of the line: its name and the patterns of the topics that it owns."""
 
     name: str
-    topics: tuple[str, ...] = attrs.field(default=(), converter=tuple)
+    topics: tuple[str, ...] = ()
 
     def __attrs_post_init__(self) -> None:
         if not self.name or not isinstance(self.name, str):
@@ -40,7 +40,7 @@ class StageSpec:
 class Topology:
     """The line of stages, the same at every stage and client of one system."""
 
-    stages: tuple[StageSpec, ...] = attrs.field(converter=tuple)
+    stages: tuple[StageSpec, ...]
     _owners: dict[str, int] = attrs.field(factory=dict, init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:

@@ -54,7 +54,9 @@ class _Numbers:
             if not event.number:
                 record.violation("I4", f"event {event.index} on {event.topic} never got a number")
             elif other is not None:
-                record.violation("I2", f"{event.topic} {event.number} was given to events {other.index} and {event.index}")
+                record.violation(
+                    "I2", f"{event.topic} {event.number} was given to events {other.index} and {event.index}"
+                )
             events[event.topic][event.number] = event
         topics = record.world.topics
         full = {topic: list(cls._fold(record, topic)) for topic in topics}
@@ -85,7 +87,8 @@ def _check_numbers(record: Record, numbers: _Numbers) -> None:
             record.violation("I2", f"the numbers of {topic} have holes: {sorted(events)}")
         if record.owner_counts.get(topic, 0) != len(events):
             record.violation(
-                "I2", f"the owner of {topic} has used {record.owner_counts.get(topic, 0)} numbers for {len(events)} events"
+                "I2",
+                f"the owner of {topic} has used {record.owner_counts.get(topic, 0)} numbers for {len(events)} events",
             )
         if len(numbers.full[topic]) != len(events) + 1:
             record.violation("I2", f"the log of {topic} has {len(numbers.full[topic]) - 1} events of {len(events)}")
@@ -118,7 +121,9 @@ def _operations(record: Record, subscription: SubscriptionRecord) -> list[Identi
         if before is None or event.operation != before.operation:
             operations.append(event.operation)
         elif event.index < before.index:
-            record.violation("I1", f"{subscription.name}: the parts of {event.operation} came out of their written order")
+            record.violation(
+                "I1", f"{subscription.name}: the parts of {event.operation} came out of their written order"
+            )
         before = event
     if len(set(operations)) != len(operations):
         record.violation("I1", f"{subscription.name}: an operation's events were not adjacent: {operations}")
@@ -255,6 +260,7 @@ def _check_positions(record: Record, subscription: SubscriptionRecord, numbers: 
     for entry in subscription.notifications:
         if entry.version != 1 or not _is_before_change(subscription, entry):
             return  # from here on its topics change
+        record.checked_positions += 1
         timestamp = {**numbers.full[entry.event.topic][entry.event.number], entry.event.topic: entry.event.number}
         sums = sum(max(0, timestamp.get(topic, 0) - first.entries.get(topic, 0)) for topic in first.new)
         if sums != entry.position:
@@ -339,7 +345,9 @@ def _check_best_effort(record: Record, subscription: SubscriptionRecord, numbers
             continue  # the last of a topic that it has left just now
         full = numbers.published[event.topic][event.number]
         if full is None:
-            record.violation("I10", f"{subscription.name}: {event.topic} {event.number} came without its full timestamp")
+            record.violation(
+                "I10", f"{subscription.name}: {event.topic} {event.number} came without its full timestamp"
+            )
             continue
         in_order = event.number == clock[event.topic] + 1 and all(
             full.get(topic, 0) <= count for topic, count in clock.items() if topic != event.topic
@@ -369,7 +377,15 @@ def _check_history(record: Record, numbers: _Numbers) -> None:
     """Who reads the logs later, from any clock, sees no pair in another order than those who were there."""
     logs = {
         topic: [
-            Logged(entry.topic, entry.first, entry.last, entry.entries, record.world.owners[topic], entry.place, entry.published_at)
+            Logged(
+                entry.topic,
+                entry.first,
+                entry.last,
+                entry.entries,
+                record.world.owners[topic],
+                entry.place,
+                entry.published_at,
+            )
             for entry in sorted(found.values(), key=lambda entry: entry.first)
         ]
         for topic, found in record.completed.items()

@@ -136,8 +136,21 @@ class Record:
     refused_starts: int = 0
     refused_inputs: int = 0
     ens_deliveries: int = 0
+    torn_records: int = 0
+    checked_positions: int = 0
+    """notifications whose position was compared with the sum of the entries"""
     progress: int = 0
     """answers and notifications so far"""
+
+    @property
+    def operations(self) -> int:
+        """How many operations were handled by at least one stage."""
+        return len({identity for handled in self.handled for identity in handled})
+
+    @property
+    def notifications(self) -> int:
+        """How many notifications there were."""
+        return sum(len(subscription.notifications) for subscription in self.subscriptions.values())
 
     def violation(self, invariant: str, what: str) -> None:
         """An invariant fell."""
@@ -155,7 +168,14 @@ class Record:
             if isinstance(part, Change) or self.world.owners[part.topic] != rank:
                 continue
             entry = Completed(
-                part.topic, part.first, part.last, part.entries, part.place, part.published_at, operation.identity, part.full
+                part.topic,
+                part.first,
+                part.last,
+                part.entries,
+                part.place,
+                part.published_at,
+                operation.identity,
+                part.full,
             )
             known = self.completed.setdefault(part.topic, {}).setdefault(part.first, entry)
             if known.operation != operation.identity or known.entries != part.entries:
@@ -167,7 +187,9 @@ class Record:
         for host in simulation.stages:
             assert host.driver is not None
             state = host.driver.stage.state
-            self.owner_counts.update((t, n) for t, n in state.clocks.numbers.items() if self.world.owners[t] == host.rank)
+            self.owner_counts.update(
+                (t, n) for t, n in state.clocks.numbers.items() if self.world.owners[t] == host.rank
+            )
             for what, held in (("marks", state.marks), ("owed entries", state.groups.owed)):
                 if held:
                     self.violation("I12", f"stage {host.rank} still keeps {what} at rest: {held}")

@@ -258,7 +258,9 @@ class ClientHost:
         delivery = self.deliveries[action.subscription]
         delivery.change_asked(delivery.topics if action.ends else action.remove)
         weight = WEIGHTS[self._order(action.subscription)]
-        self.simulation.after(0.01, self._subscribed_at_ens, action, weight)  # in the order in which they were asked for
+        self.simulation.after(
+            0.01, self._subscribed_at_ens, action, weight
+        )  # in the order in which they were asked for
 
     def _order(self, subscription: str) -> str:
         return self.simulation.record.subscriptions[subscription].order
@@ -371,7 +373,11 @@ class ClientHost:
             record.notified(notification)
             self.simulation.record.progress += 1
             self.simulation.trace(
-                "%s is notified of %s %d at position %s", subscription, arrival.topic, arrival.number, notification.position
+                "%s is notified of %s %d at position %s",
+                subscription,
+                arrival.topic,
+                arrival.number,
+                notification.position,
             )
         for topic in delivery.take_left():
             if topic not in delivery.topics and not delivery.changes.asked:
@@ -414,7 +420,9 @@ class Ens:
         host = self.simulation.clients[client]
         away_until = max(host.paused_until, host.ens_away_until)
         if away_until > self.simulation.now:
-            self.simulation.at(away_until + self.simulation.chance.uniform(0, 0.1), self._arrive, client, subscription, arrival)
+            self.simulation.at(
+                away_until + self.simulation.chance.uniform(0, 0.1), self._arrive, client, subscription, arrival
+            )
             return
         self.under_way -= 1
         host.receive(subscription, arrival)
@@ -630,6 +638,7 @@ class Simulation:
                 self._close_all()
                 if self._come_to_rest("after closing"):
                     self.record.note_closed(self)
+        self.record.torn_records = sum(host.disk.torn_records for host in self.stages)
         check(self.record)
 
     def _act(self, action: Action) -> None:
@@ -655,9 +664,14 @@ class Simulation:
         if isinstance(fault, Crash):
             host = self.stages[fault.stage]
             host.crash = fault
-            if fault.point == "idle" and host.driver is not None:
+            if host.driver is None:
+                return
+            if fault.point == "idle":
                 self.record.deaths_at["idle"] = self.record.deaths_at.get("idle", 0) + 1
                 host.die()
+            elif fault.point.startswith("restore:"):  # it dies now, and again while it starts
+                host.die()
+                host.crash = attrs.evolve(fault, skip=0)
         elif isinstance(fault, Cut):
             self.network.cut((min(fault.one, fault.two), max(fault.one, fault.two)), self.now + fault.for_s)
         elif isinstance(fault, Away):

@@ -10,7 +10,12 @@ from typing import Literal
 
 import attrs
 
+from ordered_pubsub.core.delivery import Order
 from ordered_pubsub.core.topology import StageSpec, Topology
+
+Absence = Literal["pause", "home", "ens"]
+ABSENCES: tuple[Absence, ...] = ("pause", "home", "ens")
+ORDERS: tuple[Order, ...] = ("total", "pairwise", "topic")
 
 FAULTS_END_S = 20.0
 """Until then things happen and break; after it everything is healed and must come to rest."""
@@ -33,7 +38,7 @@ class Subscribe:
     client: int
     subscription: str
     topics: tuple[str, ...]
-    order: Literal["total", "pairwise", "topic"] = "total"
+    order: Order = "total"
     best_effort: bool = False
 
 
@@ -79,7 +84,7 @@ class Away:
 
     at: float
     client: int
-    kind: Literal["pause", "home", "ens"]
+    kind: Absence
     for_s: float
 
 
@@ -165,7 +170,8 @@ class World:
                 for rank in range(self.stages)
             ),
             f"  {self.weather}",
-            f"  a snapshot after {self.snapshot_after_records} records; best-effort: {self.buffer_events_max} events, {self.ttl_s} s",
+            f"  a snapshot after {self.snapshot_after_records} records",
+            f"  best-effort: {self.buffer_events_max} events, {self.ttl_s} s",
             *(f"  {action}" for action in self.actions),
             *(f"  {fault}" for fault in self.faults),
         ]
@@ -207,7 +213,7 @@ def draw(seed: int) -> World:
     stages = random.choice((1, 1, 2, 2, 3, 3, 3, 4, 4, 5, 6, 9))
     topics = [f"t{number}" for number in range(random.randint(2, 7))]
     owners = {topic: random.randrange(stages) for topic in topics}
-    clients = random.randint(2, 5)
+    clients = random.randint(2, 6)
     lossy = random.random() < 0.15
     weather = _draw_weather(random, lossy)
     actions = _draw_actions(random, topics, clients, lossy)
@@ -244,9 +250,9 @@ def _draw_weather(random: Random, lossy: bool) -> Weather:
 def _draw_actions(random: Random, topics: list[str], clients: int, lossy: bool) -> tuple[Action, ...]:
     actions: list[Action] = []
     busy_s = random.choice((2.0, 6.0, 18.0))
-    for number in range(random.randint(2, 7)):
+    for number in range(random.randint(2, 8)):
         actions.extend(_draw_subscription(random, f"s{number}", topics, clients, busy_s, lossy))
-    for _ in range(random.randint(10, 60)):
+    for _ in range(random.randint(10, 120)):
         at = random.uniform(0, busy_s)
         client = random.randrange(clients)
         size = 1 if random.random() < 0.85 else random.randint(2, 3)
@@ -267,13 +273,13 @@ def _draw_subscription(
 ) -> list[Action]:
     held = random.sample(topics, random.randint(1, len(topics)))
     start = 0.0 if random.random() < 0.4 else random.uniform(0, busy_s)
-    order = random.choices(("total", "pairwise", "topic"), (6, 4, 1))[0]
+    order: Order = random.choices(ORDERS, (6, 4, 1))[0]
     best_effort = lossy or (order == "total" and random.random() < 0.1)
     actions: list[Action] = [
         Subscribe(start, random.randrange(clients), name, tuple(held), "total" if best_effort else order, best_effort)
     ]
     if random.random() < 0.6:
-        for _ in range(random.randint(1, 5)):
+        for _ in range(random.choice((1, 2, 5, 12))):
             at = start + random.uniform(0.0, 0.5) if random.random() < 0.3 else random.uniform(start, busy_s + 0.1)
             add = random.sample(topics, random.randint(0, min(2, len(topics))))
             remove = random.sample([t for t in topics if t not in add], random.randint(0, len(topics) - len(add)) // 2)
@@ -306,7 +312,7 @@ def _draw_faults(
             stage = random.choice((owner, owners[topic]))
             faults.append(Edit(when(), stage, topic, owner, random.uniform(0.5, 4.0)))
     for _ in range(random.choice((0, 1, 3))):
-        kind = random.choice(("pause", "home", "ens"))
+        kind: Absence = random.choice(ABSENCES)
         faults.append(Away(when(), random.randrange(clients), kind, random.uniform(0.1, 4.0)))
     for _ in range(random.choice((0, 0, 2))):
         faults.append(ClockJump(when(), random.randrange(stages), random.uniform(-3600, 3600)))

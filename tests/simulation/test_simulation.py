@@ -1,0 +1,77 @@
+"""Worlds from seeds: no invariant falls, the same seed gives the same trace, and a failure shrinks to something readable."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from ordered_pubsub.testing.shrink import shrink
+from ordered_pubsub.testing.simulation import Simulation
+from ordered_pubsub.testing.soak import run_seeds
+from ordered_pubsub.testing.world import CRASH_POINTS, draw
+from simulation.mutants import MUTANTS, find
+
+SEEDS = int(os.environ.get("ORDERED_PUBSUB_SEEDS", "1000"))
+PIECE = 50
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, PIECE))
+def test_no_invariant_falls(first: int) -> None:
+    tally = run_seeds(range(first, min(first + PIECE, SEEDS)))
+    assert tally.failures == []
+    assert tally.counts["notifications"] > tally.counts["worlds"]
+
+
+def test_positions_are_1_2_3_and_the_sum_of_the_entries() -> None:
+    """The checkers compare every position; here we see that they had something to compare."""
+    tally = run_seeds(range(100))
+    assert tally.failures == []
+    assert tally.counts["checked_positions"] > 1000
+
+
+def test_stages_crash_and_journals_are_torn() -> None:
+    tally = run_seeds(range(200))
+    assert tally.counts["crashes"] > 50
+    assert tally.counts["torn_records"] > 5
+    assert len(tally.deaths) > len(CRASH_POINTS) // 2
+
+
+def test_the_same_seed_gives_the_same_trace() -> None:
+    def trace(seed: int) -> list[str]:
+        simulation = Simulation(draw(seed), keep_trace=True)
+        simulation.run()
+        assert simulation.lines is not None
+        return simulation.lines
+
+    for seed in range(20):
+        assert trace(seed) == trace(seed)
+
+
+def test_the_same_seed_gives_the_same_trace_in_another_process() -> None:
+    """Nothing depends on the hashing of texts, which differs from process to process."""
+    command = [sys.executable, "-m", "ordered_pubsub.testing.simulate", "--seed", "11"]
+    outputs = {
+        subprocess.run(
+            command, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(outputs) == 1
+    assert "no violation" in outputs.pop()
+
+
+def test_a_failing_world_shrinks_to_a_short_one_in_which_the_same_invariant_falls() -> None:
+    mutant = next(mutant for mutant in MUTANTS if mutant.name == "no-baseline")
+    found = find(mutant)
+    assert found is not None
+    world = draw(found.seed)
+    with mutant.active():
+        small = shrink(world, found.violation)
+        violations = Simulation(small).run().violations
+    assert violations[0].invariant == found.violation.invariant
+    assert len(small.actions) <= 10 < len(world.actions)
+    assert small.faults == ()
+    assert Simulation(small).run().violations == []
