@@ -42,6 +42,11 @@ class Registrar(msgspec.Struct):
 
     subscriptions: dict[str, Subscription] = msgspec.field(default_factory=dict)
 
+    def may_change(self, client: str, ask: ChangeAsk | None) -> bool:
+        """Whether a client may ask for a change: a subscription belongs to the client that began it."""
+        subscription = self.subscriptions.get(ask.subscription) if ask is not None else None
+        return subscription is None or subscription.client == client
+
     def ask(self, ask: ChangeAsk, waiting: Waiting) -> Waiting | None:
         """Take a change; return it if its turn is now."""
         subscription = self.subscriptions.setdefault(ask.subscription, Subscription(waiting.request.client))

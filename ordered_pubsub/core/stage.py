@@ -64,7 +64,7 @@ from ordered_pubsub.core.registrar import Registrar, Waiting
 from ordered_pubsub.core.requests import Requests, Verdict
 from ordered_pubsub.core.topics import check_topic
 from ordered_pubsub.core.topology import Topology
-from ordered_pubsub.errors import JournalError, NotOwner, ProtocolError, TopicError, UsageError
+from ordered_pubsub.errors import JournalDamaged, JournalError, NotOwner, ProtocolError, TopicError, UsageError
 
 MARKS_MAX = 16
 """Marks that a topic keeps for its next event; beyond it, one that says "everybody asks" stands for all."""
@@ -123,7 +123,7 @@ class Stage:
         """A stage, from its last snapshot and the records journalled since; a new one if there are none."""
         inputs = [decode_input(record) for record in records]
         if snapshot is not None:
-            state = _snapshot_decoder.decode(snapshot)
+            state = _read_snapshot(snapshot)
         elif inputs:
             if not isinstance(inputs[0], Opened):
                 raise JournalError("a journal without a snapshot must begin with the record that opened it")
@@ -219,7 +219,9 @@ class Stage:
 
     def _consider(self, request: Request, home: int, now: float) -> None:
         verdict = self.state.requests.judge(request, now)
-        if verdict is Verdict.TAKE:
+        if verdict is Verdict.TAKE and not self.state.registrar.may_change(request.client, find_change(request)):
+            self._reply(home, _refusal(request, "not-yours", "the subscription belongs to another client"))
+        elif verdict is Verdict.TAKE:
             event = Asked(request, home, now)
             self._journal(event)
             self._apply(event)
@@ -402,7 +404,10 @@ class Stage:
         self.effects.sends.extend((peer, frame) for frame in link.unacknowledged())
 
     def _handle_relay(self, relay: Relay, now: float) -> None:
-        check_request(relay.request)
+        try:
+            check_request(relay.request)
+        except UsageError as error:
+            raise ProtocolError(f"stage {relay.home} relayed a request that it should have refused: {error}") from error
         rank = taken_at(self.topology, relay.request)
         if rank != self.rank:
             raise NotOwner(
@@ -540,6 +545,17 @@ def answer_to(operation: Operation) -> Answer:
 
 def _refusal(request: Request, code: str, reason: str) -> Refusal:
     return Refusal(request.client, request.epoch, request.sequence, code, reason)
+
+
+def _read_snapshot(snapshot: bytes) -> State:
+    try:
+        state: State = _snapshot_decoder.decode(snapshot)
+    except msgspec.MsgspecError as error:
+        raise JournalDamaged(
+            f"the snapshot in the journal cannot be read ({error}): it is damaged, or was written by a newer version; restore "
+            "it from a copy, or start the stage with that version"
+        ) from error
+    return state
 
 
 def _empty_state(rank: int, topology: list[list[object]], stages: int) -> State:

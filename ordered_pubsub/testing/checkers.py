@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from random import Random
 
 import attrs
 
-from ordered_pubsub.core.history import Logged, replay
+from ordered_pubsub.core.delivery import Arrival, Delivery
+from ordered_pubsub.core.history import Logged, full_timestamp, replay
 from ordered_pubsub.core.messages import Change
 from ordered_pubsub.testing.record import EventRecord, Identity, Notified, Record, SubscriptionRecord
 
@@ -397,19 +399,44 @@ def _check_history(record: Record, numbers: _Numbers) -> None:
             topics = {topic: 0 for change in subscription.outcomes.values() for topic in change.new}
             clock = {t: len(numbers.events[t]) * (place * 7 % 5) * fraction // 10 for place, t in enumerate(topics)}
             order = [(event.topic, event.number) for event in replay(logs, clock)]
-            _compare_history(record, subscription, clock, order, numbers)
+            _compare_history(record, subscription, f"the history of {clock}", clock, order, numbers)
+            order = _begin_anew(logs, clock, record.world.seed)
+            _compare_history(record, subscription, f"a subscriber that began at {clock}", clock, order, numbers)
+
+
+def _begin_anew(logs: dict[str, list[Logged]], clock: dict[str, int], seed: int) -> list[tuple[str, int]]:
+    """What a subscriber is notified of that begins at a clock and gets the events since, in no order."""
+    delivery = Delivery("reader")
+    delivery.begin_at(clock)
+    arrivals = []
+    for topic, count in clock.items():
+        for logged in logs.get(topic, ()):
+            for number in range(max(logged.first, count + 1), logged.last + 1):
+                is_first = number == count + 1
+                entries = (
+                    full_timestamp(logs[topic], number)
+                    if is_first
+                    else logged.entries
+                    if number == logged.first
+                    else {}
+                )
+                arrivals.append(Arrival(topic, number, entries, full=is_first))
+    for arrival in Random(seed).sample(arrivals, len(arrivals)):
+        delivery.receive(arrival)
+    return [(found.arrival.topic, found.arrival.number) for found in delivery.take_ready()]
 
 
 def _compare_history(
     record: Record,
     subscription: SubscriptionRecord,
+    reader: str,
     clock: dict[str, int],
     order: list[tuple[str, int]],
     numbers: _Numbers,
 ) -> None:
     wanted = sum(len(numbers.events[topic]) - count for topic, count in clock.items())
     if len(order) != wanted:
-        record.violation("I4", f"the history of {clock} has {len(order)} events instead of {wanted}")
+        record.violation("I4", f"{reader} has {len(order)} events instead of {wanted}")
     places = {event: place for place, event in enumerate(order)}
     live = [entry.event for entry in subscription.notifications if (entry.event.topic, entry.event.number) in places]
     common = [(event, places[(event.topic, event.number)]) for event in live]
@@ -420,7 +447,7 @@ def _compare_history(
             if earlier_place > later_place and _held_both(subscription, earlier, later):
                 record.violation(
                     "I1",
-                    f"the history of {clock} has {later.topic} {later.number} before {earlier.topic} {earlier.number}, unlike "
+                    f"{reader} has {later.topic} {later.number} before {earlier.topic} {earlier.number}, unlike "
                     f"{subscription.name}",
                 )
                 return

@@ -27,6 +27,7 @@ from ordered_pubsub.core.requests import Requests, Verdict
 from ordered_pubsub.core.session import Session
 from ordered_pubsub.core.stage import Stage
 from ordered_pubsub.core.topology import Topology
+from ordered_pubsub.testing import checkers
 from ordered_pubsub.testing.record import Violation
 from ordered_pubsub.testing.simulation import Simulation
 from ordered_pubsub.testing.world import draw
@@ -243,7 +244,7 @@ MUTANTS = (
     Mutant(
         "begin-by-delta",
         "who begins anew judges first events by full timestamps",
-        ((history, "full_timestamp", _delta_only),),
+        ((history, "full_timestamp", _delta_only), (checkers, "full_timestamp", _delta_only)),
     ),
     Mutant(
         "any-topology",

@@ -1,0 +1,149 @@
+"""Groups and timestamps: kept incrementally, they equal what a naive model says."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ordered_pubsub.core.clocks import Clocks
+from ordered_pubsub.core.groups import IN_GROUP, Groups
+from ordered_pubsub.core.messages import Change
+from ordered_pubsub.core.topology import StageSpec, Topology
+
+TOPICS = [f"t{n}" for n in range(6)]
+RANKS = {topic: n % 3 for n, topic in enumerate(TOPICS)}
+TOPOLOGY = Topology(tuple(StageSpec(f"s{rank}", tuple(t for t in TOPICS if RANKS[t] == rank)) for rank in range(3)))
+
+CHANGES = st.lists(
+    st.tuples(st.sampled_from("abcd"), st.sets(st.sampled_from(TOPICS)), st.sampled_from([0, 1, 2]), st.booleans()),
+    max_size=25,
+)
+
+
+def change(version: int, name: str, new: set[str], weight: int = 2, best_effort: bool = False) -> Change:
+    return Change(name, version, (), tuple(sorted(new)), weight, best_effort)
+
+
+def _pairs(held: dict[str, tuple[set[str], int, bool]], rank: int) -> set[tuple[str, str]]:
+    """All pairs in each other's group of which the stage owns one."""
+    weights: dict[tuple[str, str], int] = {}
+    for topics, weight, _ in held.values():
+        for one, two in combinations(sorted(topics), 2):
+            weights[one, two] = weights.get((one, two), 0) + weight
+    return {pair for pair, weight in weights.items() if weight >= IN_GROUP and rank in (RANKS[pair[0]], RANKS[pair[1]])}
+
+
+@given(CHANGES, st.sampled_from([0, 1, 2]))
+def test_groups_kept_incrementally_are_those_of_a_rescan(
+    changes: list[tuple[str, set[str], int, bool]], rank: int
+) -> None:
+    groups = Groups(rank)
+    held: dict[str, tuple[set[str], int, bool]] = {}
+    for version, (name, new, weight, best_effort) in enumerate(changes):
+        held[name] = (new, weight, best_effort)
+        groups.change(TOPOLOGY, change(version, name, new, weight, best_effort))
+        groups.released(f"{name}@{version}")
+    pairs = _pairs(held, rank)
+    filled = {tuple(sorted((one, two))) for one, others in groups.filled.items() for two in others}
+    assert filled == {pair for pair in pairs if min(RANKS[topic] for topic in pair) >= rank}
+    reach = {topic: set(ranks) for topic, ranks in groups.reach.items()}
+    assert reach == _reach(pairs, rank)
+    full = {t for topics, _, best_effort in held.values() if best_effort for t in topics if RANKS[t] == rank}
+    assert set(groups.full_wanted) == full
+
+
+def _reach(pairs: set[tuple[str, str]], rank: int) -> dict[str, set[int]]:
+    reach: dict[str, set[int]] = {}
+    for pair in pairs:
+        for one, two in (pair, pair[::-1]):
+            if RANKS[one] == rank and RANKS[two] < rank:
+                reach.setdefault(one, set()).add(RANKS[two])
+    return reach
+
+
+@given(CHANGES)
+def test_nothing_is_left_when_all_subscriptions_are_gone(changes: list[tuple[str, set[str], int, bool]]) -> None:
+    groups = Groups(1)
+    for version, (name, new, weight, best_effort) in enumerate(changes):
+        groups.change(TOPOLOGY, change(version, name, new, weight, best_effort))
+        groups.released(f"{name}@{version}")
+    for version, name in enumerate("abcd", start=100):
+        groups.change(TOPOLOGY, change(version, name, set()))
+        groups.released(f"{name}@{version}")
+    for topic in TOPICS:
+        groups.owed.pop(topic, None)
+    assert groups == Groups(1)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("publish"), st.sampled_from(TOPICS), st.integers(1, 3)),
+        st.tuples(st.just("change"), st.sampled_from("abc"), st.frozensets(st.sampled_from(TOPICS))),
+    ),
+    max_size=60,
+)
+ALONE = Topology((StageSpec("only"),))
+
+
+@settings(max_examples=300)
+@given(STEPS)
+def test_deltas_add_up_to_the_counts_of_everything_in_the_group(steps: list[tuple[str, str, object]]) -> None:
+    groups, clocks = Groups(0), Clocks()
+    folded: dict[str, dict[str, int]] = {topic: {} for topic in TOPICS}
+    version = 0
+    for kind, name, value in steps:
+        clocks.stamp += 1
+        if kind == "change":
+            version += 1
+            assert isinstance(value, frozenset)
+            groups.change(ALONE, change(version, name, set(value)))
+            continue
+        assert isinstance(value, int)
+        clocks.take_numbers(name, value)
+        entries: dict[str, int] = {}
+        clocks.fill(name, entries, groups, full=False)
+        assert all(folded[name].get(topic) != count or topic in entries for topic, count in entries.items())
+        folded[name].update(entries)
+        for other in groups.filled.get(name, ()):
+            assert folded[name].get(other, 0) == clocks.count(other)
+        full: dict[str, int] = {}
+        clocks.fill(name, full, groups, full=True)
+        assert full == {t: clocks.count(t) for t in groups.filled.get(name, ()) if clocks.count(t)}
+
+
+def test_an_entry_that_did_not_change_is_left_out() -> None:
+    groups, clocks = Groups(0), Clocks()
+    groups.change(ALONE, change(1, "a", {"t0", "t1", "t2"}))
+
+    def publish(topic: str) -> dict[str, int]:
+        clocks.stamp += 1
+        clocks.take_numbers(topic, 1)
+        entries: dict[str, int] = {}
+        clocks.fill(topic, entries, groups, full=False)
+        return entries
+
+    assert [publish(t) for t in ("t0", "t1", "t0", "t0", "t2", "t1")] == [
+        {},
+        {"t0": 1},
+        {"t1": 1},
+        {},
+        {"t0": 3, "t1": 1},
+        {"t2": 1, "t0": 3},
+    ]
+
+
+def test_a_topic_that_left_the_group_is_in_the_next_event_once_more() -> None:
+    groups, clocks = Groups(0), Clocks()
+    groups.change(ALONE, change(1, "a", {"t0", "t1"}))
+    clocks.take_numbers("t1", 4)
+    groups.change(ALONE, change(2, "a", {"t0"}))
+    written = []
+    for _ in range(2):
+        clocks.stamp += 1
+        entries: dict[str, int] = {}
+        clocks.take_numbers("t0", 1)
+        clocks.fill("t0", entries, groups, full=False)
+        written.append(entries)
+    assert written == [{"t1": 4}, {}]

@@ -1,0 +1,140 @@
+"""The client's side of requests: pipelined, batched, asked again, and never out of the client's own order."""
+
+from __future__ import annotations
+
+import pytest
+
+from ordered_pubsub.core.messages import Answer, ChangeAsk, Publication, PublishAsk, Refusal, Request
+from ordered_pubsub.core.session import REQUESTS_IN_FLIGHT_MAX, RESEND_AFTER_S, Session
+from ordered_pubsub.core.topology import StageSpec, Topology
+from ordered_pubsub.errors import WouldBlock
+
+TWO = Topology((StageSpec("high", ("a", "b")), StageSpec("low", ("x",))))
+
+
+def session(**others: int) -> Session:
+    made = Session("c", TWO, **others)
+    made.connected(0.0)
+    return made
+
+
+def sent(made: Session) -> list[Request]:
+    requests, made.sends = made.sends, []
+    return requests
+
+
+def shape(requests: list[Request]) -> list[list[tuple[str, int]]]:
+    return [[(p.topic, p.count) for p in request.parts if isinstance(p, PublishAsk)] for request in requests]
+
+
+def answer(request: Request, first: int = 1) -> Answer:
+    parts = [Publication(p.topic, p.count, 0.0, first) for p in request.parts if isinstance(p, PublishAsk)]
+    return Answer("c", 1, request.sequence, list(parts))
+
+
+def test_publications_that_one_stage_takes_are_pipelined() -> None:
+    made = session()
+    for topic in "aba":
+        made.publish(topic, [1], 0.0)
+    requests = sent(made)
+    assert shape(requests) == [[("a", 1)], [("b", 1)], [("a", 1)]]
+    assert [(r.sequence, r.after) for r in requests] == [(1, 0), (2, 1), (3, 2)]
+
+
+def test_a_publication_for_another_stage_waits_until_those_before_it_are_complete() -> None:
+    made = session()
+    made.publish("a", [1], 0.0)
+    made.publish("x", [2], 0.0)
+    (first,) = sent(made)
+    made.handle_answer(answer(first), 0.1)
+    (second,) = sent(made)
+    assert (shape([second]), second.sequence, second.after, second.done) == ([[("x", 1)]], 2, 0, 1)
+
+
+def test_what_waits_is_merged_into_batches_of_one_topic() -> None:
+    made = session()
+    made.publish("a", [0], 0.0)
+    for number, topic in enumerate("xxxaax", start=1):
+        made.publish(topic, [number], 0.0)
+    (first,) = sent(made)
+    made.handle_answer(answer(first), 0.0)
+    (batch,) = sent(made)
+    assert shape([batch]) == [[("x", 3)]]
+    outcome = made.handle_answer(answer(batch), 0.0)
+    assert outcome is not None
+    assert outcome.asked.items == [[1, 2, 3]]
+
+
+def test_everything_unfinished_is_asked_again_unchanged_and_in_order() -> None:
+    made = session()
+    for topic in "ab":
+        made.publish(topic, [1], 0.0)
+    first = sent(made)
+    made.tick(RESEND_AFTER_S - 0.1)
+    assert sent(made) == []
+    made.tick(RESEND_AFTER_S)
+    assert sent(made) == first
+    made.disconnected()
+    made.publish("a", [1], 3.0)
+    assert sent(made) == []
+    made.connected(4.0)
+    assert sent(made)[:2] == first
+
+
+def test_an_answer_that_comes_twice_counts_once() -> None:
+    made = session()
+    made.publish("a", [1], 0.0)
+    (request,) = sent(made)
+    assert made.handle_answer(answer(request), 0.0) is not None
+    assert made.handle_answer(answer(request), 0.0) is None
+    assert made.is_idle
+
+
+def test_a_full_pipeline_says_so_and_takes_nothing() -> None:
+    made = Session("c", TWO, pipeline_events_max=3)
+    made.publish("a", [1, 2, 3], 0.0)
+    with pytest.raises(WouldBlock, match="3 events wait to be numbered and 1 more would pass the limit of 3"):
+        made.publish("a", [4], 0.0)
+    assert made.unfinished_events == 3
+
+
+def test_requests_in_flight_are_bounded() -> None:
+    made = session()
+    for number in range(REQUESTS_IN_FLIGHT_MAX + 20):
+        made.publish("ab"[number % 2], [number], 0.0)
+    assert len(sent(made)) == REQUESTS_IN_FLIGHT_MAX
+
+
+def test_a_refused_request_leaves_no_gap_in_the_chain() -> None:
+    made = session()
+    for topic in "aba":
+        made.publish(topic, [1], 0.0)
+    sent(made)
+    outcome = made.handle_answer(Refusal("c", 1, 2, "bad-request", "no"), 0.0)
+    assert outcome is not None
+    assert outcome.refusal is not None
+    (again,) = sent(made)
+    assert (again.sequence, again.after) == (3, 1)
+    made.publish("b", [1], 0.0)
+    (following,) = sent(made)
+    assert (following.sequence, following.after) == (4, 3)
+
+
+def test_changes_are_sent_at_once_but_keep_their_own_order() -> None:
+    made = session()
+    made.publish("a", [1], 0.0)
+    made.publish("x", [2], 0.0)
+    made.change(ChangeAsk("s", ("a",)), 0.0)
+    made.change(ChangeAsk("s", ("b",)), 0.0, together=[("a", [3])])
+    made.change(ChangeAsk("s", (), ("a",)), 0.0)
+    requests = sent(made)
+    asks = [part for request in requests for part in request.parts if isinstance(part, ChangeAsk)]
+    assert asks == [ChangeAsk("s", ("a",))]
+    assert "2 requests" in made.waiting_for()
+
+
+def test_publications_together_with_a_change_keep_to_themselves() -> None:
+    made = session()
+    made.change(ChangeAsk("s", ("b",)), 0.0, together=[("a", [3])])
+    made.publish("a", [4], 0.0)
+    assert len(sent(made)) == 1

@@ -1,0 +1,282 @@
+"""One stage: what it takes, what it refuses, and that a refused input changes nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ordered_pubsub.core.driver import Driver, MemoryJournal
+from ordered_pubsub.core.journal import decode_input
+from ordered_pubsub.core.messages import (
+    EVERYBODY_ASKS,
+    Ack,
+    Answer,
+    Asked,
+    ChangeAsk,
+    Frame,
+    Framed,
+    Hello,
+    Launch,
+    Opened,
+    Operation,
+    Pass,
+    Publication,
+    PublishAsk,
+    Refusal,
+    Relay,
+    Request,
+)
+from ordered_pubsub.core.stage import BATCH_EVENTS_MAX, MARKS_MAX, Stage
+from ordered_pubsub.core.topology import StageSpec, Topology
+from ordered_pubsub.errors import JournalDamaged, JournalError, NotOwner, ProtocolError, TopologyMismatch
+
+ALONE = Topology((StageSpec("only"),))
+THREE = Topology((StageSpec("high", ("h",)), StageSpec("middle", ("m",)), StageSpec("low", ("l",))))
+
+
+def alone() -> Stage:
+    stage = Stage.restore(0, ALONE, None, [])
+    stage.take_effects()
+    return stage
+
+
+def in_the_middle() -> Stage:
+    """The middle one of three, greeted by its peers."""
+    stage = Stage.restore(1, THREE, None, [])
+    for peer in (0, 2):
+        stage.connected(peer)
+        stage.handle_peer(peer, Hello(THREE.fingerprint, 0), 0.0)
+    stage.take_effects()
+    return stage
+
+
+def publish(sequence: int, topic: str = "t", count: int = 1, client: str = "c", **others: Any) -> Request:
+    fields = {"epoch": 1, "after": sequence - 1, "done": 0, **others}
+    return Request(client=client, sequence=sequence, parts=(PublishAsk(topic, count),), **fields)
+
+
+def ask(stage: Stage, request: Request) -> list[Answer | Refusal]:
+    stage.handle_request(request, 1.0)
+    return stage.take_effects().replies
+
+
+def first_numbers(answers: list[Answer | Refusal]) -> list[int]:
+    return [part.first for a in answers if isinstance(a, Answer) for part in a.parts if isinstance(part, Publication)]
+
+
+def operation(topic: str, bottom: int, top: int, first: int = 0) -> Operation:
+    return Operation("c", 1, 1, 0, bottom, bottom, top, [Publication(topic, 1, 0.0, first)])
+
+
+# -- requests -------------------------------------------------------------------------------------------------------------
+
+
+def test_numbers_of_a_topic_have_no_holes() -> None:
+    stage = alone()
+    answers = [answer for n, count in enumerate((1, 3, 1), start=1) for answer in ask(stage, publish(n, count=count))]
+    assert first_numbers(answers) == [1, 2, 5]
+
+
+def test_a_request_that_is_asked_again_gets_the_first_answer() -> None:
+    stage = alone()
+    first = ask(stage, publish(1))
+    assert ask(stage, publish(1)) == first
+    assert first_numbers(ask(stage, publish(2))) == [2]
+
+
+def test_a_request_that_overtakes_an_earlier_one_waits_for_it() -> None:
+    stage = alone()
+    assert ask(stage, publish(2)) == []
+    assert first_numbers(ask(stage, publish(1))) == [1]
+    assert first_numbers(ask(stage, publish(2))) == [2]
+
+
+def test_an_answer_that_the_client_is_done_with_is_forgotten() -> None:
+    stage = alone()
+    ask(stage, publish(1))
+    ask(stage, publish(2, done=1))
+    assert list(stage.state.requests.sessions["c"].answers) == [2]
+    assert ask(stage, publish(1)) == []
+
+
+def test_a_request_of_a_replaced_session_is_refused() -> None:
+    stage = alone()
+    ask(stage, publish(1))
+    ask(stage, publish(1, epoch=2))
+    (refusal,) = ask(stage, publish(2, after=1))
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == "session-replaced"
+    assert "session 1 of client 'c' was replaced by session 2" in refusal.reason
+
+
+def test_a_request_that_continues_a_forgotten_session_is_refused_as_expired() -> None:
+    (refusal,) = ask(alone(), publish(5, after=4, done=4))
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == "session-expired"
+
+
+@pytest.mark.parametrize(
+    ("parts", "says"),
+    [
+        ((), "has 1 to 1000 parts, not 0"),
+        ((PublishAsk("", 1),), "must not be empty"),
+        ((PublishAsk("x" * 256, 1),), "at most 255"),
+        ((PublishAsk("a\tb", 1),), "control character"),
+        ((PublishAsk("a", 0),), f"1 to {BATCH_EVENTS_MAX} events, not 0"),
+        ((PublishAsk("a", BATCH_EVENTS_MAX + 1),), "events, not 100001"),
+        ((ChangeAsk("s", ("a/*",)),), "patterns are not accepted here yet"),
+        ((ChangeAsk("s", ("a",), weight=7),), "is 0, 1 or 2, not 7"),
+        ((ChangeAsk("s", ("a",)), ChangeAsk("r", ("a",))), "changes at most one subscription"),
+    ],
+)
+def test_a_bad_request_is_refused_with_what_is_wrong_and_changes_nothing(parts: Any, says: str) -> None:
+    stage = alone()
+    before = stage.snapshot()
+    (refusal,) = ask(stage, Request("c", 1, 1, 0, 0, parts))
+    assert isinstance(refusal, Refusal)
+    assert says in refusal.reason
+    assert stage.snapshot() == before
+    assert first_numbers(ask(stage, publish(1))) == [1]
+
+
+def test_somebody_elses_subscription_cannot_be_changed() -> None:
+    stage = alone()
+    ask(stage, Request("c", 1, 1, 0, 0, (ChangeAsk("s", ("a",)),)))
+    before = stage.snapshot()
+    (refusal,) = ask(stage, Request("thief", 1, 1, 0, 0, (ChangeAsk("s", (), ("a",)),)))
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == "not-yours"
+    assert stage.snapshot() == before
+
+
+# -- peers ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("peer", "message", "error", "says"),
+    [
+        (7, Ack(1), ProtocolError, "has no peer of rank 7"),
+        (2, Relay(2, publish(1, "h")), NotOwner, "came to stage 'middle', but stage 'high' takes it"),
+        (2, Relay(2, publish(1, "")), ProtocolError, "should have refused: a topic must not be empty"),
+        (0, Frame(1, Pass(operation("l", 2, 0))), ProtocolError, "passed an operation down the line"),
+        (2, Frame(1, Launch(operation("l", 2, 2))), NotOwner, "ends at stage 2, below stage 1"),
+        (2, Frame(1, Pass(operation("l", 2, 0))), NotOwner, "publishes on 'l' without a number"),
+        (2, Hello("another", 0), TopologyMismatch, "stage 'low' has another topology"),
+    ],
+)
+def test_what_a_peer_must_not_say_is_refused_and_changes_nothing(
+    peer: int, message: Any, error: type[Exception], says: str
+) -> None:
+    stage = in_the_middle()
+    before = stage.snapshot()
+    with pytest.raises(error, match=says):
+        stage.handle_peer(peer, message, 0.0)
+    assert stage.snapshot() == before
+    assert not stage.has_effects
+
+
+def test_frames_are_taken_in_their_order_and_once() -> None:
+    stage = in_the_middle()
+    frames = [Frame(n, Pass(operation("l", 2, 1, first=n))) for n in (1, 2)]
+    for frame in (frames[1], frames[0], frames[0], frames[1]):
+        stage.handle_peer(2, frame, 0.0)
+    assert [op.parts[0].first for op in stage.take_effects().handled] == [1, 2]  # type: ignore[union-attr]
+
+
+def test_what_is_not_acknowledged_is_sent_again_after_a_while_and_at_a_greeting() -> None:
+    stage = in_the_middle()
+    stage.handle_peer(2, Frame(1, Pass(operation("l", 2, 0, first=1))), 0.0)
+    (passed,) = [send for send in stage.take_effects().sends if isinstance(send[1], Frame)]
+    stage.tick(0.0)
+    assert stage.take_effects().sends == []
+    stage.tick(10.0)
+    assert stage.take_effects().sends == [passed]
+    stage.connected(0)
+    stage.handle_peer(0, Hello(THREE.fingerprint, 0), 11.0)
+    assert passed in stage.take_effects().sends
+    stage.handle_peer(0, Ack(1), 12.0)
+    stage.tick(30.0)
+    assert stage.take_effects().sends == []
+
+
+def test_nothing_is_taken_before_all_peers_were_seen_with_the_same_topology() -> None:
+    stage = Stage.restore(1, THREE, None, [])
+    stage.connected(2)
+    stage.handle_peer(2, Hello(THREE.fingerprint, 0), 0.0)
+    assert not stage.is_open
+    assert ask(stage, publish(1, "m")) == []
+    stage.connected(0)
+    stage.handle_peer(0, Hello(THREE.fingerprint, 0), 0.0)
+    assert stage.is_open
+    assert first_numbers(ask(stage, publish(1, "m"))) == [1]
+
+
+# -- marks ----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_next_event_of_a_changed_subscriptions_topics_carries_its_mark_once() -> None:
+    stage = alone()
+    ask(stage, Request("c", 1, 1, 0, 0, (ChangeAsk("s", ("t",)),)))
+    answers = ask(stage, publish(2)) + ask(stage, publish(3))
+    marks = [part.marks for a in answers if isinstance(a, Answer) for part in a.parts if isinstance(part, Publication)]
+    assert [[(mark.subscription, mark.version) for mark in found] for found in marks] == [[("s", 1)], []]
+
+
+def test_too_many_marks_become_one_that_asks_everybody() -> None:
+    stage = alone()
+    for n in range(1, MARKS_MAX + 3):
+        ask(stage, Request(f"c{n}", 1, 1, 0, 0, (ChangeAsk(f"s{n}", ("t",)),)))
+    (answer,) = ask(stage, publish(1))
+    assert isinstance(answer, Answer)
+    part = answer.parts[0]
+    assert isinstance(part, Publication)
+    assert part.marks == [EVERYBODY_ASKS]
+
+
+# -- restart --------------------------------------------------------------------------------------------------------------
+
+
+def busy(journal: MemoryJournal, snapshot_after_records: int) -> Driver:
+    driver = Driver.open(0, ALONE, journal, snapshot_after_records=snapshot_after_records)
+    driver.handle_request(Request("c", 1, 1, 0, 0, (ChangeAsk("s", ("t", "u")),)), 0.0)
+    for n in range(2, 9):
+        driver.handle_request(publish(n, "tu"[n % 2]), float(n))
+        driver.flush()
+    return driver
+
+
+@pytest.mark.parametrize("snapshot_after_records", [1, 3, 1000])
+def test_a_stage_that_starts_again_is_the_one_that_stopped(snapshot_after_records: int) -> None:
+    journal = MemoryJournal()
+    before = busy(journal, snapshot_after_records).stage
+    after = Driver.open(0, ALONE, journal).stage
+    assert after.snapshot() == before.snapshot()
+    assert ask(after, publish(8, "t")) == ask(before, publish(8, "t"))
+
+
+def test_a_journal_of_another_stage_is_refused() -> None:
+    with pytest.raises(JournalError, match="belongs to the stage of rank 1, not 0"):
+        Stage.restore(0, THREE, in_the_middle().snapshot(), [])
+
+
+def test_a_journal_that_does_not_begin_at_its_beginning_is_refused() -> None:
+    journal = MemoryJournal()
+    busy(journal, 1000)
+    assert isinstance(decode_input(journal.records[0]), Opened)
+    assert isinstance(decode_input(journal.records[1]), Asked)
+    with pytest.raises(JournalError, match="must begin with the record that opened it"):
+        Stage.restore(0, ALONE, None, journal.records[1:])
+
+
+def test_a_snapshot_that_cannot_be_read_is_refused() -> None:
+    with pytest.raises(JournalDamaged, match="snapshot"):
+        Stage.restore(0, ALONE, b"\x93nonsense", [])
+
+
+def test_what_a_stage_took_is_journalled_before_it_is_answered() -> None:
+    stage = in_the_middle()
+    stage.handle_peer(2, Frame(1, Pass(operation("l", 2, 0, first=1))), 0.0)
+    effects = stage.take_effects()
+    assert [type(decode_input(record)) for record in effects.journal] == [Framed]
+    assert [type(message) for _, message in effects.sends] == [Frame, Ack]
