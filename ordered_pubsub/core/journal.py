@@ -32,6 +32,17 @@ class Scan:
     good_bytes: int
     torn_bytes: int
 
+    @property
+    def torn_message(self) -> str:
+        """What to tell the operator about a torn last record; empty if there is none."""
+        if not self.torn_bytes:
+            return ""
+        return (
+            f"record {len(self.records) + 1} at byte {self.good_bytes} was cut off after {self.torn_bytes} bytes, as by a loss of "
+            f"power: nothing that depends on it was ever sent, so it is dropped and the stage goes on after record "
+            f"{len(self.records)}"
+        )
+
 
 def encode_input(event: Input) -> bytes:
     """The payload of a record."""

@@ -13,10 +13,9 @@ from attrs import define, field
 
 from ordered_pubsub.core.delivery import Arrival, Delivery
 from ordered_pubsub.core.messages import (
+    Ack,
     Answer,
     ChangeAsk,
-    Frame,
-    Hello,
     PeerMessage,
     Publication,
     PublishAsk,
@@ -70,7 +69,7 @@ class Line:
         for stage in self.stages:
             effects = stage.take_effects()
             for peer, message in effects.sends:
-                if isinstance(message, (Hello, Frame)) or type(message).__name__ in ("Relay", "Reply"):
+                if not isinstance(message, Ack):
                     self.links.setdefault((stage.rank, peer), deque()).append(message)
             for answer in effects.replies:
                 assert isinstance(answer, Answer)
