@@ -174,8 +174,8 @@ class Delivery:
         start = entries.get(topic, 0)
         baseline = {other: count for other, count in entries.items() if other != topic}
         for other, leaving in self._lanes.items():  # left by an earlier change, but not passed yet
-            if leaving.segment.end is not None:
-                baseline.setdefault(other, leaving.segment.end)
+            if leaving.last_segment.end is not None:
+                baseline.setdefault(other, leaving.last_segment.end)
         segment = Segment(start, baseline=baseline)
         lane = self._lanes.get(topic)
         if lane is not None and not lane.is_left:

@@ -38,8 +38,8 @@ class Scan:
         if not self.torn_bytes:
             return ""
         return (
-            f"record {len(self.records) + 1} at byte {self.good_bytes} was cut off after {self.torn_bytes} bytes, as by a loss of "
-            f"power: nothing that depends on it was ever sent, so it is dropped and the stage goes on after record "
+            f"record {len(self.records) + 1} at byte {self.good_bytes} was cut off after {self.torn_bytes} bytes, as by a loss "
+            "of power: nothing that depends on it was ever sent, so it is dropped and the stage goes on after record "
             f"{len(self.records)}"
         )
 

@@ -13,7 +13,11 @@ from __future__ import annotations
 
 import msgspec
 
-from ordered_pubsub.core.messages import Change, ChangeAsk, Request
+from ordered_pubsub.core.messages import Change, ChangeAsk, Refusal, Request
+
+
+TOPICS_MAX = 10_000
+"""Topics that one subscription may hold."""
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -42,10 +46,21 @@ class Registrar(msgspec.Struct):
 
     subscriptions: dict[str, Subscription] = msgspec.field(default_factory=dict)
 
-    def may_change(self, client: str, ask: ChangeAsk | None) -> bool:
-        """Whether a client may ask for a change: a subscription belongs to the client that began it."""
-        subscription = self.subscriptions.get(ask.subscription) if ask is not None else None
-        return subscription is None or subscription.client == client
+    def refuse(self, request: Request, ask: ChangeAsk) -> Refusal | None:
+        """Why a request for a change is not taken, if it is not."""
+        subscription = self.subscriptions.get(ask.subscription)
+        if subscription is None:
+            return None
+        if subscription.client != request.client:
+            code, reason = "not-yours", f"subscription {ask.subscription!r} belongs to another client"
+        elif len(subscription.topics) + len(ask.add) > TOPICS_MAX:
+            code = "too-many-topics"
+            reason = f"subscription {ask.subscription!r} would hold more than {TOPICS_MAX} topics; use a second one"
+        elif subscription.ended:
+            code, reason = "ended", f"subscription {ask.subscription!r} has ended; begin another one"
+        else:
+            return None
+        return Refusal(request.client, request.epoch, request.sequence, code, reason)
 
     def ask(self, ask: ChangeAsk, waiting: Waiting) -> Waiting | None:
         """Take a change; return it if its turn is now."""

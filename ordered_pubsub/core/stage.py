@@ -60,7 +60,7 @@ from ordered_pubsub.core.messages import (
     Reply,
     Request,
 )
-from ordered_pubsub.core.registrar import Registrar, Waiting
+from ordered_pubsub.core.registrar import TOPICS_MAX, Registrar, Waiting
 from ordered_pubsub.core.requests import Requests, Verdict
 from ordered_pubsub.core.topics import check_topic
 from ordered_pubsub.core.topology import Topology
@@ -70,7 +70,6 @@ MARKS_MAX = 16
 """Marks that a topic keeps for its next event; beyond it, one that says "everybody asks" stands for all."""
 BATCH_EVENTS_MAX = 100_000
 PARTS_MAX = 1_000
-TOPICS_PER_SUBSCRIPTION_MAX = 10_000
 RESEND_AFTER_S = 1.0
 RESEND_FRAMES_MAX = 256
 
@@ -116,6 +115,8 @@ class Stage:
     replayed: Effects = attrs.field(factory=Effects)
     """what was handled and completed by the records that `restore` read"""
     _acks: dict[int, bool] = attrs.field(factory=dict)
+    _turns: list[Waiting] = attrs.field(factory=list)
+    """changes whose turn has come; empty between two inputs"""
     _resend_at: dict[int, float] = attrs.field(factory=dict)
 
     @classmethod
@@ -219,9 +220,12 @@ class Stage:
 
     def _consider(self, request: Request, home: int, now: float) -> None:
         verdict = self.state.requests.judge(request, now)
-        if verdict is Verdict.TAKE and not self.state.registrar.may_change(request.client, find_change(request)):
-            self._reply(home, _refusal(request, "not-yours", "the subscription belongs to another client"))
-        elif verdict is Verdict.TAKE:
+        if verdict is Verdict.TAKE:
+            ask = find_change(request)
+            refused = self.state.registrar.refuse(request, ask) if ask is not None else None
+            if refused is not None:
+                self._reply(home, refused)
+                return
             event = Asked(request, home, now)
             self._journal(event)
             self._apply(event)
@@ -241,8 +245,13 @@ class Stage:
             self._start_turn(self.state.registrar.ask(ask, waiting))
 
     def _start_turn(self, turn: Waiting | None) -> None:
-        """Let a subscription's next change enter the line, if its turn has come."""
+        """Let a subscription's next change enter the line, if its turn has come and nothing else is being handled."""
         if turn is not None:
+            self._turns.append(turn)
+
+    def _start_turns(self) -> None:
+        while self._turns:
+            turn = self._turns.pop(0)
             ask = find_change(turn.request)
             assert ask is not None
             self._launch(self._operation(turn, self.state.registrar.begin(ask)))
@@ -468,8 +477,10 @@ class Stage:
         """Let a journalled input take effect; the same code runs when it happens and when it is read again."""
         if isinstance(event, Asked):
             self._take_request(event)
+            self._start_turns()
         elif isinstance(event, Framed):
             self._take_frame(event)
+            self._start_turns()
         else:
             self.state.topology = event.topology
             if event.topology != self.topology.dump():
@@ -503,8 +514,8 @@ def check_request(request: Request) -> None:
 def _check_change(ask: ChangeAsk) -> None:
     for topic in (*ask.add, *ask.remove):
         check_topic(topic)
-    if len(ask.add) + len(ask.remove) > TOPICS_PER_SUBSCRIPTION_MAX:
-        raise TopicError(f"at most {TOPICS_PER_SUBSCRIPTION_MAX} topics can be added or removed at once")
+    if len(ask.add) + len(ask.remove) > TOPICS_MAX:
+        raise TopicError(f"at most {TOPICS_MAX} topics can be added or removed at once")
     if ask.weight not in (0, 1, 2):
         raise UsageError(f"the weight of a subscription is 0, 1 or 2, not {ask.weight}")
 

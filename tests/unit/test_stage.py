@@ -14,6 +14,7 @@ from ordered_pubsub.core.messages import (
     Answer,
     Asked,
     ChangeAsk,
+    Done,
     Frame,
     Framed,
     Hello,
@@ -27,6 +28,7 @@ from ordered_pubsub.core.messages import (
     Relay,
     Request,
 )
+from ordered_pubsub.core.registrar import TOPICS_MAX
 from ordered_pubsub.core.stage import BATCH_EVENTS_MAX, MARKS_MAX, Stage
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import JournalDamaged, JournalError, NotOwner, ProtocolError, TopologyMismatch
@@ -148,6 +150,29 @@ def test_somebody_elses_subscription_cannot_be_changed() -> None:
     assert isinstance(refusal, Refusal)
     assert refusal.code == "not-yours"
     assert stage.snapshot() == before
+
+
+def test_a_subscription_cannot_hold_more_topics_than_it_may() -> None:
+    stage = alone()
+    ask(stage, Request("c", 1, 1, 0, 0, (ChangeAsk("s", tuple(f"t{n}" for n in range(TOPICS_MAX)), weight=0),)))
+    (refusal,) = ask(stage, Request("c", 1, 2, 1, 0, (ChangeAsk("s", ("one-more",), weight=0),)))
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == "too-many-topics"
+
+
+def test_thousands_of_changes_that_waited_for_their_turn_start_one_after_the_other() -> None:
+    """They wait for one that travels elsewhere, then each is complete here at once."""
+    stage = in_the_middle()
+    name = next(f"s{n}" for n in range(99) if THREE.registrar(f"s{n}") == 1)
+    asks = [ChangeAsk(name, ("h", "m")), *[ChangeAsk(name, ("m",), ("h",))] * 2000]
+    for number, change in enumerate(asks, start=1):
+        stage.handle_request(Request("c", 1, number, number - 1, 0, (change,)), 0.0)
+    (passed,) = [message.message for _, message in stage.take_effects().sends if isinstance(message, Frame)]
+    stage.handle_peer(0, Frame(1, Done(passed.operation)), 0.0)
+    (removal,) = [message.message for _, message in stage.take_effects().sends if isinstance(message, Frame)]
+    stage.handle_peer(0, Frame(2, Done(removal.operation)), 0.0)
+    answers = [reply for reply in stage.take_effects().replies if isinstance(reply, Answer)]
+    assert [answer.sequence for answer in answers] == list(range(3, 2002))
 
 
 # -- peers ----------------------------------------------------------------------------------------------------------------
