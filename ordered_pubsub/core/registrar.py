@@ -15,7 +15,6 @@ import msgspec
 
 from ordered_pubsub.core.messages import Change, ChangeAsk, Refusal, Request
 
-
 TOPICS_MAX = 10_000
 """Topics that one subscription may hold."""
 

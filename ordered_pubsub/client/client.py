@@ -1,0 +1,326 @@
+"""The client: what `connect` returns.
+
+Its methods check what they are given, turn data into bytes, and hand both to the engine. What this release does not offer is
+refused here, with the reason: nothing that was asked for is ever silently not given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from itertools import count
+from types import TracebackType
+from typing import Any, NoReturn, cast
+
+from ordered_pubsub.adapter import redacted
+from ordered_pubsub.client.engine import Engine
+from ordered_pubsub.client.event import Receipt
+from ordered_pubsub.client.frames import NO_HEADERS, check_headers
+from ordered_pubsub.client.publisher import Outgoing, make_outgoing
+from ordered_pubsub.client.serialization import dump
+from ordered_pubsub.client.settings import Settings, check_level
+from ordered_pubsub.client.subscription import Handler, Subscription
+from ordered_pubsub.client.waiting import forget_outcome, within
+from ordered_pubsub.core.delivery import WEIGHTS, Order
+from ordered_pubsub.core.topics import check_topic
+from ordered_pubsub.errors import Closed, ConfigurationError, NotOffered, OrderedPubSubError, Timeout, UsageError
+
+_log = logging.getLogger(__name__)
+
+ID_LENGTH_MAX = 255
+
+_known_topic = lru_cache(maxsize=65_536)(check_topic)
+
+
+def _later(name: str, what: str) -> Callable[..., NoReturn]:
+    def refuse(self: Client, *_: object, **__: object) -> NoReturn:
+        raise NotOffered(f"client.{name}() is not available yet: {what} come with a later release")
+
+    refuse.__name__ = name
+    refuse.__doc__ = f"Not offered in this release: {what} come with a later one."
+    return refuse
+
+
+class Client:
+    """A user of the system: publishes, and holds subscriptions. Made by `connect`."""
+
+    def __init__(self, engine: Engine, delivery: str | None) -> None:
+        self._engine = engine
+        self._settings = engine.settings
+        self._delivery = delivery
+        self._publisher = engine.publisher
+        self._ids = (f"{engine.nonce}-{number}" for number in count(1))
+        self._subscriptions: dict[Subscription, bool] = {}
+        self._subscription_count = 0
+        self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def name(self) -> str:
+        """The name that its events carry as their `publisher`."""
+        return self._engine.name
+
+    def __repr__(self) -> str:
+        ens = redacted(self._engine.adapter.url)
+        return f"<Client {self.name} at {ens}; {self._publisher.unfinished_events} publications unfinished>"
+
+    # -- publishing ---------------------------------------------------------------------------------------------------
+
+    async def publish(
+        self, topic: str, data: Any, *, headers: Mapping[str, bytes | str] | None = None, id: str | None = None
+    ) -> Receipt:
+        """Publish an event; return when it has its place in the order and the ENS has taken it.
+
+        Waits while the pipeline is full. `id` is the caller's own, and then unique by the caller's care. Cancelled, or out
+        of time, the event may still be published.
+        """
+        item = self._outgoing(topic, data, headers, id)
+        loop, timeout_s = self._engine.loop, self._settings.timeout_s
+        give_up_at = loop.time() + timeout_s
+        future = await self._publisher.put(item, timeout_s)
+        return await within(give_up_at - loop.time(), future, self._engine.waiting_for)
+
+    def publish_nowait(
+        self, topic: str, data: Any, *, headers: Mapping[str, bytes | str] | None = None, id: str | None = None
+    ) -> asyncio.Future[Receipt]:
+        """Publish an event without waiting; the future's result is its receipt.
+
+        Raises `WouldBlock` when the pipeline is full. Events keep the order in which they were published. Cancelling the
+        future does not take the event back.
+        """
+        return self._publisher.put_nowait(self._outgoing(topic, data, headers, id))
+
+    async def publish_many(self, topic: str, items: Iterable[Any]) -> list[Receipt]:
+        """Publish events on one topic, in their order; return when the ENS has taken all of them.
+
+        If one of them cannot be written, none is published. Cancelled, or out of time, some or all of them may still be.
+        """
+        outgoing = [self._outgoing(topic, data, None, None) for data in items]
+        loop, timeout_s = self._engine.loop, self._settings.timeout_s
+        give_up_at = loop.time() + timeout_s
+        futures: list[asyncio.Future[Receipt]] = []
+        try:
+            for item in outgoing:
+                futures.append(await self._publisher.put(item, give_up_at - loop.time()))
+            return [await within(give_up_at - loop.time(), future, self._engine.waiting_for) for future in futures]
+        except BaseException:
+            for future in futures:
+                future.add_done_callback(forget_outcome)
+            raise
+
+    def _outgoing(
+        self, topic: str, data: Any, headers: Mapping[str, bytes | str] | None, identity: str | None
+    ) -> Outgoing:
+        self._check_loop()
+        topic = _known_topic(topic) if type(topic) is str else check_topic(topic)
+        payload, content_type = dump(data, self._settings.serializer)
+        checked = NO_HEADERS if headers is None else check_headers(headers)
+        self._check_size(topic, payload, checked)
+        return make_outgoing(
+            topic, payload, content_type, checked, next(self._ids) if identity is None else _check_id(identity)
+        )
+
+    def _check_size(self, topic: str, payload: bytes, headers: Mapping[str, bytes | str]) -> None:
+        size = len(payload) + sum(len(name) + len(value) for name, value in headers.items())
+        if size > self._settings.payload_bytes_max:
+            raise UsageError(
+                f"an event for {topic!r} has {size} bytes; at most {self._settings.payload_bytes_max} (payload_bytes_max) may "
+                "be published: send less, or connect with a higher limit"
+            )
+
+    def _check_loop(self) -> None:
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if here is not self._engine.loop:
+            raise UsageError(
+                "a client is used in the event loop in which it was connected; from elsewhere, use "
+                "asyncio.run_coroutine_threadsafe(client.publish(...), loop)"
+            )
+
+    # -- subscribing --------------------------------------------------------------------------------------------------
+
+    async def subscribe(
+        self,
+        *topics: str,
+        where: str | None = None,
+        order: str = "total",
+        start: object = "new",
+        name: str | None = None,
+        delivery: str | None = None,
+        notify: Handler | None = None,
+        ack: str = "auto",
+        ttl_s: float | None = None,
+        buffer_events_max: int | None = None,
+        on_bad_event: Handler | None = None,
+    ) -> Subscription:
+        """Hold topics together, in one order; return when that has its place: what is published afterwards is notified.
+
+        `notify` and `on_bad_event` are plain or async functions that take an event: the first is called with each instead
+        of iterating, the second with each that cannot be decoded (without it, those are notified with `data=None` and
+        `error` set). `ttl_s` and `buffer_events_max` are those of `connect`, for this subscription. Cancelled, or out of
+        time, it is closed.
+        """
+        self._check_loop()
+        self._check_open()
+        if not topics:
+            raise UsageError("expected at least one topic, as in subscribe('trades', 'quotes')")
+        checked = [check_topic(topic) for topic in topics]
+        _refuse_what_comes_later(where, start, name, ack)
+        _check_handlers(notify=notify, on_bad_event=on_bad_event)
+        level = self._level(order, delivery)
+        if ttl_s is not None and level != "best-effort":
+            raise UsageError(
+                f"ttl_s={ttl_s!r} goes with delivery='best-effort' only: with {level!r}, events wait for all earlier ones"
+            )
+        settings = self._settings.changed(ttl_s=ttl_s, buffer_events_max=buffer_events_max)
+        subscription = self._make_subscription(cast(Order, order), level, settings, notify, on_bad_event)
+        await subscription.begin(checked)
+        return subscription
+
+    def _make_subscription(
+        self, order: Order, level: str, settings: Settings, notify: Handler | None, on_bad_event: Handler | None
+    ) -> Subscription:
+        self._subscription_count += 1
+        identity = f"{self._engine.identity}/{self._subscription_count}"
+        subscription = Subscription(self._engine, identity, order, level, settings, notify, on_bad_event, self._forget)
+        self._subscriptions[subscription] = True
+        return subscription
+
+    def _forget(self, subscription: Subscription) -> None:
+        """A subscription is over; one that failed is kept until somebody was told."""
+        if not subscription.is_unreported:
+            self._subscriptions.pop(subscription, None)
+
+    def require(self, *, order: str | None = None, delivery: str | None = None) -> None:
+        """Raise, with the reason, if subscriptions of this order or delivery cannot be given here."""
+        self._level("total" if order is None else order, delivery)
+
+    def _level(self, order: str, delivery: str | None) -> str:
+        """The level of delivery for a subscription, if it can be given."""
+        if order not in WEIGHTS:
+            raise ConfigurationError(f"order={order!r} does not fit; order is one of {', '.join(map(repr, WEIGHTS))}")
+        level = check_level(delivery or self._delivery or "ordered")
+        if level == "ordered" and self._engine.adapter.capabilities.loses:
+            raise NotOffered(
+                f"delivery='ordered' needs an ENS that loses nothing, and {redacted(self._engine.adapter.url)} may: a "
+                "subscription would wait for ever for what was lost. Take delivery='best-effort', or another ENS"
+            )
+        if level == "best-effort" and order == "topic":
+            raise NotOffered(
+                "order='topic' with delivery='best-effort' is not available yet; take 'total' or 'pairwise'"
+            )
+        return level
+
+    # -- what comes later ---------------------------------------------------------------------------------------------
+
+    transaction = _later("transaction", "transactions")
+    static_transaction = _later("static_transaction", "transactions")
+    tx_begin = _later("tx_begin", "transactions")
+    tx_commit = _later("tx_commit", "transactions")
+    tx_abort = _later("tx_abort", "transactions")
+    on_tcm = _later("on_tcm", "transactions")
+    move = _later("move", "clients that move")
+    advertise = _later("advertise", "advertisements")
+    unadvertise = _later("unadvertise", "advertisements")
+    on = _later("on", "decorators for handlers")
+    run = _later("run", "decorators for handlers")
+    ready = _later("ready", "decorators for handlers")
+
+    # -- to look at ---------------------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """What this client is doing, as plain data."""
+        engine = self._engine
+        return {
+            "name": self.name,
+            "ens": redacted(engine.adapter.url),
+            "connected": all(engine.state.values()),
+            "connected_to": dict(engine.state),
+            "unfinished": self._publisher.unfinished_events,
+            "waiting_for": engine.waiting_for(),
+            "subscriptions": [subscription.status() for subscription in self._subscriptions],
+            "frames_unstamped": engine.reception.unstamped_frames,
+            "frames_unreadable": engine.reception.unreadable_frames,
+        }
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """End its subscriptions at once, wait until what was published has its receipts, and disconnect.
+
+        Says what it had to leave: raises a `Timeout` if publications had no receipt after `timeout_s`. Raises what stopped
+        a subscription if nobody was told before. Cancelled, it goes on closing.
+        """
+        if self._closing is None:
+            here = asyncio.current_task()
+            self._closing = self._engine.loop.create_task(self._close(here), name=f"close {self.name}")
+            self._closing.add_done_callback(forget_outcome)
+        await asyncio.shield(self._closing)
+
+    async def _close(self, caller: asyncio.Task[Any] | None) -> None:
+        subscriptions = list(self._subscriptions)
+        for subscription in subscriptions:
+            subscription.close_now()
+        await asyncio.gather(*(s.closed() for s in subscriptions if not s.runs_in(caller)))
+        left = await self._publisher.drain(self._settings.timeout_s)
+        await self._engine.close()
+        if left:
+            raise Timeout(
+                f"client {self.name!r} is closed, but had to leave what had no outcome after {self._settings.timeout_s:.3g} s "
+                f"(timeout_s): {left}. Their outcome is unknown"
+            )
+        for subscription in subscriptions:
+            if subscription.is_unreported:
+                subscription.report()
+
+    def _check_open(self) -> None:
+        if self._closing is not None:
+            raise Closed(f"client {self.name!r} is closed; connect another one")
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close. If the block failed, that is what is raised; what closing had to say is logged."""
+        if error is None:
+            await self.close()
+            return
+        try:
+            await self.close()
+        except OrderedPubSubError as trouble:
+            _log.warning("while closing after %s: %s", type(error).__name__, trouble)
+        except Exception:
+            _log.warning("while closing after %s", type(error).__name__, exc_info=True)
+
+
+def _refuse_what_comes_later(where: str | None, start: object, name: str | None, ack: str) -> None:
+    if where is not None:
+        raise NotOffered(
+            f"where={where!r}: filters come with a later release; subscribe to all, and choose in the application"
+        )
+    if start != "new":
+        raise NotOffered(f"start={start!r}: history comes with a later release; available is start='new'")
+    if name is not None:
+        raise NotOffered(
+            f"name={name!r}: a subscription with a name is durable, which comes with a later release; without one it lives as "
+            "long as its client"
+        )
+    if ack != "auto":
+        raise NotOffered(f"ack={ack!r}: acknowledgements come with a later release; available is ack='auto'")
+
+
+def _check_handlers(**handlers: object) -> None:
+    for key, handler in handlers.items():
+        if handler is not None and not callable(handler):
+            raise UsageError(f"{key}={handler!r} does not fit; {key} is a plain or async function that takes an event")
+
+
+def _check_id(identity: object) -> str:
+    if not isinstance(identity, str) or not 1 <= len(identity) <= ID_LENGTH_MAX or not identity.isprintable():
+        raise UsageError(f"id={identity!r} does not fit; an event's id is 1 to {ID_LENGTH_MAX} printable characters")
+    return identity

@@ -1,0 +1,196 @@
+"""The asyncio shell of one client: feeds the session, and does what it says.
+
+It holds no protocol decision. Requests that the session wants sent go to the home stage; the answers that come back at once
+are all taken before anything is done about them, so that a batch stays a batch; numbered events go to the publisher, settled
+changes to their subscription. Time comes from the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from typing import Any, Protocol
+from uuid import uuid4
+
+import attrs
+
+from ordered_pubsub.adapter import Adapter
+from ordered_pubsub.client.home import Home
+from ordered_pubsub.client.publisher import Outgoing, Publisher, error_of
+from ordered_pubsub.client.reception import Reception
+from ordered_pubsub.client.settings import Settings
+from ordered_pubsub.core.messages import Answer, Change, ChangeAsk, Refusal
+from ordered_pubsub.core.session import Outcome, Session
+from ordered_pubsub.errors import OrderedPubSubError
+
+_log = logging.getLogger(__name__)
+
+TICK_S = 0.5
+
+
+class Changing(Protocol):
+    """What asks for changes: a subscription."""
+
+    def settled(self, change: Change) -> None:
+        """A change has its place."""
+
+    def refused(self, ask: ChangeAsk) -> None:
+        """A change will not happen."""
+
+
+@attrs.define(eq=False)
+class _Asked:
+    """A change without an outcome."""
+
+    ask: ChangeAsk
+    by: Changing
+    future: asyncio.Future[None]
+
+
+class Engine:
+    """What drives one client."""
+
+    def __init__(self, name: str | None, adapter: Adapter, home: Home, settings: Settings) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.settings = settings
+        self.nonce = uuid4().hex[:16]
+        self.given_name = name
+        self.name = name or f"anonymous-{self.nonce}"
+        self.identity = f"{name}#{self.nonce}" if name else self.name
+        self.adapter = adapter
+        self.home = home
+        self.reception = Reception(adapter)
+        self.publisher = Publisher(self.name, adapter, settings, self._queue)
+        self.session: Session
+        self.state = {"ens": False, "stage": False}
+        self._asked: dict[int, _Asked] = {}
+        self._tick_handle: asyncio.TimerHandle | None = None
+        self._is_closed = False
+        self._tasks: dict[asyncio.Task[Any], bool] = {}
+
+    async def open(self) -> None:
+        """Connect to the stage and to the ENS. Failed or cancelled, nothing stays open."""
+        topology = await self.home.open(self.identity, self.given_name, self._take_answers, self._stage_changed)
+        try:
+            self.session = Session(self.identity, topology, pipeline_events_max=self.settings.pipeline_events_max)
+            self._stage_changed(True, "connected")
+            await self.adapter.open(self.reception.take_frames, self._ens_changed)
+            self._ens_changed(True, "connected")
+        except BaseException:
+            await self.home.close()
+            raise
+
+    # -- out ----------------------------------------------------------------------------------------------------------
+
+    def _queue(self, runs: list[tuple[str, list[Outgoing]]]) -> None:
+        now = self.loop.time()
+        for topic, items in runs:
+            self.session.publish(topic, items, now)
+        self._pump()
+
+    def ask(self, ask: ChangeAsk, by: Changing) -> asyncio.Future[None]:
+        """Ask for a change of a subscription; the future is done when `by` knows the outcome."""
+        future: asyncio.Future[None] = self.loop.create_future()
+        self._asked[id(ask)] = _Asked(ask, by, future)
+        self.session.change(ask, self.loop.time())
+        self._pump()
+        return future
+
+    def _pump(self) -> None:
+        if self._is_closed:
+            return
+        sends = self.session.sends
+        if sends:
+            self.home.send(list(sends))
+            sends.clear()
+        if self._tick_handle is None and not self.session.is_idle:
+            self._tick_handle = self.loop.call_later(TICK_S, self._tick)
+
+    def _tick(self) -> None:
+        self._tick_handle = None
+        self.session.tick(self.loop.time())
+        self._pump()
+
+    # -- in -----------------------------------------------------------------------------------------------------------
+
+    def _take_answers(self, answers: Sequence[Answer | Refusal]) -> None:
+        now = self.loop.time()
+        for answer in answers:
+            outcome = self.session.handle_answer(answer, now)
+            if outcome is not None:
+                self._take_outcome(outcome)
+        self._pump()
+        self.publisher.hand_over()
+
+    def _take_outcome(self, outcome: Outcome) -> None:
+        self.publisher.take_outcome(outcome)
+        ask = outcome.asked.change
+        asked = self._asked.pop(id(ask), None) if ask is not None else None
+        if asked is None:
+            return
+        if outcome.change is not None:
+            asked.by.settled(outcome.change)
+            if not asked.future.done():
+                asked.future.set_result(None)
+        else:
+            refusal = outcome.refusal
+            asked.by.refused(asked.ask)
+            if not asked.future.done() and refusal is not None:
+                asked.future.set_exception(
+                    error_of(refusal.code)(f"the change was refused by the stage: {refusal.reason}")
+                )
+
+    def _stage_changed(self, is_connected: bool, reason: str) -> None:
+        self._note("stage", is_connected, reason)
+        if is_connected:
+            self.session.connected(self.loop.time())
+        else:
+            self.session.disconnected()
+        self._pump()
+
+    def _ens_changed(self, is_connected: bool, reason: str) -> None:
+        self._note("ens", is_connected, reason)
+
+    def _note(self, what: str, is_connected: bool, reason: str) -> None:
+        if self.state[what] != is_connected:
+            self.state[what] = is_connected
+            level = logging.DEBUG if is_connected else logging.WARNING
+            _log.log(level, "%s: %s %s: %s", self.name, what, "connected" if is_connected else "disconnected", reason)
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Do something beside the caller; what goes wrong is logged."""
+        task = self.loop.create_task(work, name=name)
+        self._tasks[task] = True
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            unexpected = None if isinstance(error, OrderedPubSubError) else error
+            _log.warning("%s: %s failed: %s", self.name, task.get_name(), error, exc_info=unexpected)
+
+    def waiting_for(self) -> str:
+        """Say in words what has no outcome yet."""
+        reasons = [] if self.session.is_idle else [self.session.waiting_for()]
+        reasons += [f"the {what} is not connected" for what, is_connected in self.state.items() if not is_connected]
+        return "; ".join([*reasons, self.publisher.waiting_for()])
+
+    async def close(self) -> None:
+        """Disconnect. Whatever is still under way is given up."""
+        self._is_closed = True
+        if self._tick_handle is not None:
+            self._tick_handle.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        for asked in self._asked.values():
+            asked.future.cancel()
+        try:
+            await self.adapter.close()
+        finally:
+            self.state = {"ens": False, "stage": False}
+            await self.home.close()

@@ -1,0 +1,277 @@
+"""The way of an event out: collected, numbered, handed to the ENS, receipted.
+
+    put ──> collected ── once per turn of the loop ──> session ──> home stage
+                                                                      │ numbers, timestamps
+    future <── receipt ── adapter.publish <── frames, by topic <── numbered
+
+Publications are unfinished from `put` until the ENS has taken them. How many, and how many bytes, is bounded: that is the
+pipeline, and who finds it full waits or is told so. Frames are handed over topic by topic, so a topic whose subscribers are
+slow holds up its own publications only.
+
+A number that was given must be published, or subscribers wait for it. So what the ENS does not take is handed over again,
+for as long as the client lives, whatever became of those who waited for a receipt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from ordered_pubsub.adapter import Adapter, Frame
+from ordered_pubsub.client.event import Receipt
+from ordered_pubsub.client.frames import CONTENT_TYPE, stamped
+from ordered_pubsub.client.settings import Settings
+from ordered_pubsub.core.messages import Publication
+from ordered_pubsub.core.session import Outcome
+from ordered_pubsub.errors import (
+    Closed,
+    OrderedPubSubError,
+    SessionExpired,
+    Timeout,
+    UnavailableError,
+    UsageError,
+    WouldBlock,
+)
+
+_log = logging.getLogger(__name__)
+
+RETRY_FIRST_S = 0.1
+RETRY_MOST_S = 5.0
+
+
+@attrs.define(slots=True, eq=False)
+class Outgoing:
+    """One publication on its way."""
+
+    topic: str
+    id: str
+    payload: bytes
+    headers: Mapping[str, bytes | str]
+    serial: int = 0
+    future: asyncio.Future[Receipt] = attrs.field(init=False)
+
+
+@attrs.define(eq=False)
+class Publisher:
+    """The unfinished publications of one client."""
+
+    name: str
+    adapter: Adapter
+    settings: Settings
+    queue: Callable[[list[tuple[str, list[Outgoing]]]], None]
+    """gives publications to the session, in their order: runs on one topic, and their events"""
+    trouble: str = ""
+    """why the ENS did not take something, if that is so now"""
+    is_closed: bool = False
+    _loop: asyncio.AbstractEventLoop = attrs.field(factory=asyncio.get_running_loop)
+    _unfinished: dict[int, Outgoing] = attrs.field(factory=dict)
+    _unfinished_bytes: int = 0
+    _serial: int = 0
+    _collected: list[tuple[str, list[Outgoing]]] = attrs.field(factory=list)
+    _numbered: dict[str, list[tuple[Publication, list[Outgoing]]]] = attrs.field(factory=dict)
+    _hand_overs: dict[str, asyncio.Task[None]] = attrs.field(factory=dict)
+    _changed: asyncio.Event = attrs.field(factory=asyncio.Event)
+    """set when something was finished"""
+
+    # -- in -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def unfinished_events(self) -> int:
+        """How many publications have no receipt yet."""
+        return len(self._unfinished)
+
+    def has_room(self, count: int, size: int) -> bool:
+        """Whether so many more publications, of so many bytes together, may be unfinished; one always may if alone."""
+        settings = self.settings
+        if not self._unfinished:
+            return True
+        return (
+            len(self._unfinished) + count <= settings.pipeline_events_max
+            and self._unfinished_bytes + size <= settings.pipeline_bytes_max
+        )
+
+    def put_nowait(self, item: Outgoing) -> asyncio.Future[Receipt]:
+        """Take a publication, or raise `WouldBlock` if the pipeline is full."""
+        self._check_open()
+        size = len(item.payload)
+        if not self.has_room(1, size):
+            raise WouldBlock(
+                f"{len(self._unfinished)} publications with {self._unfinished_bytes} bytes have no receipt yet; at most "
+                f"{self.settings.pipeline_events_max} (pipeline_events_max) and {self.settings.pipeline_bytes_max} "
+                "(pipeline_bytes_max) may be: await earlier ones first, or use publish(), which waits"
+            )
+        return self._put(item, size)
+
+    def _put(self, item: Outgoing, size: int) -> asyncio.Future[Receipt]:
+        self._serial += 1
+        item.serial = self._serial
+        item.future = self._loop.create_future()
+        self._unfinished[item.serial] = item
+        self._unfinished_bytes += size
+        collected = self._collected
+        if not collected:
+            self._loop.call_soon(self._flush)
+        if collected and collected[-1][0] == item.topic:
+            collected[-1][1].append(item)
+        else:
+            collected.append((item.topic, [item]))
+        return item.future
+
+    async def put(self, item: Outgoing, timeout_s: float) -> asyncio.Future[Receipt]:
+        """Take a publication as soon as there is room. Cancelled before, it does not take it."""
+        size = len(item.payload)
+        give_up_at = self._loop.time() + timeout_s
+        self._check_open()
+        while not self.has_room(1, size):
+            if not await self._something_finished(give_up_at):
+                raise Timeout(
+                    f"the event for {item.topic!r} was not published: the pipeline stayed full for {timeout_s:.3g} s "
+                    f"(timeout_s); waited for {self.waiting_for()}"
+                )
+            self._check_open()
+        return self._put(item, size)
+
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise Closed(f"client {self.name!r} is closed and publishes nothing any more")
+
+    async def _something_finished(self, give_up_at: float) -> bool:
+        self._changed.clear()
+        timer = self._loop.call_at(give_up_at, self._changed.set)
+        try:
+            await self._changed.wait()
+        finally:
+            timer.cancel()
+        return self._loop.time() < give_up_at
+
+    def _flush(self) -> None:
+        collected, self._collected = self._collected, []
+        self.queue(collected)
+
+    # -- numbered -----------------------------------------------------------------------------------------------------
+
+    def take_outcome(self, outcome: Outcome) -> None:
+        """The session knows what became of some publications; `hand_over` gives them to the ENS."""
+        if outcome.refusal is not None:
+            refusal = outcome.refusal
+            kind = error_of(refusal.code)
+            for items in outcome.asked.items:
+                for item in items:
+                    self._fail(item, kind(f"the event for {item.topic!r} was refused by the stage: {refusal.reason}"))
+            return
+        for part, items in zip(outcome.publications, outcome.asked.items, strict=True):
+            self._numbered.setdefault(part.topic, []).append((part, items))
+
+    def hand_over(self) -> None:
+        """Give everything that has a number to the ENS."""
+        for topic in self._numbered:
+            if topic not in self._hand_overs:
+                self._hand_overs[topic] = self._loop.create_task(self._hand_over(topic), name=f"publish on {topic}")
+
+    async def _hand_over(self, topic: str) -> None:
+        try:
+            while batches := self._numbered.pop(topic, None):
+                await self._give([frame for part, items in batches for frame in self._frames(part, items)])
+                for part, items in batches:
+                    self._finish(part, items)
+        finally:
+            del self._hand_overs[topic]
+
+    def _frames(self, part: Publication, items: Sequence[Outgoing]) -> list[Frame]:
+        name = self.name
+        return [stamped(part, index, name, item.id, item.payload, item.headers) for index, item in enumerate(items)]
+
+    async def _give(self, frames: list[Frame]) -> None:
+        pause_s = RETRY_FIRST_S
+        while True:
+            try:
+                await self.adapter.publish(frames)
+            except Exception as error:  # whatever it is, the numbers have been given
+                self.trouble = f"the ENS did not take {len(frames)} events on {frames[0].topic!r}: {error}"
+                _log.warning("%s; trying again in %.3g s", self.trouble, pause_s, exc_info=not _is_expected(error))
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, RETRY_MOST_S)
+            else:
+                self.trouble = ""
+                return
+
+    def _finish(self, part: Publication, items: Sequence[Outgoing]) -> None:
+        for number, item in enumerate(items, part.first):
+            self._forget(item)
+            if not item.future.done():
+                item.future.set_result(Receipt(item.topic, number, item.id))
+
+    def _fail(self, item: Outgoing, error: OrderedPubSubError) -> None:
+        self._forget(item)
+        if not item.future.done():
+            item.future.set_exception(error)
+
+    def _forget(self, item: Outgoing) -> None:
+        if self._unfinished.pop(item.serial, None) is not None:
+            self._unfinished_bytes -= len(item.payload)
+            self._changed.set()
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def waiting_for(self) -> str:
+        """Say in words what has no receipt yet."""
+        counts: dict[str, int] = {}
+        for item in self._unfinished.values():
+            counts[item.topic] = counts.get(item.topic, 0) + 1
+        topics = sorted(counts.items(), key=lambda pair: -pair[1])
+        shown = ", ".join(f"{count} on {topic!r}" for topic, count in topics[:3])
+        more = f" and on {len(topics) - 3} more topics" if len(topics) > 3 else ""
+        if not topics:
+            return "nothing"
+        held = [topic for topic, _ in topics if topic in self._hand_overs]
+        where = (
+            f"; the ENS has not taken those on {held[0]!r} yet: has it a subscriber that does not read?" if held else ""
+        )
+        return f"publications without a receipt ({shown}{more}){where}{'; ' + self.trouble if self.trouble else ''}"
+
+    async def drain(self, timeout_s: float) -> str:
+        """Take nothing more, wait until everything is finished, and say what had to be left, if anything."""
+        self.is_closed = True
+        self._changed.set()
+        give_up_at = self._loop.time() + timeout_s
+        while self._unfinished:
+            if not await self._something_finished(give_up_at):
+                return self._abandon()
+        return ""
+
+    def _abandon(self) -> str:
+        left = self.waiting_for()
+        for task in list(self._hand_overs.values()):
+            task.cancel()
+        for item in list(self._unfinished.values()):
+            self._fail(
+                item, Timeout(f"the client was closed before the event {item.id} had a receipt; the outcome is unknown")
+            )
+        return left
+
+
+def make_outgoing(
+    topic: str, payload: bytes, content_type: str, headers: Mapping[str, bytes | str], identity: str
+) -> Outgoing:
+    """A publication, with the headers that it will travel under but for its stamp."""
+    return Outgoing(topic, identity, payload, {CONTENT_TYPE: content_type, **headers})
+
+
+_ERRORS: dict[str, type[OrderedPubSubError]] = {
+    "bad-request": UsageError,
+    "session-expired": SessionExpired,
+    "session-replaced": SessionExpired,
+}
+
+
+def error_of(code: str) -> type[OrderedPubSubError]:
+    """The kind of error that a stage's refusal is."""
+    return _ERRORS.get(code, UnavailableError)
+
+
+def _is_expected(error: Any) -> bool:
+    return isinstance(error, OrderedPubSubError)

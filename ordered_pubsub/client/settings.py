@@ -1,0 +1,104 @@
+"""What can be set per client, what fits, and what is said when something does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import isfinite
+from typing import Any
+
+import attrs
+
+from ordered_pubsub.client.serialization import Serializer, check_serializer
+from ordered_pubsub.errors import ConfigurationError, NotOffered
+
+MEBIBYTE = 1 << 20
+
+LEVELS = ("ordered", "best-effort")
+"""The levels of delivery that there are in this release."""
+
+
+def _whole(least: int) -> Callable[[Any, Any, object], None]:
+    def check(_: Any, attribute: Any, value: object) -> None:
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise _unfit(attribute.name, value, f"a whole number from {least} on")
+
+    return check
+
+
+def _seconds(_: Any, attribute: Any, value: object) -> None:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not isfinite(value) or value <= 0:
+        raise _unfit(attribute.name, value, "a number of seconds above 0")
+
+
+def _unfit(key: str, value: object, fits: str) -> ConfigurationError:
+    return ConfigurationError(f"{key}={value!r} does not fit; {key} is {fits}")
+
+
+def _serializer(_: Any, __: Any, value: object) -> None:
+    if value is not None:
+        check_serializer(value)
+
+
+def _whole_or_none(_: Any, attribute: Any, value: object) -> None:
+    if value is not None:
+        _whole(1)(_, attribute, value)
+
+
+@attrs.frozen(kw_only=True)
+class Settings:
+    """The settings of one client, as given to `connect`."""
+
+    timeout_s: float = attrs.field(default=60.0, validator=_seconds)
+    """how long a call waits for its outcome"""
+    pipeline_events_max: int = attrs.field(default=10_000, validator=_whole(1))
+    """publications that may be unfinished at once"""
+    pipeline_bytes_max: int = attrs.field(default=64 * MEBIBYTE, validator=_whole(1))
+    """bytes of payload that may be unfinished at once"""
+    payload_bytes_max: int = attrs.field(default=MEBIBYTE, validator=_whole(1))
+    """bytes that one event's payload and headers may have together"""
+    queue_events_max: int = attrs.field(default=100_000, validator=_whole(1))
+    """events of one subscription whose turn has come and that the application has not taken yet"""
+    queue_bytes_max: int = attrs.field(default=64 * MEBIBYTE, validator=_whole(1))
+    """the same in bytes of payload"""
+    buffer_events_max: int | None = attrs.field(default=None, validator=_whole_or_none)
+    """events of one subscription that wait for earlier ones; left out: 1,000,000, and 1,000 with best-effort delivery"""
+    ttl_s: float = attrs.field(default=1.0, validator=_seconds)
+    """how long an event waits for earlier ones with best-effort delivery"""
+    serializer: Serializer | None = attrs.field(default=None, validator=_serializer)
+    """what turns data into bytes and back, instead of JSON"""
+
+    @classmethod
+    def read(cls, given: dict[str, Any]) -> Settings:
+        """The settings, or a `ConfigurationError` that names the key and says what fits."""
+        names = [field.name for field in attrs.fields(cls)]
+        for key in given:
+            if key not in names:
+                raise ConfigurationError(f"connect() has no setting {key!r}; there are {', '.join(names)}")
+        return cls(**given)
+
+    def changed(self, **given: Any) -> Settings:
+        """These settings, but for what is given and not None."""
+        return attrs.evolve(self, **{key: value for key, value in given.items() if value is not None})
+
+
+def check_level(delivery: object) -> str:
+    """A level of delivery that this release offers."""
+    if delivery == "exactly-once":
+        raise NotOffered(
+            "delivery='exactly-once' is not available yet: it needs stages that keep payloads, which come with a later "
+            "release. Available are 'ordered' (the ENS must be reliable) and 'best-effort'"
+        )
+    if delivery not in LEVELS:
+        raise ConfigurationError(
+            f"delivery={delivery!r} does not fit; delivery is one of {', '.join(map(repr, LEVELS))}"
+        )
+    return str(delivery)
+
+
+def check_name(name: object) -> str:
+    """A name for a client that is fit to be shown and sent."""
+    if not isinstance(name, str) or not 1 <= len(name) <= 128 or not name.isprintable() or name != name.strip():
+        raise ConfigurationError(
+            f"name={name!r} does not fit; a client's name is 1 to 128 printable characters without space around them"
+        )
+    return name

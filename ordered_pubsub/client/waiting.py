@@ -1,0 +1,30 @@
+"""Waiting for an outcome, but not for ever, and without changing what is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from ordered_pubsub.errors import Timeout
+
+_Result = TypeVar("_Result")
+
+
+async def within(timeout_s: float, future: asyncio.Future[_Result], what: Callable[[], str]) -> _Result:
+    """The result of a future, or a `Timeout` that says what was waited for. Cancelled, it leaves the future going on."""
+    try:
+        if not future.done():
+            await asyncio.wait((future,), timeout=max(timeout_s, 0.0))
+    finally:
+        if not future.done():
+            future.add_done_callback(forget_outcome)
+    if not future.done():
+        raise Timeout(f"no outcome within {timeout_s:.3g} s (timeout_s): waited for {what()}. The outcome is unknown")
+    return future.result()
+
+
+def forget_outcome(future: asyncio.Future[_Result]) -> None:
+    """Nobody waits for this any more: its error need not be reported as one that was never seen."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,121 @@
+"""The embedded stage: one stage inside the process, for the clients of a `memory://` system.
+
+It runs the same state machine as any other stage, through the same `Driver`, on a journal in memory. What its clients ask
+in one turn of the event loop is taken as one batch: one flush, and one callback per client with all its answers. The stage
+begins with the first client of the system and ends with the last; its numbers then begin anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+import attrs
+
+from ordered_pubsub.client.home import AnswersHandler, Home, StateHandler
+from ordered_pubsub.core.driver import Driver, MemoryJournal
+from ordered_pubsub.core.messages import Answer, Refusal, Request
+from ordered_pubsub.core.topology import StageSpec, Topology
+from ordered_pubsub.errors import ConfigurationError
+
+STAGE_NAME = "embedded"
+
+
+@attrs.define(eq=False)
+class EmbeddedStage:
+    """One stage on one event loop."""
+
+    system: str
+    loop: asyncio.AbstractEventLoop
+    topology: Topology = attrs.field(factory=lambda: Topology((StageSpec(STAGE_NAME),)))
+    driver: Driver = attrs.field(init=False)
+    _homes: dict[str, EmbeddedHome] = attrs.field(factory=dict)
+    _flush_planned: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        self.driver = Driver.open(0, self.topology, MemoryJournal())
+        self.driver.flush()
+
+    def check_free(self, name: str | None) -> None:
+        """Raise if a client of this name is connected."""
+        if name is not None and any(home.name == name for home in self._homes.values()):
+            raise ConfigurationError(
+                f"name={name!r} is in use by another client of memory://{self.system}; close that one, or take another name"
+            )
+
+    def enter(self, session: str, home: EmbeddedHome) -> None:
+        """A client is at home here now."""
+        self._homes[session] = home
+
+    def leave(self, session: str) -> bool:
+        """A client is gone; say whether it was the last."""
+        self._homes.pop(session, None)
+        return not self._homes
+
+    def handle_requests(self, requests: Sequence[Request]) -> None:
+        """Take requests now, and answer them together with whatever else comes in this turn of the loop."""
+        now = time.time()
+        for request in requests:
+            self.driver.handle_request(request, now)
+        if not self._flush_planned and self.driver.has_work:
+            self._flush_planned = True
+            self.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_planned = False
+        answers: dict[str, list[Answer | Refusal]] = {}
+        for answer in self.driver.flush().replies:
+            answers.setdefault(answer.client, []).append(answer)
+        for session, theirs in answers.items():
+            home = self._homes.get(session)
+            if home is not None:
+                home.answered(theirs)
+
+
+_stages: dict[str, EmbeddedStage] = {}
+"""The embedded stages of the systems of this process that have clients now."""
+
+
+class EmbeddedHome(Home):
+    """One client's way to the embedded stage of its system."""
+
+    def __init__(self, system: str) -> None:
+        self.system = system
+        self.name: str | None = None
+        self._session = ""
+        self._stage: EmbeddedStage | None = None
+        self._on_answers: AnswersHandler | None = None
+
+    async def open(
+        self, session: str, name: str | None, on_answers: AnswersHandler, on_state: StateHandler
+    ) -> Topology:
+        """Find the system's stage, or start it. It is never disconnected, so `on_state` is told nothing."""
+        loop = asyncio.get_running_loop()
+        stage = _stages.get(self.system)
+        if stage is None or stage.loop.is_closed():  # clients that never closed went down with their loop
+            stage = _stages[self.system] = EmbeddedStage(self.system, loop)
+        if stage.loop is not loop:
+            raise ConfigurationError(
+                f"memory://{self.system} is in use in another event loop of this process: take another name here"
+            )
+        stage.check_free(name)
+        stage.enter(session, self)
+        self.name, self._session, self._stage, self._on_answers = name, session, stage, on_answers
+        return stage.topology
+
+    def send(self, requests: Sequence[Request]) -> None:
+        """Give requests to the stage."""
+        if self._stage is not None:
+            self._stage.handle_requests(requests)
+
+    def answered(self, answers: Sequence[Answer | Refusal]) -> None:
+        """The stage brings answers."""
+        if self._on_answers is not None:
+            self._on_answers(answers)
+
+    async def close(self) -> None:
+        """Leave the stage; the last one to leave ends it."""
+        stage, self._stage, self._on_answers = self._stage, None, None
+        if stage is not None and stage.leave(self._session) and _stages.get(self.system) is stage:
+            del _stages[self.system]

@@ -1,0 +1,205 @@
+"""The command line, and the demonstration that it shows."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from itertools import combinations
+
+import attrs
+import pytest
+
+from ordered_pubsub import __version__
+from ordered_pubsub.cli import demo, main
+
+
+def by_hand(one: list[str], two: list[str]) -> int:
+    """Disagreeing pairs, counted one by one."""
+    return sum(
+        (one.index(a) < one.index(b)) != (two.index(a) < two.index(b))
+        for a, b in combinations(one, 2)
+        if {a, b} <= {*two}
+    )
+
+
+def test_equal_orders_do_not_disagree() -> None:
+    """Whatever is in them."""
+    assert demo.count_disagreements([], []) == 0
+    assert demo.count_disagreements(list("abc"), list("abc")) == 0
+
+
+def test_a_planted_swap_is_found() -> None:
+    """Wherever it is: one swap of neighbours is one pair."""
+    order = [str(number) for number in range(50)]
+    for place in range(49):
+        swapped = order.copy()
+        swapped[place], swapped[place + 1] = swapped[place + 1], swapped[place]
+        assert demo.count_disagreements(order, swapped) == demo.count_disagreements(swapped, order) == 1
+
+
+def test_the_reverse_order_disagrees_in_all_pairs() -> None:
+    """There cannot be more."""
+    order = [str(number) for number in range(100)]
+
+    assert demo.count_disagreements(order, order[::-1]) == 100 * 99 // 2
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_disagreements_are_those_that_are_found_by_hand(seed: int) -> None:
+    """Also if some elements are in one of the two only."""
+    draw = random.Random(seed)
+    one, two = list("abcdefghijkl"), list("cdefghijklmn")
+    draw.shuffle(one)
+    draw.shuffle(two)
+
+    assert demo.count_disagreements(one, two) == by_hand(one, two)
+
+
+def test_the_demo_shows_that_the_ens_disagrees_and_the_notifications_do_not(capsys: pytest.CaptureFixture[str]) -> None:
+    """As one JSON object, all of it counted."""
+    assert main(["demo", "--json", "--events", "400"]) == 0
+
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["events"], shown["subscribers"], shown["topics"], shown["publishers"]) == (400, 2, 4, 3)
+    assert shown["ens_disagreements"] > 0
+    assert (shown["ordered_disagreements"], shown["missing"]) == (0, 0)
+    assert shown["pairs"] == 400 * 399 // 2
+
+
+def test_the_table_shows_both_orders_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
+    """Fifteen rows within 100 columns, without colours in a pipe."""
+    assert main(["demo"]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line for line in lines if re.match(r" +\d+  ", line)]
+    assert len(rows) == 15
+    assert all(row.endswith("same") for row in rows)
+    assert any("differ" in row for row in rows)
+    assert max(map(len, lines)) <= 100
+    assert all(line.isascii() and line.isprintable() for line in lines)
+    counts = dict(re.findall(r"^([a-z][A-Za-z ]+?)  +([\d,]+)$", "\n".join(lines), re.MULTILINE))
+    assert counts["events"] == "1,000"
+    assert counts["pairs notified in different order"] == "0"
+    assert counts["pairs that the ENS gave in different order"] != "0"
+
+
+def test_the_same_seed_shows_the_same_again(capsys: pytest.CaptureFixture[str]) -> None:
+    """And another seed something else."""
+
+    def show(seed: str) -> str:
+        main(["demo", "--events", "100", "--seed", seed])
+        return capsys.readouterr().out.partition("took")[0]
+
+    assert show("1") == show("1") != show("2")
+
+
+@pytest.mark.parametrize("arguments", [["--topics", "1"], ["--topics", "7"], ["--events", "1"], ["--publishers", "9"]])
+def test_the_demo_can_be_made_bigger_and_smaller(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """By each of its numbers."""
+    assert main(["demo", "--events", "50", *arguments, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ordered_disagreements"] == 0
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_terminal", "coloured"),
+    [({}, True, True), ({"NO_COLOR": "1"}, True, False), ({"NO_COLOR": ""}, True, True), ({}, False, False)],
+)
+def test_colours_are_for_terminals_that_want_them(
+    environment: dict[str, str],
+    is_terminal: bool,
+    coloured: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """NO_COLOR turns them off, unless it is empty."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal)
+    main(["demo", "--events", "50"])
+
+    assert ("\x1b[" in capsys.readouterr().out) == coloured
+
+
+def planted(swap: bool = False, lose: bool = False, twice: bool = False) -> demo.Result:
+    """A result with something wrong."""
+    order = ["x", "y", "z"]
+    other = ["y", "x", "z"] if swap else ["x", "z"] if lose else ["x", "x", "y", "z"] if twice else order
+    return demo.Result([order, order[::-1]], [order, other], {key: f"topic {key}" for key in order}, 0.1)
+
+
+@pytest.mark.parametrize("wrong", ["swap", "lose", "twice"])
+@pytest.mark.parametrize("arguments", [[], ["--json"]])
+def test_what_is_wrong_is_seen(
+    wrong: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the exit code and in what is printed."""
+
+    async def run(plan: demo.Plan) -> demo.Result:
+        return planted(**{wrong: True})
+
+    monkeypatch.setattr(demo, "run", run)
+
+    assert main(["demo", *arguments]) == 1
+    out = capsys.readouterr().out
+    if arguments:
+        shown = json.loads(out)
+        assert (shown["ordered_disagreements"], shown["missing"]) == ((1, 0) if wrong == "swap" else (0, 1))
+    else:
+        assert re.search(r"(different order|notified twice) +1$", out, re.MULTILINE)
+
+
+def test_a_good_result_is_good() -> None:
+    """So that the one above means something."""
+    assert planted().is_good
+    assert planted().ens_disagreements == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["demo", "--events", "0"], "argument --events: '0' does not fit; expected a whole number from 1 to 100000"),
+        (["demo", "--topics", "x"], "argument --topics: 'x' does not fit"),
+        (["demo", "--publishers", "101"], "argument --publishers: '101' does not fit"),
+        (["demo", "--seed", "-1"], "argument --seed"),
+        (["demo", "--colour"], "unrecognized arguments: --colour"),
+        (["perform"], "invalid choice: 'perform'"),
+        ([], "arguments are required: COMMAND"),
+    ],
+)
+def test_bad_arguments_are_named(arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the exit code that says so."""
+    assert main(arguments) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_what_cannot_be_given_is_said_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a traceback."""
+    monkeypatch.setenv("ORDERED_PUBSUB_SEQUENCER", "ops://x")
+
+    assert main(["demo"]) == 2
+    assert capsys.readouterr().err.startswith("ordered-pubsub demo: ORDERED_PUBSUB_SEQUENCER='ops://x'")
+
+
+def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    """For the whole and for the command."""
+    for arguments in (["--help"], ["demo", "--help"]):
+        assert main(arguments) == 0
+        assert "  ordered-pubsub demo\n" in capsys.readouterr().out
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    """On one line."""
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"ordered-pubsub {__version__}\n"
+
+
+def test_the_plan_names_its_topics() -> None:
+    """As many as asked for, all different."""
+    plan = demo.Plan(seed=1, topics=100, publishers=1, events=1)
+
+    assert len(set(plan.topic_names)) == 100
+    assert attrs.evolve(plan, topics=2).topic_names == ["trades", "quotes"]
