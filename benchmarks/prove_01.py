@@ -67,7 +67,7 @@ def expect(condition: bool, what: str) -> None:
 
 def demo() -> None:
     """`ordered-pubsub demo --json` prints counts from the real run: the ENS disagrees, the notifications agree."""
-    found = json.loads(run(sys.executable, "-m", "ordered_pubsub.cli", "demo", "--json"))
+    found = json.loads(run(str(Path(sys.executable).parent / "ordered-pubsub"), "demo", "--json"))
     print(json.dumps({key: value for key, value in found.items() if not isinstance(value, (list, dict))}, indent=2))
     expect(found["ens_disagreements"] > 0, "the ENS gave both subscribers the same order")
     expect(found["ordered_disagreements"] == 0, "the notifications disagree")
