@@ -19,7 +19,8 @@ from time import process_time
 from typing import Any, TypeVar
 
 from ordered_pubsub.core.delivery import Arrival, Delivery
-from ordered_pubsub.core.messages import Change, ChangeAsk, Operation, Publication, PublishAsk, Request
+from ordered_pubsub.core.messages import Answer, Change, ChangeAsk, Operation, Publication, PublishAsk, Request
+from ordered_pubsub.core.session import Session
 from ordered_pubsub.core.stage import Stage
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.wire.stamp import Stamp, encode_stamp
@@ -27,9 +28,10 @@ from ordered_pubsub.wire.stamp import Stamp, encode_stamp
 ROUNDS = 7
 GROUPS = (1, 10, 50, 500)
 BATCH = 100
-OTHER_TOPICS = (0, 1_000, 100_000)
 IN_FLIGHT = 64
 """requests of the client without an answer: what `Session` keeps under way at most"""
+UNDER_WAY = (1, 8, IN_FLIGHT)
+OTHER_TOPICS = (0, 1_000, 100_000)
 REQUESTS = 2_000
 WAITING = (10, 1_000, 100_000)
 STUCK_TOPICS = 10
@@ -187,6 +189,30 @@ def beside_the_aims(events: list[Row]) -> list[Row]:
         for row in events
         if row["group"] == 10 and row["pattern"] == "round-robin"
     ]
+
+
+def publications_at_client() -> list[Row]:
+    """Time per single publication at its client's session, by how many requests it keeps under way."""
+    best = best_in_turns({under_way: _publication_meter(under_way) for under_way in UNDER_WAY})
+    return [
+        {"under_way": under_way, "us_per_event": best[under_way] * 1e6, "ratio": best[under_way] / best[UNDER_WAY[0]]}
+        for under_way in UNDER_WAY
+    ]
+
+
+def _publication_meter(under_way: int) -> Callable[[], float]:
+    session = Session("publisher", new_stage().topology, is_connected=True)
+    order = cycle(topic_names(10))
+    for topic in islice(order, under_way - 1):
+        session.publish(topic, [b""], NOW)
+
+    def publish_and_answer() -> None:
+        for topic in islice(order, REQUESTS):
+            session.publish(topic, [b""], NOW)
+            request = session.sends.pop(0)
+            session.handle_answer(Answer(request.client, request.epoch, request.sequence, []), NOW)
+
+    return lambda: timed(publish_and_answer) / REQUESTS
 
 
 # -- b. a notification --------------------------------------------------------------------------------------------------
@@ -384,6 +410,7 @@ def _mean(numbers: Iterable[int]) -> float:
 SECTIONS: dict[str, tuple[str, Callable[[], list[Row]]]] = {
     "events": ("a. An event at one stage", events_at_stage),
     "events_among_topics": ("a. A single event in a group of 10, among other topics of the stage", events_among_topics),
+    "publications_at_client": ("a. A single publication at its client's session", publications_at_client),
     "notifications": ("b. A notification, while events on other topics wait", notifications),
     "changes": ("c. A change of a subscription of 10 topics", changes),
     "large_changes": (f"c. A subscription of {MANY_TOPICS:,} topics", large_changes),

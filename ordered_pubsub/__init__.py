@@ -11,9 +11,9 @@ from importlib.metadata import PackageNotFoundError, version
 
 from ordered_pubsub import errors
 from ordered_pubsub.client.client import Client
-from ordered_pubsub.client.connecting import connect
 from ordered_pubsub.client.event import Event, Receipt
 from ordered_pubsub.client.subscription import Lag, Subscription
+from ordered_pubsub.connecting import connect
 from ordered_pubsub.errors import (
     AdapterError,
     BufferOverflow,

@@ -17,7 +17,6 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from heapq import heappop, heappush
-from math import inf
 from random import Random
 from urllib.parse import parse_qsl, urlsplit
 
@@ -30,7 +29,9 @@ LANE_FRAMES_MAX = 10_000
 BATCH_FRAMES_MAX = 1_000
 OVERTAKERS_MAX = 16
 HOLD_S = 0.005
-"""A frame that waits to be overtaken waits at least this long for the last of those who could."""
+"""For so long nothing must have come before a frame goes that waits to be overtaken."""
+QUIET_TURNS = 50
+"""And for so many turns of the event loop."""
 DELAY_MAX_S = 60.0
 
 
@@ -97,30 +98,30 @@ class _Lane:
     on_frames: FramesHandler
     hold_s: float
     heap: list[tuple[int, int, float, Frame]] = attrs.field(factory=list)
-    """(place, sequence, earliest arrival, frame); a frame whose place is past the last sequence waits to be overtaken"""
+    """(place, sequence, earliest arrival, frame)"""
     sequence: int = 0
+    horizon: int = 0
+    """frames up to this place may go; those beyond wait to be overtaken"""
+    newest_at: float = 0.0
+    """when the frame that came last may arrive"""
     news: asyncio.Event = attrs.field(factory=asyncio.Event)
     room: asyncio.Event = attrs.field(factory=asyncio.Event)
 
     def put(self, frame: Frame, behind: int, at: float) -> None:
         """Take a frame that `behind` later ones are to overtake."""
         self.sequence += 1
+        self.horizon = self.sequence
+        self.newest_at = at
         heappush(self.heap, (self.sequence + behind, self.sequence, at, frame))
         self.news.set()
 
     def take(self, now: float) -> list[Frame]:
         """The frames that arrive now."""
         frames: list[Frame] = []
-        while self.heap and len(frames) < BATCH_FRAMES_MAX and self.due_at() <= now:
-            frames.append(heappop(self.heap)[3])
+        heap, horizon = self.heap, self.horizon
+        while heap and len(frames) < BATCH_FRAMES_MAX and heap[0][0] <= horizon and heap[0][2] <= now:
+            frames.append(heappop(heap)[3])
         return frames
-
-    def due_at(self) -> float:
-        """When the next frame arrives, if nothing else comes."""
-        if not self.heap:
-            return inf
-        place, _, at, _ = self.heap[0]
-        return at if place <= self.sequence else at + self.hold_s
 
     async def run(self) -> None:
         """Deliver, for as long as the subscriber is there."""
@@ -134,11 +135,31 @@ class _Lane:
                 await self.on_frames(frames)
                 await asyncio.sleep(0)
             else:
-                due_at = self.due_at()
-                timer = loop.call_at(due_at, self.news.set) if due_at < inf else None
-                await self.news.wait()
-                if timer is not None:
-                    timer.cancel()
+                await self._wait(loop)
+
+    async def _wait(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wait until something is put in, or may arrive."""
+        if not self.heap:
+            await self.news.wait()
+            return
+        is_held = self.heap[0][0] > self.horizon
+        due_at = self.newest_at + self.hold_s if is_held else self.heap[0][2]
+        timer = loop.call_at(due_at, self.news.set)
+        await self.news.wait()
+        timer.cancel()
+        if is_held and await self._is_quiet(loop):
+            self.horizon = self.sequence + OVERTAKERS_MAX
+
+    async def _is_quiet(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether nothing has come for a while, though all who are ready had a turn: a busy machine is not a quiet one."""
+        sequence = self.sequence
+        if loop.time() < self.newest_at + self.hold_s:
+            return False
+        for _ in range(QUIET_TURNS):
+            await asyncio.sleep(0)
+            if self.sequence != sequence:
+                return False
+        return True
 
 
 @attrs.define(eq=False)

@@ -18,10 +18,11 @@ from ordered_pubsub.adapter import redacted
 from ordered_pubsub.client.engine import Engine
 from ordered_pubsub.client.event import Receipt
 from ordered_pubsub.client.frames import NO_HEADERS, check_headers
+from ordered_pubsub.client.intake import Intake
 from ordered_pubsub.client.publisher import Outgoing, make_outgoing
 from ordered_pubsub.client.serialization import dump
-from ordered_pubsub.client.settings import Settings, check_level
-from ordered_pubsub.client.subscription import Handler, Subscription
+from ordered_pubsub.client.settings import check_level
+from ordered_pubsub.client.subscription import Handler, Subscription, check_topics
 from ordered_pubsub.client.waiting import forget_outcome, within
 from ordered_pubsub.core.delivery import WEIGHTS, Order
 from ordered_pubsub.core.topics import check_topic
@@ -78,8 +79,8 @@ class Client:
         item = self._outgoing(topic, data, headers, id)
         loop, timeout_s = self._engine.loop, self._settings.timeout_s
         give_up_at = loop.time() + timeout_s
-        future = await self._publisher.put(item, timeout_s)
-        return await within(give_up_at - loop.time(), future, self._engine.waiting_for)
+        future = await self._publisher.put(item, give_up_at)
+        return await within(timeout_s, future, self._engine.waiting_for, give_up_at)
 
     def publish_nowait(
         self, topic: str, data: Any, *, headers: Mapping[str, bytes | str] | None = None, id: str | None = None
@@ -102,8 +103,8 @@ class Client:
         futures: list[asyncio.Future[Receipt]] = []
         try:
             for item in outgoing:
-                futures.append(await self._publisher.put(item, give_up_at - loop.time()))
-            return [await within(give_up_at - loop.time(), future, self._engine.waiting_for) for future in futures]
+                futures.append(await self._publisher.put(item, give_up_at))
+            return [await within(timeout_s, future, self._engine.waiting_for, give_up_at) for future in futures]
         except BaseException:
             for future in futures:
                 future.add_done_callback(forget_outcome)
@@ -165,9 +166,7 @@ class Client:
         """
         self._check_loop()
         self._check_open()
-        if not topics:
-            raise UsageError("expected at least one topic, as in subscribe('trades', 'quotes')")
-        checked = [check_topic(topic) for topic in topics]
+        checked = check_topics(topics)
         _refuse_what_comes_later(where, start, name, ack)
         _check_handlers(notify=notify, on_bad_event=on_bad_event)
         level = self._level(order, delivery)
@@ -176,22 +175,22 @@ class Client:
                 f"ttl_s={ttl_s!r} goes with delivery='best-effort' only: with {level!r}, events wait for all earlier ones"
             )
         settings = self._settings.changed(ttl_s=ttl_s, buffer_events_max=buffer_events_max)
-        subscription = self._make_subscription(cast(Order, order), level, settings, notify, on_bad_event)
-        await subscription.begin(checked)
-        return subscription
-
-    def _make_subscription(
-        self, order: Order, level: str, settings: Settings, notify: Handler | None, on_bad_event: Handler | None
-    ) -> Subscription:
         self._subscription_count += 1
         identity = f"{self._engine.identity}/{self._subscription_count}"
-        subscription = Subscription(self._engine, identity, order, level, settings, notify, on_bad_event, self._forget)
+        intake = Intake(self._engine, identity, cast(Order, order), level, settings)
+        try:
+            await intake.change(checked)
+            self._check_open()
+        except BaseException:
+            intake.stop()
+            raise
+        subscription = Subscription(intake, notify, on_bad_event, self._forget)
         self._subscriptions[subscription] = True
         return subscription
 
     def _forget(self, subscription: Subscription) -> None:
-        """A subscription is over; one that failed is kept until somebody was told."""
-        if not subscription.is_unreported:
+        """A subscription is over; one that failed is kept until the end, so that somebody is told."""
+        if subscription.error is None:
             self._subscriptions.pop(subscription, None)
 
     def require(self, *, order: str | None = None, delivery: str | None = None) -> None:
@@ -255,26 +254,22 @@ class Client:
         a subscription if nobody was told before. Cancelled, it goes on closing.
         """
         if self._closing is None:
-            here = asyncio.current_task()
-            self._closing = self._engine.loop.create_task(self._close(here), name=f"close {self.name}")
+            self._closing = self._engine.loop.create_task(self._close(), name=f"close {self.name}")
             self._closing.add_done_callback(forget_outcome)
         await asyncio.shield(self._closing)
 
-    async def _close(self, caller: asyncio.Task[Any] | None) -> None:
-        subscriptions = list(self._subscriptions)
-        for subscription in subscriptions:
-            subscription.close_now()
-        await asyncio.gather(*(s.closed() for s in subscriptions if not s.runs_in(caller)))
+    async def _close(self) -> None:
+        outcomes = await asyncio.gather(*(s.close() for s in self._subscriptions), return_exceptions=True)
         left = await self._publisher.drain(self._settings.timeout_s)
         await self._engine.close()
         if left:
             raise Timeout(
-                f"client {self.name!r} is closed, but had to leave what had no outcome after {self._settings.timeout_s:.3g} s "
+                f"client {self.name!r} is closed, but had to leave what had no outcome after {self._settings.timeout_s:g} s "
                 f"(timeout_s): {left}. Their outcome is unknown"
             )
-        for subscription in subscriptions:
-            if subscription.is_unreported:
-                subscription.report()
+        for trouble in outcomes:
+            if trouble is not None:
+                raise trouble
 
     def _check_open(self) -> None:
         if self._closing is not None:

@@ -20,9 +20,10 @@ from ordered_pubsub.client.home import Home
 from ordered_pubsub.client.publisher import Outgoing, Publisher, error_of
 from ordered_pubsub.client.reception import Reception
 from ordered_pubsub.client.settings import Settings
+from ordered_pubsub.client.waiting import forget_outcome
 from ordered_pubsub.core.messages import Answer, Change, ChangeAsk, Refusal
 from ordered_pubsub.core.session import Outcome, Session
-from ordered_pubsub.errors import OrderedPubSubError
+from ordered_pubsub.errors import Closed, OrderedPubSubError
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ TICK_S = 0.5
 
 
 class Changing(Protocol):
-    """What asks for changes: a subscription."""
+    """What asks for changes: a subscription's intake."""
 
     def settled(self, change: Change) -> None:
         """A change has its place."""
@@ -66,7 +67,7 @@ class Engine:
         self.state = {"ens": False, "stage": False}
         self._asked: dict[int, _Asked] = {}
         self._tick_handle: asyncio.TimerHandle | None = None
-        self._is_closed = False
+        self.is_closed = False
         self._tasks: dict[asyncio.Task[Any], bool] = {}
 
     async def open(self) -> None:
@@ -91,14 +92,16 @@ class Engine:
 
     def ask(self, ask: ChangeAsk, by: Changing) -> asyncio.Future[None]:
         """Ask for a change of a subscription; the future is done when `by` knows the outcome."""
+        self.check_open()
         future: asyncio.Future[None] = self.loop.create_future()
+        future.add_done_callback(forget_outcome)  # whoever asked may have given up
         self._asked[id(ask)] = _Asked(ask, by, future)
         self.session.change(ask, self.loop.time())
         self._pump()
         return future
 
     def _pump(self) -> None:
-        if self._is_closed:
+        if self.is_closed:
             return
         sends = self.session.sends
         if sends:
@@ -117,8 +120,7 @@ class Engine:
     def _take_answers(self, answers: Sequence[Answer | Refusal]) -> None:
         now = self.loop.time()
         for answer in answers:
-            outcome = self.session.handle_answer(answer, now)
-            if outcome is not None:
+            for outcome in self.session.handle_answer(answer, now):
                 self._take_outcome(outcome)
         self._pump()
         self.publisher.hand_over()
@@ -174,6 +176,11 @@ class Engine:
             unexpected = None if isinstance(error, OrderedPubSubError) else error
             _log.warning("%s: %s failed: %s", self.name, task.get_name(), error, exc_info=unexpected)
 
+    def check_open(self) -> None:
+        """Raise if nothing comes or goes any more."""
+        if self.is_closed:
+            raise Closed(f"client {self.name!r} is closed; connect another one")
+
     def waiting_for(self) -> str:
         """Say in words what has no outcome yet."""
         reasons = [] if self.session.is_idle else [self.session.waiting_for()]
@@ -182,13 +189,14 @@ class Engine:
 
     async def close(self) -> None:
         """Disconnect. Whatever is still under way is given up."""
-        self._is_closed = True
+        self.is_closed = True
         if self._tick_handle is not None:
             self._tick_handle.cancel()
         for task in list(self._tasks):
             task.cancel()
         for asked in self._asked.values():
-            asked.future.cancel()
+            if not asked.future.done():
+                asked.future.set_exception(Closed(f"client {self.name!r} was closed before the change had an outcome"))
         try:
             await self.adapter.close()
         finally:

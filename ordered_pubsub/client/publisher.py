@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -74,8 +75,10 @@ class Publisher:
     _collected: list[tuple[str, list[Outgoing]]] = attrs.field(factory=list)
     _numbered: dict[str, list[tuple[Publication, list[Outgoing]]]] = attrs.field(factory=dict)
     _hand_overs: dict[str, asyncio.Task[None]] = attrs.field(factory=dict)
-    _changed: asyncio.Event = attrs.field(factory=asyncio.Event)
-    """set when something was finished"""
+    _waiters: OrderedDict[Outgoing, asyncio.Future[None]] = attrs.field(factory=OrderedDict)
+    """publications that wait for room, in their order (a plain dict is slow to lose its first)"""
+    _idle: asyncio.Event = attrs.field(factory=asyncio.Event)
+    """set when nothing is unfinished any more"""
 
     # -- in -----------------------------------------------------------------------------------------------------------
 
@@ -84,34 +87,62 @@ class Publisher:
         """How many publications have no receipt yet."""
         return len(self._unfinished)
 
-    def has_room(self, count: int, size: int) -> bool:
-        """Whether so many more publications, of so many bytes together, may be unfinished; one always may if alone."""
+    def has_room(self, size: int) -> bool:
+        """Whether one more publication, of so many bytes, may be unfinished; into an empty pipeline, any fits."""
         settings = self.settings
-        if not self._unfinished:
-            return True
-        return (
-            len(self._unfinished) + count <= settings.pipeline_events_max
+        return not self._unfinished or (
+            len(self._unfinished) < settings.pipeline_events_max
             and self._unfinished_bytes + size <= settings.pipeline_bytes_max
         )
 
     def put_nowait(self, item: Outgoing) -> asyncio.Future[Receipt]:
-        """Take a publication, or raise `WouldBlock` if the pipeline is full."""
+        """Take a publication, or raise `WouldBlock` if the pipeline is full or others wait for room."""
         self._check_open()
-        size = len(item.payload)
-        if not self.has_room(1, size):
+        if self._waiters or not self.has_room(len(item.payload)):
             raise WouldBlock(
                 f"{len(self._unfinished)} publications with {self._unfinished_bytes} bytes have no receipt yet; at most "
                 f"{self.settings.pipeline_events_max} (pipeline_events_max) and {self.settings.pipeline_bytes_max} "
                 "(pipeline_bytes_max) may be: await earlier ones first, or use publish(), which waits"
             )
-        return self._put(item, size)
+        self._put(item)
+        return item.future
 
-    def _put(self, item: Outgoing, size: int) -> asyncio.Future[Receipt]:
+    async def put(self, item: Outgoing, give_up_at: float) -> asyncio.Future[Receipt]:
+        """Take a publication as soon as there is room, after those who came before. Cancelled before, it is not taken."""
+        self._check_open()
+        if not self._waiters and self.has_room(len(item.payload)):
+            self._put(item)
+            return item.future
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters[item] = waiter
+        try:
+            await asyncio.wait((waiter,), timeout=max(give_up_at - self._loop.time(), 0.0))
+        finally:
+            self._waiters.pop(item, None)
+        if not waiter.done():
+            raise Timeout(
+                f"the event for {item.topic!r} was not published: the pipeline stayed full for as long as a call may take "
+                f"({self.settings.timeout_s:g} s, timeout_s); waited for {self.waiting_for()}"
+            )
+        waiter.result()
+        return item.future
+
+    def _admit(self) -> None:
+        """There may be room: take what waits for it, in its order."""
+        while self._waiters:
+            item, waiter = next(iter(self._waiters.items()))
+            if not self.has_room(len(item.payload)):
+                return
+            del self._waiters[item]
+            self._put(item)
+            waiter.set_result(None)
+
+    def _put(self, item: Outgoing) -> None:
         self._serial += 1
         item.serial = self._serial
         item.future = self._loop.create_future()
         self._unfinished[item.serial] = item
-        self._unfinished_bytes += size
+        self._unfinished_bytes += len(item.payload)
         collected = self._collected
         if not collected:
             self._loop.call_soon(self._flush)
@@ -119,34 +150,13 @@ class Publisher:
             collected[-1][1].append(item)
         else:
             collected.append((item.topic, [item]))
-        return item.future
-
-    async def put(self, item: Outgoing, timeout_s: float) -> asyncio.Future[Receipt]:
-        """Take a publication as soon as there is room. Cancelled before, it does not take it."""
-        size = len(item.payload)
-        give_up_at = self._loop.time() + timeout_s
-        self._check_open()
-        while not self.has_room(1, size):
-            if not await self._something_finished(give_up_at):
-                raise Timeout(
-                    f"the event for {item.topic!r} was not published: the pipeline stayed full for {timeout_s:.3g} s "
-                    f"(timeout_s); waited for {self.waiting_for()}"
-                )
-            self._check_open()
-        return self._put(item, size)
 
     def _check_open(self) -> None:
         if self.is_closed:
-            raise Closed(f"client {self.name!r} is closed and publishes nothing any more")
+            raise self._closed()
 
-    async def _something_finished(self, give_up_at: float) -> bool:
-        self._changed.clear()
-        timer = self._loop.call_at(give_up_at, self._changed.set)
-        try:
-            await self._changed.wait()
-        finally:
-            timer.cancel()
-        return self._loop.time() < give_up_at
+    def _closed(self) -> Closed:
+        return Closed(f"client {self.name!r} is closed and publishes nothing any more")
 
     def _flush(self) -> None:
         collected, self._collected = self._collected, []
@@ -162,6 +172,7 @@ class Publisher:
             for items in outcome.asked.items:
                 for item in items:
                     self._fail(item, kind(f"the event for {item.topic!r} was refused by the stage: {refusal.reason}"))
+            self._admit()
             return
         for part, items in zip(outcome.publications, outcome.asked.items, strict=True):
             self._numbered.setdefault(part.topic, []).append((part, items))
@@ -178,6 +189,7 @@ class Publisher:
                 await self._give([frame for part, items in batches for frame in self._frames(part, items)])
                 for part, items in batches:
                     self._finish(part, items)
+                self._admit()
         finally:
             del self._hand_overs[topic]
 
@@ -213,7 +225,8 @@ class Publisher:
     def _forget(self, item: Outgoing) -> None:
         if self._unfinished.pop(item.serial, None) is not None:
             self._unfinished_bytes -= len(item.payload)
-            self._changed.set()
+            if not self._unfinished:
+                self._idle.set()
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -236,12 +249,16 @@ class Publisher:
     async def drain(self, timeout_s: float) -> str:
         """Take nothing more, wait until everything is finished, and say what had to be left, if anything."""
         self.is_closed = True
-        self._changed.set()
-        give_up_at = self._loop.time() + timeout_s
-        while self._unfinished:
-            if not await self._something_finished(give_up_at):
-                return self._abandon()
-        return ""
+        for waiter in self._waiters.values():
+            if not waiter.done():
+                waiter.set_exception(self._closed())
+        self._waiters.clear()
+        if self._unfinished:
+            self._idle.clear()
+            timer = self._loop.call_later(timeout_s, self._idle.set)
+            await self._idle.wait()
+            timer.cancel()
+        return self._abandon() if self._unfinished else ""
 
     def _abandon(self) -> str:
         left = self.waiting_for()
@@ -265,6 +282,9 @@ _ERRORS: dict[str, type[OrderedPubSubError]] = {
     "bad-request": UsageError,
     "session-expired": SessionExpired,
     "session-replaced": SessionExpired,
+    "not-yours": UsageError,
+    "too-many-topics": UsageError,
+    "ended": Closed,
 }
 
 

@@ -29,7 +29,7 @@ STALLED_AFTER_S = 5.0
 
 
 class Receiver(Protocol):
-    """What takes arrivals: a subscription."""
+    """What takes arrivals: a subscription's intake."""
 
     identity: str
 

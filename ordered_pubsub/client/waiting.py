@@ -11,16 +11,22 @@ from ordered_pubsub.errors import Timeout
 _Result = TypeVar("_Result")
 
 
-async def within(timeout_s: float, future: asyncio.Future[_Result], what: Callable[[], str]) -> _Result:
-    """The result of a future, or a `Timeout` that says what was waited for. Cancelled, it leaves the future going on."""
-    try:
-        if not future.done():
-            await asyncio.wait((future,), timeout=max(timeout_s, 0.0))
-    finally:
-        if not future.done():
-            future.add_done_callback(forget_outcome)
+async def within(
+    timeout_s: float, future: asyncio.Future[_Result], what: Callable[[], str], give_up_at: float | None = None
+) -> _Result:
+    """The result of a future, or a `Timeout` that says what was waited for. Cancelled, it leaves the future going on.
+
+    `give_up_at` is the loop's time, for a call that has used up some of its `timeout_s` already.
+    """
     if not future.done():
-        raise Timeout(f"no outcome within {timeout_s:.3g} s (timeout_s): waited for {what()}. The outcome is unknown")
+        wait_s = timeout_s if give_up_at is None else max(give_up_at - asyncio.get_running_loop().time(), 0.0)
+        try:
+            await asyncio.wait((future,), timeout=wait_s)
+        finally:
+            if not future.done():
+                future.add_done_callback(forget_outcome)
+    if not future.done():
+        raise Timeout(f"no outcome within {timeout_s:g} s (timeout_s): waited for {what()}. The outcome is unknown")
     return future.result()
 
 

@@ -92,9 +92,9 @@ class BestEffort:
         lane = self._lanes[topic]
         for number in sorted(n for n in lane.waiting if n <= count):
             self._notify(lane, lane.waiting[number])
-        for number in list(lane.waiting):
-            self._forget(lane, lane.waiting[number])
-        del self._lanes[topic]
+        del self._lanes[
+            topic
+        ]  # what waits beyond the end stays in the queue for a change that may gain the topic again
         self.left.append(topic)
 
     def _drop_strangers(self) -> None:
@@ -134,7 +134,7 @@ class BestEffort:
     def next_deadline(self) -> float | None:
         """When `tick` should be called at the latest."""
         for deadline, arrival in self._queue.values():
-            if arrival.topic in self._lanes and not self._must_wait(arrival.topic, [arrival]):
+            if self._may_be_forced(arrival):
                 return deadline
         return None
 
@@ -143,19 +143,19 @@ class BestEffort:
         for deadline, arrival in self._queue.values():
             if now is not None and deadline > now:
                 return False
-            lane = self._lanes.get(arrival.topic)
-            if lane is None or arrival.number not in lane.waiting:
-                continue
-            before = [lane.waiting[number] for number in sorted(lane.waiting) if number <= arrival.number]
-            if not self._must_wait(arrival.topic, before):
-                for earlier in before:
+            if self._may_be_forced(arrival):
+                lane = self._lanes[arrival.topic]
+                for earlier in _up_to(lane, arrival.number):
                     self._notify(lane, earlier)
                 self._advance()
                 return True
         return False
 
-    def _must_wait(self, topic: str, arrivals: list[Arrival]) -> bool:
-        return self.changes.may_lose(topic) or any(self.changes.holds(arrival.marks) for arrival in arrivals)
+    def _may_be_forced(self, arrival: Arrival) -> bool:
+        lane = self._lanes.get(arrival.topic)
+        if lane is None or arrival.number not in lane.waiting or self.changes.may_lose(arrival.topic):
+            return False
+        return not any(self.changes.holds(earlier.marks) for earlier in _up_to(lane, arrival.number))
 
     def _drop_oldest(self) -> None:
         key, (_, arrival) = next(iter(self._queue.items()))
@@ -234,3 +234,8 @@ class BestEffort:
     def waiting_for(self, limit: int = 5) -> str:
         """Say in words what waits."""
         return f"{self.buffered} events wait for their turn or the end of their {self.ttl_s} s"
+
+
+def _up_to(lane: _Lane, last: int) -> list[Arrival]:
+    """What waits of a topic up to a number, in order."""
+    return [lane.waiting[number] for number in sorted(lane.waiting) if number <= last]

@@ -207,6 +207,7 @@ class Delivery:
                 self._keep(lane.waiting, arrival)
                 if arrival.number == lane.clock + 1:
                     self._advance([arrival.topic])
+        self._check_room(arrival)
 
     def _keep_for_later(self, arrival: Arrival) -> None:
         if self.changes.asked:
@@ -216,12 +217,11 @@ class Delivery:
         known = kept.get(arrival.number)
         if known is None:
             kept[arrival.number] = arrival
-            self._count_in(arrival)
+            self.buffered += 1
         elif arrival.full and not known.full:
             kept[arrival.number] = arrival
 
-    def _count_in(self, arrival: Arrival) -> None:
-        self.buffered += 1
+    def _check_room(self, arrival: Arrival) -> None:
         if self.buffered > self.buffer_events_max:
             raise BufferOverflow(
                 f"subscription {self.subscription!r} holds {self.buffered} events that wait for earlier ones (last on "

@@ -15,6 +15,7 @@ import attrs
 from ordered_pubsub.core.messages import PeerMessage, Request
 from ordered_pubsub.core.stage import Effects, Stage
 from ordered_pubsub.core.topology import Topology
+from ordered_pubsub.errors import JournalError
 
 SNAPSHOT_AFTER_RECORDS = 10_000
 
@@ -77,6 +78,8 @@ class Driver:
     snapshot_after_records: int = SNAPSHOT_AFTER_RECORDS
     on_synced: Callable[[Effects], None] = _nobody
     """called with every batch as soon as it is on disk"""
+    failure: Exception | None = None
+    """why the journal cannot be used any more"""
     _records_since_snapshot: int = 0
 
     @classmethod
@@ -103,6 +106,20 @@ class Driver:
         """A peer says something."""
         self.stage.handle_peer(peer, message, now)
 
+    def _make_safe(self, records: list[bytes]) -> None:
+        """Put records on disk. After a failure nobody knows what is there, so this stage does nothing any more."""
+        self.crash_point("flush:before-append")
+        try:
+            self.journal.append(records)
+            self.crash_point("flush:before-sync")
+            self.journal.sync()
+        except Exception as error:
+            self.failure = error
+            raise JournalError(
+                f"the journal failed: {error}. Nothing of the last batch was answered; this stage has stopped. Mend that and "
+                "start it again"
+            ) from error
+
     @property
     def has_work(self) -> bool:
         """Whether `flush` has something to do."""
@@ -110,12 +127,13 @@ class Driver:
 
     def flush(self) -> Effects:
         """Journal and sync what the inputs since the last call did; return what may be sent now."""
+        if self.failure is not None:
+            raise JournalError(
+                f"this stage stopped because its journal failed ({self.failure}); mend that and start it again"
+            )
         effects = self.stage.take_effects()
         if effects.journal:
-            self.crash_point("flush:before-append")
-            self.journal.append(effects.journal)
-            self.crash_point("flush:before-sync")
-            self.journal.sync()
+            self._make_safe(effects.journal)
             self.on_synced(effects)
             self.crash_point("flush:after-sync")
             self._records_since_snapshot += len(effects.journal)

@@ -12,10 +12,11 @@ A topic leaves a group one event late. Whatever entered or left T's group since 
 event, also if it did both in between: those who held T and U together may still wait for events of U that were numbered
 before the pair ended, and they must not be notified of T's next event before those.
 
-And T's events go as far up as before until the change that ended the pair has passed its last stage. Else an event on T
-that follows the change at T's owner could be complete while the change is still on its way to U's owner; an event on U that
-was caused by it would there come before the change, and the subscription that left U would be notified of the effect
-before the cause. So what a change takes from `reach` is `lingering` until the change is `released`.
+And events follow a change. Until a change of a subscription has passed its last stage, the events of the topics that it
+concerns go at least as far up as it does (`following`). Else an event on T that comes after the change at T's owner could
+be complete while the change is still on its way to U's owner; an event on U that was caused by it would there come before
+the change, and the subscription, which has lost U and still holds T or has just gained it, would be notified of the effect
+before the cause.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class Groups(msgspec.Struct):
     """own topic → rank of a higher stage → how many topics of the group it owns"""
     owed: dict[str, dict[str, bool]] = msgspec.field(default_factory=dict)
     """topic → what entered or left its group since its previous event here"""
-    lingering: dict[str, list[tuple[str, int]]] = msgspec.field(default_factory=dict)
-    """a change that is still on its way → the topics whose reach it will shorten, and by which rank"""
+    following: dict[str, tuple[int, list[str]]] = msgspec.field(default_factory=dict)
+    """a change that is still on its way up → the rank of its last stage, and the own topics whose events follow it"""
     full_wanted: dict[str, int] = msgspec.field(default_factory=dict)
     """own topic → how many of its subscriptions need full timestamps"""
 
@@ -71,8 +72,8 @@ class Groups(msgspec.Struct):
             kept = [t for t in holding.topics if t in wanted]
         else:
             lost, gained, kept = list(holding.topics), list(new), []
-        self._add_pairs(topology, own, lost, kept, -holding.weight, part.identity)
-        self._add_pairs(topology, own, gained, kept, weight, part.identity)
+        self._add_pairs(topology, own, lost, kept, -holding.weight)
+        self._add_pairs(topology, own, gained, kept, weight)
         if any(own[t] for t in new):
             self.holdings[subscription] = held_now = Holding(new, weight, best_effort)
             self._count_full(held_now, {t: None for t in new if own[t]}, 1)
@@ -85,25 +86,25 @@ class Groups(msgspec.Struct):
                 _count(self.full_wanted, topic, step)
 
     def _add_pairs(
-        self, topology: Topology, own: dict[str, bool], moved: list[str], kept: list[str], weight: int, change: str
+        self, topology: Topology, own: dict[str, bool], moved: list[str], kept: list[str], weight: int
     ) -> None:
         if not weight:
             return
         for place, topic in enumerate(moved):
             for other in (*moved[:place], *kept):
                 if own[topic] or own[other]:
-                    self._add_pair(topology, topic, other, weight, change)
+                    self._add_pair(topology, topic, other, weight)
 
-    def _add_pair(self, topology: Topology, one: str, two: str, weight: int, change: str) -> None:
+    def _add_pair(self, topology: Topology, one: str, two: str, weight: int) -> None:
         before = self.weights.get(one, {}).get(two, 0)
         now = before + weight
         _add(self.weights, one, two, weight)
         _add(self.weights, two, one, weight)
         if (before >= IN_GROUP) != (now >= IN_GROUP):
-            self._toggle(topology, one, two, now >= IN_GROUP, change)
-            self._toggle(topology, two, one, now >= IN_GROUP, change)
+            self._toggle(topology, one, two, now >= IN_GROUP)
+            self._toggle(topology, two, one, now >= IN_GROUP)
 
-    def _toggle(self, topology: Topology, topic: str, other: str, entered: bool, change: str) -> None:
+    def _toggle(self, topology: Topology, topic: str, other: str, entered: bool) -> None:
         topic_rank, other_rank = topology.owner(topic), topology.owner(other)
         if topic_rank < self.rank:
             return  # its events never come by here
@@ -112,10 +113,7 @@ class Groups(msgspec.Struct):
                 return
             _switch(self.filled, topic, other, entered)
         elif topic_rank == self.rank:
-            if entered:
-                _add(self.reach, topic, other_rank, 1)
-            else:
-                self.lingering.setdefault(change, []).append((topic, other_rank))
+            _add(self.reach, topic, other_rank, 1 if entered else -1)
         else:
             return
         self.owe(topic, other)
@@ -124,10 +122,17 @@ class Groups(msgspec.Struct):
         """Make sure that the topic's next event has an entry for `other`, and goes far enough up for it."""
         self.owed.setdefault(topic, {})[other] = True
 
-    def released(self, change: str) -> None:
-        """A change has passed its last stage: what it ended no longer leads events up the line."""
-        for topic, rank in self.lingering.pop(change, ()):
-            _add(self.reach, topic, rank, -1)
+    def follow(self, change: str, top: int, topics: list[str]) -> None:
+        """Let the events of own topics go at least as far up as a change that is on its way there."""
+        self.following[change] = (top, topics)
+        for topic in topics:
+            _add(self.reach, topic, top, 1)
+
+    def passed(self, change: str) -> None:
+        """A change has passed its last stage: nothing follows it any more."""
+        top, topics = self.following.pop(change, (0, []))
+        for topic in topics:
+            _add(self.reach, topic, top, -1)
 
     def highest(self, topology: Topology, topic: str) -> int:
         """The rank of the highest stage that the next event of an own `topic` concerns."""

@@ -2,8 +2,9 @@
 
 A stage is a deterministic state machine, so its journal holds its inputs; a snapshot bounds how many must be read again.
 A record is `length (4 bytes) · checksum (4 bytes) · payload`. A record that the power cut off in the middle can only be the
-last one: it is dropped, for nothing that depended on it was sent. A record that fails anywhere else means that the disk
-has lost what was answered: `JournalDamaged`, and the stage must not start.
+last one (or a tail of zeros, which some file systems leave): it is dropped, for nothing that depended on it was sent. A
+record that fails anywhere else means that the disk has lost what was answered: `JournalDamaged`, and the stage must not
+start.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def _read(data: bytes, at: int) -> bytes | None:
         return None
     length, checksum = _HEAD.unpack_from(data, at)
     start = at + _HEAD.size
-    if length > RECORD_BYTES_MAX or start + length > len(data):
+    if not length or length > RECORD_BYTES_MAX or start + length > len(data):
         return None
     payload = data[start : start + length]
     return payload if crc32(payload) == checksum else None

@@ -15,6 +15,7 @@ from itertools import islice
 import msgspec
 
 from ordered_pubsub.core.messages import Durable, Frame
+from ordered_pubsub.errors import ProtocolError
 
 
 class Link(msgspec.Struct):
@@ -42,6 +43,19 @@ class Link(msgspec.Struct):
         """Forget what the peer has on its disk."""
         for number in range(self.sent - len(self.outbox) + 1, min(received, self.sent) + 1):
             del self.outbox[number]
+
+    def check(self, received: int, who: str) -> None:
+        """Refuse a peer whose journal, or ours, is not the one that belongs to this link."""
+        if received > self.sent:
+            raise ProtocolError(
+                f"{who} has {received} frames of this stage, which has sent only {self.sent}: this stage runs on an older copy "
+                "of its journal; give it the right one"
+            )
+        if received < self.sent - len(self.outbox):
+            raise ProtocolError(
+                f"{who} has {received} frames of this stage, but had acknowledged {self.sent - len(self.outbox)}: its journal "
+                "was lost or is an older copy; give it the right one"
+            )
 
     def unacknowledged(self, frames_max: int | None = None) -> list[Frame]:
         """The oldest frames that the peer has not acknowledged."""

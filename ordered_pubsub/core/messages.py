@@ -135,13 +135,18 @@ class Answer(msgspec.Struct, frozen=True, tag="answer"):
 
 
 class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
-    """Why a request was not taken; it changed nothing."""
+    """Why nothing was done for a request.
+
+    With `taken`, the request has its place in its chain, and whoever asks again is refused again. Without, no stage
+    remembers it.
+    """
 
     client: str
     epoch: int
     sequence: int
     code: str
     reason: str
+    taken: bool = False
 
 
 # What stages say to each other in numbered frames: never lost, never twice, in their order.
@@ -211,10 +216,11 @@ PeerMessage = Relay | Reply | Frame | Hello | Ack
 
 
 class Opened(msgspec.Struct, frozen=True, tag="opened"):
-    """The journal of one stage begins."""
+    """A stage starts under a topology that it will offer to its peers; or (`confirmed`) all of them have it, too."""
 
     rank: int
     topology: list[list[object]]
+    confirmed: bool
 
 
 class Asked(msgspec.Struct, frozen=True, tag="asked"):

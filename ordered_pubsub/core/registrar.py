@@ -52,18 +52,19 @@ class Registrar(msgspec.Struct):
             return None
         if subscription.client != request.client:
             code, reason = "not-yours", f"subscription {ask.subscription!r} belongs to another client"
-        elif len(subscription.topics) + len(ask.add) > TOPICS_MAX:
+        elif len({*subscription.topics, *ask.add}.difference(ask.remove)) > TOPICS_MAX:
             code = "too-many-topics"
             reason = f"subscription {ask.subscription!r} would hold more than {TOPICS_MAX} topics; use a second one"
         elif subscription.ended:
             code, reason = "ended", f"subscription {ask.subscription!r} has ended; begin another one"
         else:
             return None
-        return Refusal(request.client, request.epoch, request.sequence, code, reason)
+        return Refusal(request.client, request.epoch, request.sequence, code, reason, taken=True)
 
     def ask(self, ask: ChangeAsk, waiting: Waiting) -> Waiting | None:
         """Take a change; return it if its turn is now."""
         subscription = self.subscriptions.setdefault(ask.subscription, Subscription(waiting.request.client))
+        subscription.ended = ask.ends
         subscription.waiting.append(waiting)
         return self.next_turn(ask.subscription)
 
@@ -79,7 +80,6 @@ class Registrar(msgspec.Struct):
         """The next step of a subscription whose turn it is."""
         subscription = self.subscriptions[ask.subscription]
         subscription.version += 1
-        subscription.ended = subscription.ended or ask.ends
         dropped = set(subscription.topics if ask.ends else ask.remove)
         new = dict.fromkeys((*(t for t in subscription.topics if t not in dropped), *ask.add))
         return Change(

@@ -30,7 +30,7 @@ class Verdict(Enum):
     WAIT = auto()
     """it is under way already; its answer will come"""
     IGNORE = auto()
-    """an earlier one is missing, or it was done long ago"""
+    """an earlier one is missing, or it was done long ago, or there is no room now"""
 
 
 class Session(msgspec.Struct):
@@ -41,7 +41,7 @@ class Session(msgspec.Struct):
     heard: float
     last: int = 0
     pending: dict[int, bool] = msgspec.field(default_factory=dict)
-    answers: dict[int, Answer] = msgspec.field(default_factory=dict)
+    answers: dict[int, Answer | Refusal] = msgspec.field(default_factory=dict)
 
 
 class Requests(msgspec.Struct):
@@ -58,9 +58,7 @@ class Requests(msgspec.Struct):
             if request.after:
                 return _refuse(request, "session-expired", "this stage knows nothing of the session's earlier requests")
             if session is None and len(self.sessions) >= SESSIONS_MAX and not self._silent(now):
-                return _refuse(
-                    request, "too-many-sessions", f"{SESSIONS_MAX} clients have asked here lately; try later"
-                )
+                return Verdict.IGNORE  # until there is room; it will be asked again
             return Verdict.TAKE
         if request.epoch < session.epoch:
             return _refuse(
@@ -92,7 +90,7 @@ class Requests(msgspec.Struct):
         for sequence in [s for s in session.answers if s <= request.done]:
             del session.answers[sequence]
 
-    def answered(self, answer: Answer) -> int | None:
+    def answered(self, answer: Answer | Refusal) -> int | None:
         """Remember the answer to a request that was taken; return where its client asked from last."""
         session = self.sessions.get(answer.client)
         if session is None or session.epoch != answer.epoch or not session.pending.pop(answer.sequence, False):

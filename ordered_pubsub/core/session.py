@@ -7,6 +7,9 @@ publications on one topic become one request.
 
 Changes of subscriptions are not ordered against publications and are sent at once.
 
+The outcomes of publications are given to the caller in the order of their requests, whatever the order of the answers. So
+no subscriber can know of a publication, and publish what follows from it, before the client's earlier ones have their place.
+
 Everything unfinished is sent again, unchanged and in order, when the client has a home again (`connected`) or when no answer
 has come for a while (`tick`). The identity of a request makes that harmless.
 """
@@ -92,6 +95,8 @@ class Session:
     _queued_events: int = 0
     _queue: deque[Queued] = attrs.field(factory=deque)
     _unfinished: dict[int, Unfinished] = attrs.field(factory=dict)
+    _held: dict[int, Outcome] = attrs.field(factory=dict)
+    """outcomes of publications that wait for those of earlier ones"""
     _last_sent: dict[int, int] = attrs.field(factory=dict)
     """rank → the sequence of the last request that was sent there"""
 
@@ -142,22 +147,32 @@ class Session:
         if self.is_connected and oldest is not None and oldest.sent_at + RESEND_AFTER_S <= now:
             self.connected(now)
 
-    def handle_answer(self, answer: Answer | Refusal, now: float) -> Outcome | None:
-        """An answer came; None if it is for a request that was answered before."""
+    def handle_answer(self, answer: Answer | Refusal, now: float) -> list[Outcome]:
+        """An answer came: what is known now, in order. Nothing, if it was for a request that was answered before."""
         if answer.client != self.client or answer.epoch != self.epoch:
-            return None
+            return []
         unfinished = self._unfinished.pop(answer.sequence, None)
         if unfinished is None:
-            return None
+            return []
         if isinstance(answer, Refusal):
-            self._close_gap(unfinished)
+            if not answer.taken:
+                self._close_gap(unfinished)
             outcome = Outcome(answer.sequence, unfinished.queued, [], None, answer)
         else:
             publications = [part for part in answer.parts if isinstance(part, Publication)]
             change = next((part for part in answer.parts if isinstance(part, Change)), None)
             outcome = Outcome(answer.sequence, unfinished.queued, publications, change, None)
         self._send_queued(now)
-        return outcome
+        if not unfinished.queued.items:
+            return [outcome]
+        self._held[answer.sequence] = outcome
+        return self._release()
+
+    def _release(self) -> list[Outcome]:
+        """The held outcomes before which nothing is unfinished."""
+        first = next((s for s, unfinished in self._unfinished.items() if unfinished.queued.items), None)
+        released = [sequence for sequence in sorted(self._held) if first is None or sequence < first]
+        return [self._held.pop(sequence) for sequence in released]
 
     @property
     def unfinished_events(self) -> int:
@@ -167,7 +182,7 @@ class Session:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is queued or unanswered."""
-        return not self._queue and not self._unfinished
+        return not self._queue and not self._unfinished  # then nothing is held either
 
     def waiting_for(self) -> str:
         """Say in words what has no answer yet."""

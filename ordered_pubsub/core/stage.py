@@ -79,9 +79,11 @@ class State(msgspec.Struct):
 
     rank: int
     topology: list[list[object]]
-    """the last topology that all stages were seen to agree on"""
+    """the last topology that this stage has offered to its peers"""
     groups: Groups
     links: dict[int, Link]
+    confirmed: bool = False
+    """whether all peers were seen with that topology"""
     clocks: Clocks = msgspec.field(default_factory=Clocks)
     requests: Requests = msgspec.field(default_factory=Requests)
     registrar: Registrar = msgspec.field(default_factory=Registrar)
@@ -148,16 +150,25 @@ class Stage:
         topology.check_still_owned(rank, self.topology, self.state.clocks.numbers)
         self.topology = topology
         if self.state.topology != topology.dump():
+            self._take_opened(confirmed=False)
+        if not self.state.confirmed:
             self.unconfirmed = dict.fromkeys(self.state.links, True)
             self._confirm(rank)
 
     def _confirm(self, peer: int) -> None:
-        """A peer has this topology, too. When all do, no topic can have moved: each checked that it lost none."""
+        """A peer has this topology, too. When all do, no topic can have moved.
+
+        Each has checked that it loses none, and has its offer in its journal: it cannot go back to another topology without
+        having that one confirmed by all.
+        """
         self.unconfirmed.pop(peer, None)
-        if not self.unconfirmed and self.state.topology != self.topology.dump():
-            event = Opened(self.rank, self.topology.dump())
-            self._journal(event)
-            self._apply(event)
+        if not self.unconfirmed and not self.state.confirmed:
+            self._take_opened(confirmed=True)
+
+    def _take_opened(self, confirmed: bool) -> None:
+        event = Opened(self.rank, self.topology.dump(), confirmed)
+        self._journal(event)
+        self._apply(event)
 
     @property
     def is_open(self) -> bool:
@@ -221,11 +232,6 @@ class Stage:
     def _consider(self, request: Request, home: int, now: float) -> None:
         verdict = self.state.requests.judge(request, now)
         if verdict is Verdict.TAKE:
-            ask = find_change(request)
-            refused = self.state.registrar.refuse(request, ask) if ask is not None else None
-            if refused is not None:
-                self._reply(home, refused)
-                return
             event = Asked(request, home, now)
             self._journal(event)
             self._apply(event)
@@ -239,7 +245,11 @@ class Stage:
         self.state.requests.take(request, event.home, event.now)
         ask = find_change(request)
         waiting = Waiting(request, event.home, event.now)
-        if ask is None:
+        refusal = self.state.registrar.refuse(request, ask) if ask is not None else None
+        if refusal is not None:
+            self.state.requests.answered(refusal)
+            self._reply(event.home, refusal)
+        elif ask is None:
             self._launch(self._operation(waiting, None))
         else:
             self._start_turn(self.state.registrar.ask(ask, waiting))
@@ -295,7 +305,7 @@ class Stage:
             if isinstance(part, Publication):
                 self._handle_publication(part, operation)
             else:
-                self._handle_change(part)
+                self._handle_change(part, operation.top)
         self.effects.handled.append(operation)
         if self.rank == operation.top:
             self._complete(operation)
@@ -323,21 +333,23 @@ class Stage:
             clocks.see(part.topic, part.last)
         clocks.fill(part.topic, part.entries, groups, part.full)
 
-    def _handle_change(self, part: Change) -> None:
+    def _handle_change(self, part: Change, top: int) -> None:
         clocks = self.state.clocks
-        concerned = False
+        own: list[str] = []
         for topic in part.topics:
             owner = self.topology.owner(topic)
             if owner > self.rank:
                 clocks.see(topic, part.entries.get(topic, 0))
             elif owner == self.rank:
-                concerned = True
+                own.append(topic)
                 clocks.numbers.setdefault(topic, 0)
                 if clocks.numbers[topic]:
                     part.entries[topic] = clocks.numbers[topic]
                 self._mark(topic, Mark(part.subscription, part.version))
-        if concerned:
+        if own:
             self.state.groups.change(self.topology, part)
+            if top < self.rank:
+                self.state.groups.follow(part.identity, top, own)
 
     def _mark(self, topic: str, mark: Mark) -> None:
         marks = self.state.marks.setdefault(topic, [])
@@ -371,7 +383,7 @@ class Stage:
         self.effects.completed.append(operation)
         for part in operation.parts:
             if isinstance(part, Change):
-                self.state.groups.released(part.identity)
+                self.state.groups.passed(part.identity)
                 if self.topology.registrar(part.subscription) == self.rank:
                     self._start_turn(self.state.registrar.settle(part))
 
@@ -406,8 +418,9 @@ class Stage:
 
     def _handle_hello(self, peer: int, hello: Hello) -> None:
         self.topology.check_same(hello.fingerprint, f"stage {self.topology.stages[peer].name!r}")
-        self._confirm(peer)
         link = self.state.links[peer]
+        link.check(hello.received, f"stage {self.topology.stages[peer].name!r}")
+        self._confirm(peer)
         self.greeted[peer] = True
         link.acknowledged(hello.received)
         self.effects.sends.extend((peer, frame) for frame in link.unacknowledged())
@@ -439,8 +452,10 @@ class Stage:
         operation = message.operation
         if isinstance(message, Done):
             return
-        if isinstance(message, Pass) and peer <= self.rank:
-            raise ProtocolError(f"stage {peer} passed an operation down the line to stage {self.rank}")
+        if isinstance(message, Pass) and peer != self.rank + 1:
+            raise ProtocolError(
+                f"stage {peer} passed an operation to stage {self.rank}: only the neighbour below, {self.rank + 1}, does that"
+            )
         if operation.top > self.rank:
             raise NotOwner(
                 f"operation {operation.identity} ends at stage {operation.top}, below stage {self.rank}: it does not belong here"
@@ -482,7 +497,7 @@ class Stage:
             self._take_frame(event)
             self._start_turns()
         else:
-            self.state.topology = event.topology
+            self.state.topology, self.state.confirmed = event.topology, event.confirmed
             if event.topology != self.topology.dump():
                 self.topology = Topology.load(event.topology)
 

@@ -44,6 +44,7 @@ class EventRecord:
     """the publisher's own publication before it, if that one had no number yet"""
     number: int = 0
     sequence: int = 0
+    _causes: dict[str, int] | None = None
 
     def numbered(self, number: int, sequence: int) -> None:
         """It got its place."""
@@ -57,13 +58,16 @@ class EventRecord:
 
     def causes(self) -> dict[str, int]:
         """For each topic the highest number that comes before it in the order of cause and effect."""
-        causes = dict(self.past)
-        previous = self.previous
-        while previous is not None:
-            for topic, number in (*previous.past.items(), (previous.topic, previous.number)):
-                causes[topic] = max(causes.get(topic, 0), number)
-            previous = previous.previous
-        return causes
+        if self._causes is None:
+            causes = dict(self.past)
+            if self.previous is not None:
+                before = (*self.previous.causes().items(), (self.previous.topic, self.previous.number))
+                for topic, number in before:
+                    causes[topic] = max(causes.get(topic, 0), number)
+            if not self.number:
+                return causes
+            self._causes, self.previous = causes, None
+        return self._causes
 
 
 @attrs.frozen

@@ -1,94 +1,71 @@
-"""Make a failing world small: take away actions and faults as long as the same invariant still falls."""
+"""Make a failing world small: take things away as long as the same invariant still falls.
+
+Whatever is taken away also changes what chance does to the rest, so each smaller world is tried under several chances.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from typing import Any
 
 import attrs
 
 from ordered_pubsub.testing.record import Violation
 from ordered_pubsub.testing.simulation import Simulation
-from ordered_pubsub.testing.world import Action, Fault, Subscribe, World
+from ordered_pubsub.testing.world import Subscribe, World
 
-RUNS_MAX = 2_000
-
-_Item = TypeVar("_Item")
-
-
-@attrs.define
-class _Budget:
-    """How many runs are left."""
-
-    runs: int = RUNS_MAX
+RUNS_MAX = 3_000
+CHANCES = 6
 
 
 def shrink(world: World, violation: Violation) -> World:
     """The smallest world found in which the same invariant falls."""
-    budget = _Budget()
-
-    def still_fails(smaller: World) -> bool:
-        budget.runs -= 1
-        found = Simulation(smaller).run().violations
-        return any(one.invariant == violation.invariant for one in found)
-
-    while budget.runs > 0:
-        before = world
-        world = _without_subscriptions(world, still_fails)
-        world = _with_fewer_actions(world, still_fails, budget)
-        world = _with_fewer_faults(world, still_fails, budget)
-        world = _calm(world, still_fails)
-        if world == before:
-            break
-    return world
+    shrinker = _Shrinker(world, violation.invariant)
+    before = None
+    while before != shrinker.world and shrinker.runs_left > 0:
+        before = shrinker.world
+        shrinker.drop_subscriptions()
+        shrinker.drop_items("actions")
+        shrinker.drop_items("faults")
+        shrinker.calm()
+    return shrinker.world
 
 
-def _with_fewer_actions(world: World, still_fails: Callable[[World], bool], budget: _Budget) -> World:
-    def fails(actions: tuple[Action, ...]) -> bool:
-        return still_fails(attrs.evolve(world, actions=actions))
+@attrs.define
+class _Shrinker:
+    world: World
+    invariant: str
+    runs_left: int = RUNS_MAX
 
-    return attrs.evolve(world, actions=_reduce(world.actions, fails, budget))
+    def maybe_take(self, **smaller: Any) -> bool:
+        """Go on with a smaller world if the invariant still falls in it."""
+        for chance in range(self.world.chance, self.world.chance + CHANCES):
+            candidate = attrs.evolve(self.world, chance=chance, **smaller)
+            self.runs_left -= 1
+            if any(found.invariant == self.invariant for found in Simulation(candidate).run().violations):
+                self.world = candidate
+                return True
+        return False
 
+    def drop_subscriptions(self) -> None:
+        """Take away whole subscriptions with their changes."""
+        for name in [action.subscription for action in self.world.actions if isinstance(action, Subscribe)]:
+            others = [action for action in self.world.actions if getattr(action, "subscription", None) != name]
+            self.maybe_take(actions=tuple(others))
 
-def _with_fewer_faults(world: World, still_fails: Callable[[World], bool], budget: _Budget) -> World:
-    def fails(faults: tuple[Fault, ...]) -> bool:
-        return still_fails(attrs.evolve(world, faults=faults))
+    def drop_items(self, part: str) -> None:
+        """Take away pieces of half, a quarter, … of the actions or faults."""
+        size = max(1, len(getattr(self.world, part)) // 2)
+        while size:
+            at = 0
+            while at < len(getattr(self.world, part)) and self.runs_left > 0:
+                items = getattr(self.world, part)
+                if not self.maybe_take(**{part: items[:at] + items[at + size :]}):
+                    at += size
+            size //= 2
 
-    return attrs.evolve(world, faults=_reduce(world.faults, fails, budget))
-
-
-def _without_subscriptions(world: World, still_fails: Callable[[World], bool]) -> World:
-    """Take away whole subscriptions with their changes."""
-    for name in [action.subscription for action in world.actions if isinstance(action, Subscribe)]:
-        smaller = attrs.evolve(
-            world, actions=tuple(action for action in world.actions if getattr(action, "subscription", None) != name)
-        )
-        if still_fails(smaller):
-            world = smaller
-    return world
-
-
-def _reduce(
-    items: tuple[_Item, ...], still_fails: Callable[[tuple[_Item, ...]], bool], budget: _Budget
-) -> tuple[_Item, ...]:
-    """Take away pieces of half, a quarter, … of the items, as long as it still fails without them."""
-    size = max(1, len(items) // 2)
-    while size and budget.runs > 0:
-        at = 0
-        while at < len(items) and budget.runs > 0:
-            fewer = items[:at] + items[at + size :]
-            if still_fails(fewer):
-                items = fewer
-            else:
-                at += size
-        size //= 2
-    return items
-
-
-def _calm(world: World, still_fails: Callable[[World], bool]) -> World:
-    """Take away bad weather, one kind at a time."""
-    for kind in ("ens_duplicate", "ens_lose", "link_lose", "link_duplicate", "link_reorder", "client_lose"):
-        smaller = attrs.evolve(world, weather=attrs.evolve(world.weather, **{kind: 0.0}))
-        if smaller != world and still_fails(smaller):
-            world = smaller
-    return world
+    def calm(self) -> None:
+        """Take away bad weather, one kind at a time."""
+        for kind in ("ens_duplicate", "ens_lose", "link_lose", "link_duplicate", "link_reorder", "client_lose"):
+            calmer = attrs.evolve(self.world.weather, **{kind: 0.0})
+            if calmer != self.world.weather:
+                self.maybe_take(weather=calmer)

@@ -46,6 +46,8 @@ from ordered_pubsub.testing.world import (
 )
 
 TICK_S = 0.5
+REACTIONS_MAX = 60
+"""How many publications of a world happen because of others."""
 STUCK_AFTER_S = 60.0
 """Without any progress for so long after everything was healed, something waits for ever."""
 STEPS_MAX = 400_000
@@ -56,7 +58,7 @@ _request_decoder = msgspec.msgpack.Decoder(Request)
 _answer_decoder = msgspec.msgpack.Decoder(Answer | Refusal)
 
 
-class Died(Exception):
+class Died(BaseException):
     """A simulated process ends here."""
 
 
@@ -320,8 +322,7 @@ class ClientHost:
 
     def handle_answer(self, answer: Answer | Refusal) -> None:
         """The home stage brings an answer."""
-        outcome = self.session.handle_answer(answer, self.simulation.now)
-        if outcome is not None:
+        for outcome in self.session.handle_answer(answer, self.simulation.now):
             self.simulation.record.progress += 1
             self._take_outcome(outcome)
         self.pump()
@@ -346,6 +347,8 @@ class ClientHost:
                 )
                 simulation.trace("%s publishes %s %d, entries %s", self.name, part.topic, event.number, arrival.entries)
                 simulation.ens.publish(arrival)
+        if outcome.publications:
+            self._maybe_react()
         if outcome.change is not None:
             name = outcome.change.subscription
             delivery = self.deliveries[name]
@@ -354,6 +357,15 @@ class ClientHost:
             simulation.trace("%s: change %d is settled at %s", name, outcome.change.version, outcome.change.entries)
             delivery.change_settled(outcome.change)
             self.notify(name, delivery)
+
+    def _maybe_react(self) -> None:
+        """The application publishes something because of what it knows now."""
+        simulation = self.simulation
+        if simulation.now < FAULTS_END_S and simulation.reactions < REACTIONS_MAX:
+            if simulation.chance.random() < simulation.world.eagerness:
+                simulation.reactions += 1
+                topic = simulation.chance.choice(simulation.world.topics)
+                simulation.after(0.0, self.publish, ((topic, 1),))
 
     def receive(self, subscription: str, arrival: Arrival) -> None:
         """The ENS brings an event."""
@@ -369,6 +381,8 @@ class ClientHost:
         record = self.simulation.record.subscriptions[subscription]
         for notification in delivery.take_ready():
             arrival = notification.arrival
+            for topic, number in arrival.body.causes().items():
+                self.past[topic] = max(self.past.get(topic, 0), number)
             self.past[arrival.topic] = max(self.past.get(arrival.topic, 0), arrival.number)
             record.notified(notification)
             self.simulation.record.progress += 1
@@ -379,6 +393,7 @@ class ClientHost:
                 arrival.number,
                 notification.position,
             )
+            self._maybe_react()
         for topic in delivery.take_left():
             if topic not in delivery.topics and not delivery.changes.asked:
                 self.simulation.ens.unsubscribe(topic, self.index, subscription)
@@ -560,9 +575,10 @@ class Simulation:
     def __init__(self, world: World, keep_trace: bool = False) -> None:
         self.world = world
         self.weather = world.weather
-        self.chance = Random(f"chance {world.seed}")
+        self.chance = Random(f"chance {world.seed} {world.chance}")
         self.now = 0.0
         self.steps = 0
+        self.reactions = 0
         self.lines: list[str] | None = [] if keep_trace else None
         self._calendar: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._entries = 0

@@ -140,8 +140,12 @@ class World:
     snapshot_after_records: int
     buffer_events_max: int
     ttl_s: float
+    eagerness: float
+    """how likely it is that a client publishes something because of what it was notified of, or of its own number"""
     actions: tuple[Action, ...]
     faults: tuple[Fault, ...]
+    chance: int = 0
+    """another number, another course of the same world"""
 
     @property
     def topics(self) -> list[str]:
@@ -171,6 +175,7 @@ class World:
             ),
             f"  {self.weather}",
             f"  a snapshot after {self.snapshot_after_records} records",
+            f"  clients react with probability {self.eagerness}",
             f"  best-effort: {self.buffer_events_max} events, {self.ttl_s} s",
             *(f"  {action}" for action in self.actions),
             *(f"  {fault}" for fault in self.faults),
@@ -226,6 +231,7 @@ def draw(seed: int) -> World:
         snapshot_after_records=random.choice((5, 20, 60, 10_000)),
         buffer_events_max=random.choice((1, 3, 20)),
         ttl_s=random.choice((0.05, 0.5, 3.0)),
+        eagerness=random.choice((0.0, 0.0, 0.1, 0.5)),
         actions=actions,
         faults=_draw_faults(random, stages, topics, owners, clients),
     )
@@ -283,6 +289,11 @@ def _draw_subscription(
             at = start + random.uniform(0.0, 0.5) if random.random() < 0.3 else random.uniform(start, busy_s + 0.1)
             add = random.sample(topics, random.randint(0, min(2, len(topics))))
             remove = random.sample([t for t in topics if t not in add], random.randint(0, len(topics) - len(add)) // 2)
+            if random.random() < 0.3:  # one for another
+                add, remove = [], []
+                if len(topics) > 1:
+                    (gained, lost) = random.sample(topics, 2)
+                    add, remove = [gained], [lost]
             together = ((random.choice(topics), 1),) if random.random() < 0.15 else ()
             if add or remove:
                 actions.append(Alter(at, name, tuple(add), tuple(remove), together))

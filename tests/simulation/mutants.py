@@ -182,14 +182,6 @@ def _forgetful_snapshot(stage: Stage) -> bytes:
         clocks.seen = seen
 
 
-_linger = Groups._toggle
-
-
-def _shorten_at_once(groups: Groups, topology: Topology, topic: str, other: str, entered: bool, change: str) -> None:
-    _linger(groups, topology, topic, other, entered, change)
-    groups.released(change)
-
-
 def _meet_nobody(registrar: Registrar, name: str, ranks: list[int], here: int) -> int:
     return max(ranks, default=here)
 
@@ -205,12 +197,21 @@ def _pipeline_everything(session: Session, queued: Any) -> bool:
     return True
 
 
+def _release_all(session: Session) -> list[Any]:
+    held, session._held = session._held, {}
+    return list(held.values())
+
+
 def _see_nothing(clocks: Clocks, topic: str, number: int) -> None:
     return None
 
 
 MUTANTS = (
-    Mutant("jump", "an operation never jumps over a stage", ((Stage, "next_stage", _jump),)),
+    Mutant(
+        "jump",
+        "an operation never jumps over a stage",
+        ((Stage, "next_stage", _jump), (Stage, "_check_message", _nothing)),
+    ),
     Mutant(
         "overtake",
         "links between neighbours are FIFO",
@@ -258,9 +259,14 @@ MUTANTS = (
     Mutant("forgetful-snapshot", "a snapshot holds all that was counted", ((Stage, "snapshot", _forgetful_snapshot),)),
     # Ours, beyond the first twelve: what the simulation taught us.
     Mutant(
-        "shorten-early",
-        "events go as far up as before until the change that ends a pair is done",
-        ((Groups, "_toggle", _shorten_at_once),),
+        "lead-the-change",
+        "events follow a change of their topic's subscription up the line until it is done",
+        ((Groups, "follow", _nothing),),
+    ),
+    Mutant(
+        "out-of-turn",
+        "the outcomes of a client's publications are used in the order of their requests",
+        ((Session, "_release", _release_all),),
     ),
     Mutant(
         "never-meet", "consecutive changes of a subscription visit a common stage", ((Registrar, "meet", _meet_nobody),)

@@ -122,3 +122,21 @@ def test_left_topics_give_what_waits_up_to_their_end_and_no_more() -> None:
     delivery.receive(event("a3"), 0.0)
     assert ready(delivery) == []
     assert delivery.buffered == 0
+
+
+def test_what_a_pending_change_may_gain_again_is_kept() -> None:
+    delivery = of("a")
+    delivery.change_asked(["a"])
+    delivery.change_asked()
+    delivery.receive(event("a3"), 0.0)
+    delivery.change_settled(change(2, "a", "", a=1))
+    delivery.change_settled(change(3, "", "a", a=2))
+    assert ready(delivery) == ["a3"]
+
+
+def test_an_event_behind_one_that_must_wait_has_no_deadline() -> None:
+    delivery = of("a")
+    delivery.change_asked()
+    delivery.receive(event("a2", [Mark("s", 2)]), 0.0)
+    delivery.receive(event("a3"), 0.0)
+    assert delivery.next_deadline() is None

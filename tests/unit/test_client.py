@@ -131,6 +131,9 @@ class DeafHome(EmbeddedHome):
 class RefusingHome(Home):
     """A home that refuses whatever it is asked."""
 
+    def __init__(self, code: str) -> None:
+        self.code = code
+
     async def open(
         self, session: str, name: str | None, on_answers: AnswersHandler, on_state: HomeStateHandler
     ) -> Topology:
@@ -139,7 +142,7 @@ class RefusingHome(Home):
 
     def send(self, requests: Sequence[Request]) -> None:
         refusals: list[Answer | Refusal] = [
-            Refusal(r.client, r.epoch, r.sequence, "session-replaced", "because") for r in requests
+            Refusal(r.client, r.epoch, r.sequence, self.code, "because") for r in requests
         ]
         asyncio.get_running_loop().call_soon(self.on_answers, refusals)
 
@@ -411,6 +414,43 @@ async def test_a_full_pipeline_is_said_or_waited_for(url: str) -> None:
         assert [receipt.result().number for receipt in receipts] == [1, 2, 3]
 
 
+async def test_those_who_wait_for_room_keep_their_order(url: str) -> None:
+    """And nobody who does not wait gets in before them."""
+    adapter = HeldAdapter(url)
+    async with ordered_pubsub.connect(adapter, pipeline_events_max=3) as client:
+        subscription = await client.subscribe("a", "b")
+        adapter.may_publish.clear()
+        publishing = [asyncio.create_task(client.publish("ab"[number % 2], number)) for number in range(50)]
+        await until(lambda: client.status()["unfinished"] == 3)
+        publishing[3].cancel()
+        adapter.may_publish.set()
+        with pytest.raises(errors.WouldBlock):
+            client.publish_nowait("a", "me first")
+
+        events = await take(subscription, 49)
+        assert [event.data for event in events] == [number for number in range(50) if number != 3]
+        assert len(await asyncio.gather(*publishing, return_exceptions=True)) == 50
+
+
+async def test_waiting_for_room_runs_out_of_time(url: str) -> None:
+    """Then nothing was published, and it says so; closing lets go of those who still wait."""
+    adapter = HeldAdapter(url)
+    client = await ordered_pubsub.connect(adapter, pipeline_events_max=1, timeout_s=0.05)
+    adapter.may_publish.clear()
+    first = client.publish_nowait("a", 1)
+    with pytest.raises(errors.Timeout, match=r"was not published.*timeout_s"):
+        await client.publish("a", 2)
+    waiting = asyncio.create_task(client.publish("a", 3))
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(client.close())
+    with pytest.raises(errors.Closed):
+        await waiting
+    adapter.may_publish.set()
+    await closing
+
+    assert (await first).number == 1
+
+
 async def test_the_pipeline_is_bounded_in_bytes_too(url: str) -> None:
     """But one event always fits into an empty one."""
     async with ordered_pubsub.connect(url, pipeline_bytes_max=10) as client:
@@ -476,14 +516,25 @@ async def test_what_was_lost_on_the_way_to_the_stage_is_asked_again(url: str) ->
     await client.close()
 
 
-async def test_what_a_stage_refuses_is_raised(url: str) -> None:
-    """With its reason, by the publication or the change that it refused."""
-    client = await make_client(load_adapter(url), RefusingHome())
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("bad-request", errors.UsageError),
+        ("session-replaced", errors.SessionExpired),
+        ("too-many-topics", errors.UsageError),
+        ("ended", errors.Closed),
+        ("one of a later release", errors.UnavailableError),
+    ],
+)
+async def test_what_a_stage_refuses_is_raised(url: str, code: str, error: type[Exception]) -> None:
+    """With its reason, by the publication or the change that it refused; nothing is left of a subscription."""
+    client = await make_client(load_adapter(url), RefusingHome(code))
 
-    with pytest.raises(errors.SessionExpired, match="because"):
+    with pytest.raises(error, match="because"):
         await client.publish("a", 1)
-    with pytest.raises(errors.SessionExpired, match="because"):
+    with pytest.raises(error, match="because"):
         await client.subscribe("a")
+    assert client.status()["subscriptions"] == []
     await client.close()
 
 
@@ -745,6 +796,19 @@ async def test_a_handler_that_raises_stops_its_subscription(client: Client, capl
     assert handled == [0]
     assert "notify= handler failed" in caplog.text
     assert isinstance(subscription.error, ValueError)
+
+
+async def test_a_handler_that_awaits_what_is_cancelled_stops_its_subscription(client: Client) -> None:
+    """That is an error like any other, and not a reason to fall silent."""
+
+    async def handler(event: ordered_pubsub.Event) -> None:
+        raise asyncio.CancelledError
+
+    subscription = await client.subscribe("a", notify=handler)
+    await client.publish("a", 1)
+
+    with pytest.raises(errors.Closed, match="cancelled"):
+        await asyncio.wait_for(subscription.wait(), PATIENCE_S)
 
 
 async def test_what_nobody_was_told_is_raised_by_close(url: str) -> None:
@@ -1274,6 +1338,23 @@ async def test_closing_ends_all_subscriptions(url: str) -> None:
     await client.close()
 
     assert await asyncio.gather(*reading) == [[], [], []]
+
+
+async def test_subscribing_to_a_client_that_is_being_closed_is_refused(url: str) -> None:
+    """Also if it was under way."""
+    adapter = HeldAdapter(url)
+    client = await ordered_pubsub.connect(adapter)
+    adapter.may_subscribe.clear()
+    subscribing = asyncio.create_task(client.subscribe("a"))
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(client.close())
+    await asyncio.sleep(0)
+    adapter.may_subscribe.set()
+
+    with pytest.raises(errors.Closed):
+        await subscribing
+    await closing
+    assert adapter.subscribed == adapter.unsubscribed
 
 
 async def test_cancelled_closing_goes_on(url: str) -> None:

@@ -191,6 +191,14 @@ def test_a_full_buffer_stops_with_what_it_waits_for() -> None:
         delivery.receive(event("a4"))
 
 
+def test_the_event_that_frees_a_full_buffer_is_taken() -> None:
+    delivery = Delivery("s", buffer_events_max=2)
+    delivery.change_settled(change(1, "", "a"))
+    for name in ("a2", "a3", "a1"):
+        delivery.receive(event(name))
+    assert ready(delivery) == ["a1", "a2", "a3"]
+
+
 @pytest.mark.parametrize(
     ("received", "says"),
     [

@@ -44,7 +44,6 @@ def test_groups_kept_incrementally_are_those_of_a_rescan(
     for version, (name, new, weight, best_effort) in enumerate(changes):
         held[name] = (new, weight, best_effort)
         groups.change(TOPOLOGY, change(version, name, new, weight, best_effort))
-        groups.released(f"{name}@{version}")
     pairs = _pairs(held, rank)
     filled = {tuple(sorted((one, two))) for one, others in groups.filled.items() for two in others}
     assert filled == {pair for pair in pairs if min(RANKS[topic] for topic in pair) >= rank}
@@ -68,10 +67,8 @@ def test_nothing_is_left_when_all_subscriptions_are_gone(changes: list[tuple[str
     groups = Groups(1)
     for version, (name, new, weight, best_effort) in enumerate(changes):
         groups.change(TOPOLOGY, change(version, name, new, weight, best_effort))
-        groups.released(f"{name}@{version}")
     for version, name in enumerate("abcd", start=100):
         groups.change(TOPOLOGY, change(version, name, set()))
-        groups.released(f"{name}@{version}")
     for topic in TOPICS:
         groups.owed.pop(topic, None)
     assert groups == Groups(1)
@@ -111,6 +108,18 @@ def test_deltas_add_up_to_the_counts_of_everything_in_the_group(steps: list[tupl
         full: dict[str, int] = {}
         clocks.fill(name, full, groups, full=True)
         assert full == {t: clocks.count(t) for t in groups.filled.get(name, ()) if clocks.count(t)}
+
+
+def test_events_follow_a_change_up_to_its_last_stage_and_no_longer() -> None:
+    groups = Groups(2)
+    assert groups.highest(TOPOLOGY, "t2") == 2
+    groups.follow("a@1", 0, ["t2"])
+    groups.follow("b@1", 1, ["t2"])
+    assert groups.highest(TOPOLOGY, "t2") == 0
+    groups.passed("a@1")
+    assert groups.highest(TOPOLOGY, "t2") == 1
+    groups.passed("b@1")
+    assert groups == Groups(2)
 
 
 def test_an_entry_that_did_not_change_is_left_out() -> None:

@@ -47,6 +47,11 @@ def test_a_bit_flipped_before_the_last_record_refuses_to_start(payloads: list[by
         scan(bytes(whole), "eu.journal")
 
 
+def test_a_tail_of_zeros_is_cut_off() -> None:
+    found = scan(journal([b"first"]) + bytes(100))
+    assert (found.records, found.torn_bytes) == ([b"first"], 100)
+
+
 def test_a_damaged_file_is_named_with_record_and_byte(tmp_path: Path) -> None:
     path = tmp_path / "eu.journal"
     path.write_bytes(journal([b"first", b"second", b"third"]))
@@ -69,7 +74,7 @@ def test_a_torn_file_is_good_up_to_the_torn_record(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "event",
     [
-        Opened(1, [["a", ["x"]], ["b", []]]),
+        Opened(1, [["a", ["x"]], ["b", []]], True),
         Asked(Request("c", 1, 2, 1, 0, (PublishAsk("t", 3),)), 0, 1.5),
     ],
 )

@@ -60,8 +60,7 @@ def test_what_waits_is_merged_into_batches_of_one_topic() -> None:
     made.handle_answer(answer(first), 0.0)
     (batch,) = sent(made)
     assert shape([batch]) == [[("x", 3)]]
-    outcome = made.handle_answer(answer(batch), 0.0)
-    assert outcome is not None
+    (outcome,) = made.handle_answer(answer(batch), 0.0)
     assert outcome.asked.items == [[1, 2, 3]]
 
 
@@ -85,8 +84,8 @@ def test_an_answer_that_comes_twice_counts_once() -> None:
     made = session()
     made.publish("a", [1], 0.0)
     (request,) = sent(made)
-    assert made.handle_answer(answer(request), 0.0) is not None
-    assert made.handle_answer(answer(request), 0.0) is None
+    assert len(made.handle_answer(answer(request), 0.0)) == 1
+    assert made.handle_answer(answer(request), 0.0) == []
     assert made.is_idle
 
 
@@ -109,15 +108,36 @@ def test_a_refused_request_leaves_no_gap_in_the_chain() -> None:
     made = session()
     for topic in "aba":
         made.publish(topic, [1], 0.0)
-    sent(made)
-    outcome = made.handle_answer(Refusal("c", 1, 2, "bad-request", "no"), 0.0)
-    assert outcome is not None
+    sent_requests = sent(made)
+    made.handle_answer(answer(sent_requests[0]), 0.0)
+    (outcome,) = made.handle_answer(Refusal("c", 1, 2, "bad-request", "no"), 0.0)
     assert outcome.refusal is not None
     (again,) = sent(made)
     assert (again.sequence, again.after) == (3, 1)
     made.publish("b", [1], 0.0)
     (following,) = sent(made)
     assert (following.sequence, following.after) == (4, 3)
+
+
+def test_a_refusal_that_has_its_place_in_the_chain_leaves_no_gap_to_close() -> None:
+    made = session()
+    for topic in "ab":
+        made.publish(topic, [1], 0.0)
+    sent(made)
+    made.handle_answer(Refusal("c", 1, 1, "ended", "no", taken=True), 0.0)
+    assert sent(made) == []
+
+
+def test_outcomes_of_publications_come_in_the_order_of_their_requests() -> None:
+    """Else a subscriber of b could know of it, and publish what follows, before a has its place."""
+    made = session()
+    for topic in "aba":
+        made.publish(topic, [topic], 0.0)
+    first, second, third = sent(made)
+    assert made.handle_answer(answer(second), 0.0) == []
+    assert [outcome.sequence for outcome in made.handle_answer(answer(first), 0.0)] == [1, 2]
+    assert [outcome.sequence for outcome in made.handle_answer(answer(third), 0.0)] == [3]
+    assert made.is_idle
 
 
 def test_changes_are_sent_at_once_but_keep_their_own_order() -> None:

@@ -145,11 +145,31 @@ def test_a_bad_request_is_refused_with_what_is_wrong_and_changes_nothing(parts: 
 def test_somebody_elses_subscription_cannot_be_changed() -> None:
     stage = alone()
     ask(stage, Request("c", 1, 1, 0, 0, (ChangeAsk("s", ("a",)),)))
-    before = stage.snapshot()
+    before = [stage.state.registrar.subscriptions["s"].topics, dict(stage.state.groups.holdings)]
     (refusal,) = ask(stage, Request("thief", 1, 1, 0, 0, (ChangeAsk("s", (), ("a",)),)))
     assert isinstance(refusal, Refusal)
     assert refusal.code == "not-yours"
-    assert stage.snapshot() == before
+    assert [stage.state.registrar.subscriptions["s"].topics, dict(stage.state.groups.holdings)] == before
+
+
+def test_what_was_refused_once_is_refused_again_whatever_has_happened_since() -> None:
+    stage = alone()
+    ask(stage, Request("c", 1, 1, 0, 0, (ChangeAsk("s", ("a",)),)))
+    refused = ask(stage, Request("d", 1, 1, 0, 0, (ChangeAsk("s", ("b",)),)))
+    ask(stage, Request("c", 1, 2, 1, 0, (ChangeAsk("s", ends=True),)))
+    assert ask(stage, Request("d", 1, 1, 0, 0, (ChangeAsk("s", ("b",)),))) == refused
+    assert first_numbers(ask(stage, publish(2, client="d"))) == [1]
+
+
+def test_nothing_comes_behind_the_end_of_a_subscription() -> None:
+    stage = in_the_middle()
+    name = next(f"s{n}" for n in range(99) if THREE.registrar(f"s{n}") == 1)
+    asks = [ChangeAsk(name, ("h", "m")), ChangeAsk(name, ends=True), ChangeAsk(name, ("m",))]
+    for number, change in enumerate(asks, start=1):
+        stage.handle_request(Request("c", 1, number, number - 1, 0, (change,)), 0.0)
+    (refusal,) = stage.take_effects().replies
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == "ended"
 
 
 def test_a_subscription_cannot_hold_more_topics_than_it_may() -> None:
@@ -184,9 +204,10 @@ def test_thousands_of_changes_that_waited_for_their_turn_start_one_after_the_oth
         (7, Ack(1), ProtocolError, "has no peer of rank 7"),
         (2, Relay(2, publish(1, "h")), NotOwner, "came to stage 'middle', but stage 'high' takes it"),
         (2, Relay(2, publish(1, "")), ProtocolError, "should have refused: a topic must not be empty"),
-        (0, Frame(1, Pass(operation("l", 2, 0))), ProtocolError, "passed an operation down the line"),
+        (0, Frame(1, Pass(operation("l", 2, 0))), ProtocolError, "only the neighbour below, 2, does that"),
         (2, Frame(1, Launch(operation("l", 2, 2))), NotOwner, "ends at stage 2, below stage 1"),
         (2, Frame(1, Pass(operation("l", 2, 0))), NotOwner, "publishes on 'l' without a number"),
+        (2, Hello(THREE.fingerprint, 3), ProtocolError, "runs on an older copy of its journal"),
         (2, Hello("another", 0), TopologyMismatch, "stage 'low' has another topology"),
     ],
 )
@@ -223,6 +244,34 @@ def test_what_is_not_acknowledged_is_sent_again_after_a_while_and_at_a_greeting(
     stage.handle_peer(0, Ack(1), 12.0)
     stage.tick(30.0)
     assert stage.take_effects().sends == []
+
+
+def test_a_peer_that_has_forgotten_what_it_acknowledged_is_refused() -> None:
+    stage = in_the_middle()
+    stage.handle_peer(2, Frame(1, Pass(operation("l", 2, 0, first=1))), 0.0)
+    stage.handle_peer(0, Ack(1), 0.0)
+    with pytest.raises(ProtocolError, match="its journal was lost"):
+        stage.handle_peer(0, Hello(THREE.fingerprint, 0), 0.0)
+
+
+def test_a_stage_that_has_offered_a_topology_cannot_go_back_without_its_peers() -> None:
+    """Its peer may have opened under the offer; both would begin the numbers of a topic that moved."""
+    before = Topology((StageSpec("high", ("t",)), StageSpec("low")))
+    after = Topology((StageSpec("high"), StageSpec("low", ("t",))))
+    records: list[bytes] = []
+
+    def start(topology: Topology) -> Stage:
+        stage = Stage.restore(0, topology, None, records)
+        records.extend(stage.take_effects().journal)
+        return stage
+
+    stage = start(before)
+    stage.handle_peer(1, Hello(before.fingerprint, 0), 0.0)
+    records.extend(stage.take_effects().journal)
+    assert stage.is_open
+    assert start(before).is_open
+    assert not start(after).is_open
+    assert not start(before).is_open
 
 
 def test_nothing_is_taken_before_all_peers_were_seen_with_the_same_topology() -> None:
@@ -289,9 +338,9 @@ def test_a_journal_that_does_not_begin_at_its_beginning_is_refused() -> None:
     journal = MemoryJournal()
     busy(journal, 1000)
     assert isinstance(decode_input(journal.records[0]), Opened)
-    assert isinstance(decode_input(journal.records[1]), Asked)
+    assert isinstance(decode_input(journal.records[2]), Asked)
     with pytest.raises(JournalError, match="must begin with the record that opened it"):
-        Stage.restore(0, ALONE, None, journal.records[1:])
+        Stage.restore(0, ALONE, None, journal.records[2:])
 
 
 def test_a_snapshot_that_cannot_be_read_is_refused() -> None:

@@ -18,6 +18,7 @@ from ordered_pubsub.client.client import Client
 from ordered_pubsub.client.engine import Engine
 from ordered_pubsub.client.home import Home
 from ordered_pubsub.client.settings import Settings, check_level, check_name
+from ordered_pubsub.embedded import EmbeddedHome
 from ordered_pubsub.errors import ConfigurationError, NotOffered, UsageError
 
 ENS_VARIABLE = "ORDERED_PUBSUB_ENS"
@@ -122,8 +123,6 @@ def _home_of(adapter: Adapter) -> Home:
             f"{redacted(adapter.url)} needs a stage that numbers its events (sequencer=), and stages over the network come "
             "with the next release; memory:// embeds one"
         )
-    from ordered_pubsub.embedded import EmbeddedHome  # only here does the client meet the stage
-
     return EmbeddedHome(adapter.local_system)
 
 

@@ -1,0 +1,351 @@
+"""What a subscription has behind it: a delivery buffer, the queue of what is ready, and the changes of its topics.
+
+    ENS ──> reception ──> receive ──> buffer ── its turn has come ──> queue ──> take ──> the application
+                                        ^
+    stage ──> engine ──> settled ───────┘
+
+The queue has its limits (`queue_events_max`, `queue_bytes_max`). When it has reached one the intake is full: its client then
+takes nothing more from the ENS until half of the queue has been read. What was under way at that moment, and what it wakes,
+may pass the limit; nothing is dropped. The buffer of events that wait for earlier ones has its limit as well
+(`buffer_events_max`): one too many stops the intake with `BufferOverflow`.
+
+A change is announced to the buffer, made active at the ENS and asked for in one go, one change after the other. So the order
+of the asks is the order that the buffer was told of, and what is published after a change has its place cannot be missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from ordered_pubsub.client.engine import Engine
+from ordered_pubsub.client.settings import Settings
+from ordered_pubsub.client.waiting import within
+from ordered_pubsub.core.best_effort import BestEffort
+from ordered_pubsub.core.delivery import BUFFER_EVENTS_MAX, WEIGHTS, Arrival, Delivery, Notification, Order
+from ordered_pubsub.core.messages import Change, ChangeAsk
+from ordered_pubsub.errors import AdapterError, Closed, OrderedPubSubError, Timeout, UsageError
+
+_log = logging.getLogger(__name__)
+
+BEST_EFFORT_BUFFER_EVENTS_MAX = 1_000
+TICK_S_MIN = 0.005
+
+
+class Intake:
+    """How events come to one subscription."""
+
+    def __init__(self, engine: Engine, identity: str, order: Order, delivery: str, settings: Settings) -> None:
+        self.engine = engine
+        self.identity = identity
+        self.order = order
+        self.delivery = delivery
+        self.settings = settings
+        self.is_over = False
+        """whether no more events come in"""
+        self.error: Exception | None = None
+        """why it is over, if it did not end by itself"""
+        self.on_over: Callable[[], None] = _nothing
+        self.leaving: asyncio.Task[None] | None = None
+        """tells the stage that it is over"""
+        self._buffer = _make_buffer(identity, order, delivery, settings)
+        self._ready: deque[Notification] = deque()
+        self._ready_bytes = 0
+        self._news = asyncio.Event()
+        self._room = asyncio.Event()
+        self._turn = asyncio.Lock()
+        self._wanted: dict[str, bool] = {}
+        """the topics that it will hold when all that was asked for has happened"""
+        self._maybe_left: dict[str, bool] = {}
+        """topics that may not be needed at the ENS any more"""
+        self._is_known = False
+        """whether the stage was ever asked for it"""
+        self._is_ending = False
+        """whether its end was asked for"""
+        self._last_clock: dict[str, int] | None = None
+        """its clock when it was over"""
+        self._timer: asyncio.TimerHandle | None = None
+
+    # -- to look at ---------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> str:
+        """In a word."""
+        return "ended" if self.is_over else "ending" if self._is_ending else "open"
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics that it holds now."""
+        return [] if self.is_over else self._buffer.topics
+
+    @property
+    def clock(self) -> dict[str, int]:
+        """For each topic the number of the last event that was taken, or at which the topic began."""
+        clock = self._buffer.clock if self._last_clock is None else dict(self._last_clock)
+        if self._ready:
+            first = self._ready[0]
+            clock = dict(first.vector)
+            if clock.get(first.arrival.topic) == first.arrival.number:
+                clock[first.arrival.topic] -= 1
+        return clock
+
+    @property
+    def unread(self) -> int:
+        """How many events may be taken."""
+        return len(self._ready)
+
+    @property
+    def waiting(self) -> int:
+        """How many events wait for earlier ones."""
+        return self._buffer.buffered
+
+    @property
+    def waiting_for(self) -> str:
+        """Which ones, in words."""
+        return self._buffer.waiting_for()
+
+    # -- the queue ----------------------------------------------------------------------------------------------------
+
+    def take(self) -> Notification:
+        """The next event; there must be one."""
+        notification = self._ready.popleft()
+        self._ready_bytes -= len(notification.arrival.body.frame.payload)
+        if not self._room.is_set() and self._is_half_empty:
+            self._room.set()
+        return notification
+
+    async def wait_for_news(self, give_up_at: float | None = None) -> None:
+        """Return when there may be an event, or the end, or at this time of the loop at the latest."""
+        self._news.clear()
+        timer = None if give_up_at is None else self.engine.loop.call_at(give_up_at, self._news.set)
+        try:
+            await self._news.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it wants no more events until some have been read."""
+        settings = self.settings
+        full = len(self._ready) >= settings.queue_events_max or self._ready_bytes >= settings.queue_bytes_max
+        return full and not self.is_over
+
+    @property
+    def _is_half_empty(self) -> bool:
+        settings = self.settings
+        return 2 * len(self._ready) <= settings.queue_events_max and 2 * self._ready_bytes <= settings.queue_bytes_max
+
+    async def wait_for_room(self) -> None:
+        """Return when half of the queue is free, or nothing more will be put into it."""
+        if not self.is_over:
+            self._room.clear()
+            await self._room.wait()
+
+    def drop_unread(self) -> int:
+        """What was not taken by now is not taken at all; say how much that is."""
+        unread = len(self._ready)
+        self._last_clock = self.clock
+        self._ready.clear()
+        self._ready_bytes = 0
+        return unread
+
+    # -- what comes in ------------------------------------------------------------------------------------------------
+
+    def receive(self, arrivals: list[Arrival]) -> None:
+        """The ENS brought events of the topics that it holds. Never raises."""
+        if self.is_over:
+            return
+        buffer = self._buffer
+        try:
+            if isinstance(buffer, BestEffort):
+                now = self.engine.loop.time()
+                for arrival in arrivals:
+                    buffer.receive(arrival, now)
+            else:
+                for arrival in arrivals:
+                    buffer.receive(arrival)
+        except Exception as error:
+            self._give_up(error)
+        self._collect()
+
+    def settled(self, change: Change) -> None:
+        """A change of it has its place."""
+        try:
+            self._buffer.change_settled(change)
+        except Exception as error:
+            self._give_up(error)
+        self._collect()
+
+    def refused(self, ask: ChangeAsk) -> None:
+        """A change that was asked for will not happen."""
+        self._buffer.change_refused(ask.remove)
+        for topic in ask.add:
+            self._wanted.pop(topic, None)
+            self._maybe_left[topic] = True
+        self._wanted.update(dict.fromkeys(ask.remove, True))
+        if ask.ends:
+            self._is_ending = False
+        self._collect()
+
+    def _give_up(self, error: Exception) -> None:
+        """The buffer took one event too many, or has a bug: what is ready may still be taken, and nothing more comes."""
+        self._collect()
+        self.fail(error, "it stops")
+
+    def _collect(self) -> None:
+        """Take what the buffer has ready."""
+        buffer = self._buffer
+        ready = buffer.take_ready()
+        if ready and not self.is_over:
+            self._ready.extend(ready)
+            for notification in ready:
+                self._ready_bytes += len(notification.arrival.body.frame.payload)
+            self._news.set()
+        for topic in buffer.take_left():
+            self._maybe_left[topic] = True
+        if self._maybe_left:
+            self._release_left()
+        if self._is_ending and not buffer.changes.asked and not buffer.clock:
+            self.stop()
+        if isinstance(buffer, BestEffort):
+            self._arm(buffer)
+
+    def _arm(self, buffer: BestEffort) -> None:
+        """Have the time told to a buffer in which events wait for the end of their patience."""
+        if self._timer is not None or self.is_over:
+            return
+        deadline = buffer.next_deadline()
+        if deadline is not None:
+            loop = self.engine.loop
+            self._timer = loop.call_at(max(deadline, loop.time() + TICK_S_MIN), self._tick, buffer)
+
+    def _tick(self, buffer: BestEffort) -> None:
+        self._timer = None
+        buffer.tick(self.engine.loop.time())
+        self._collect()
+
+    def _release_left(self) -> None:
+        """Unsubscribe at the ENS from what is needed no more; not while a change may bring it back."""
+        if self._buffer.changes.asked and not self.is_over:
+            return
+        held = {} if self.is_over else self._buffer.clock
+        left = [topic for topic in self._maybe_left if topic not in held and topic not in self._wanted]
+        self._maybe_left.clear()
+        self._release(self.engine.reception.forget(self, left))
+
+    def _release(self, topics: Sequence[str]) -> None:
+        if topics and not self.engine.is_closed:
+            self.engine.spawn(self.engine.reception.release(topics), f"unsubscribing from {', '.join(topics[:3])}")
+
+    # -- changing topics ----------------------------------------------------------------------------------------------
+
+    async def change(self, add: Sequence[str], remove: Sequence[str] = (), ends: bool = False) -> None:
+        """Change its topics, or end it; return when that has its place. Cancelled, it may still happen."""
+        timeout_s = self.settings.timeout_s
+        give_up_at = self.engine.loop.time() + timeout_s
+        try:
+            future = await asyncio.wait_for(self._ask(add, remove, ends), timeout_s)
+        except asyncio.TimeoutError:
+            raise Timeout(
+                f"the change of subscription {self.identity} was not asked for: the ENS did not subscribe to "
+                f"{', '.join(map(repr, add)) or 'anything'} within {timeout_s:g} s (timeout_s)"
+            ) from None
+        await within(timeout_s, future, self.engine.waiting_for, give_up_at)
+
+    async def _ask(self, add: Sequence[str], remove: Sequence[str], ends: bool) -> asyncio.Future[None]:
+        """Announce a change, make it active at the ENS, and ask for it: in one go, and one change after the other."""
+        async with self._turn:
+            self._check_open()
+            gained = [topic for topic in dict.fromkeys(add) if topic not in self._wanted]
+            lost = list(self._wanted) if ends else self._held(remove)
+            self._buffer.change_asked(lost)
+            try:
+                await self.engine.reception.hold(self, gained)
+                self._check_open()
+            except BaseException as error:
+                self._buffer.change_refused(lost)
+                self._maybe_left.update(dict.fromkeys(gained, True))
+                self._release_left()
+                if isinstance(error, AdapterError):
+                    self._check_open()
+                raise
+            return self._asked(gained, lost, ends)
+
+    def _asked(self, gained: Sequence[str], lost: Sequence[str], ends: bool) -> asyncio.Future[None]:
+        self._is_known = True
+        self._is_ending = ends
+        self._wanted.update(dict.fromkeys(gained, True))
+        for topic in lost:
+            del self._wanted[topic]
+        ask = ChangeAsk(
+            subscription=self.identity,
+            add=tuple(gained),
+            remove=tuple(lost),
+            weight=WEIGHTS[self.order],
+            best_effort=self.delivery == "best-effort",
+            ends=ends,
+        )
+        return self.engine.ask(ask, self)
+
+    def _held(self, topics: Sequence[str]) -> list[str]:
+        unheld = [topic for topic in topics if topic not in self._wanted]
+        if unheld:
+            raise UsageError(
+                f"subscription {self.identity} does not hold {', '.join(map(repr, unheld))}; it holds "
+                f"{', '.join(map(repr, self._wanted)) or 'nothing'}"
+            )
+        return list(dict.fromkeys(topics))
+
+    def _check_open(self) -> None:
+        self.engine.check_open()
+        if self.is_over or self._is_ending:
+            raise Closed(f"subscription {self.identity} has ended; make another one with client.subscribe()")
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def fail(self, error: Exception, what: str) -> None:
+        """Stop by an error."""
+        if self.error is None:
+            unexpected = None if isinstance(error, OrderedPubSubError) else error
+            _log.error("subscription %s: %s: %s", self.identity, what, error, exc_info=unexpected)
+            self.error = error
+        self.stop()
+
+    def stop(self) -> None:
+        """Let nothing more in, and let the ENS and the stage know. What is ready may still be taken."""
+        if self.is_over:
+            return
+        self.is_over = True
+        if self._last_clock is None:
+            self._last_clock = self._buffer.clock
+        if self._timer is not None:
+            self._timer.cancel()
+        self._news.set()
+        self._room.set()
+        self._release(self.engine.reception.forget(self))
+        if self._is_known and not self._is_ending and not self.engine.is_closed:
+            self.leaving = self.engine.spawn(self._leave(), f"ending subscription {self.identity}")
+        self.on_over()
+
+    async def _leave(self) -> None:
+        """Tell the stage that it is over, after what was asked before."""
+        async with self._turn:
+            if self._is_ending:
+                return
+            lost = list(self._wanted)
+            self._buffer.change_asked(lost)
+            future = self._asked((), lost, ends=True)
+        await within(self.settings.timeout_s, future, self.engine.waiting_for)
+
+
+def _make_buffer(identity: str, order: Order, delivery: str, settings: Settings) -> Delivery | BestEffort:
+    if delivery == "best-effort":
+        return BestEffort(identity, settings.buffer_events_max or BEST_EFFORT_BUFFER_EVENTS_MAX, settings.ttl_s)
+    return Delivery(identity, order, settings.buffer_events_max or BUFFER_EVENTS_MAX)
+
+
+def _nothing() -> None:
+    """Nobody needs to know."""

@@ -1,0 +1,118 @@
+"""What the documentation shows runs, what it links to exists, and what it lists is complete."""
+
+from __future__ import annotations
+
+import re
+from configparser import ConfigParser
+from pathlib import Path
+
+import pytest
+
+from ordered_pubsub.testing import checkers, record, simulation
+from ordered_pubsub.testing.world import CRASH_POINTS
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
+INVARIANT = re.compile(r"\"(I\d+|order)\"")
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def examples() -> list[object]:
+    """Blocks of Python that begin with the comment `# runs`, with the place where they stand."""
+    blocks: list[object] = []
+    for page in PAGES:
+        text = text_of(page)
+        for found in FENCE.finditer(text):
+            if found[1].startswith("# runs\n"):
+                line = text.count("\n", 0, found.start()) + 2
+                blocks.append(pytest.param(page, line, found[1], id=f"{name_of(page)}:{line}"))
+    return blocks
+
+
+def links() -> list[object]:
+    """Links within the checkout, without those in code."""
+    found: list[object] = []
+    for page in PAGES:
+        for target in LINK.findall(CODE.sub("", text_of(page))):
+            if "://" not in target and not target.startswith("mailto:"):
+                found.append(pytest.param(page, target, id=f"{name_of(page)}->{target}"))
+    return found
+
+
+def anchors(page: Path) -> set[str]:
+    """What the headings of a page are called in links, after the rule of GitHub."""
+    headings = (re.sub(r"[`*]|\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in HEADING.findall(text_of(page)))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize(("page", "line", "code"), examples())
+def test_an_example_runs(page: Path, line: int, code: str) -> None:
+    # With as many empty lines before it as the page has, so that a failure names the line of the page.
+    exec(compile("\n" * (line - 1) + code, str(page), "exec"), {"__name__": "example"})
+
+
+def test_there_are_examples_that_run() -> None:
+    assert len(examples()) >= 3
+
+
+@pytest.mark.parametrize(("page", "target"), links())
+def test_a_link_leads_somewhere(page: Path, target: str) -> None:
+    file, _, anchor = target.partition("#")
+    there = (page.parent / file).resolve() if file else page
+    assert there.exists(), f"{name_of(page)} links to {target}"
+    assert there.is_relative_to(ROOT)
+    if anchor:
+        assert anchor in anchors(there), f"{name_of(there)} has no heading for #{anchor}"
+
+
+def test_every_crash_point_is_described() -> None:
+    described = re.findall(r"^\| `([\w:-]+)` \|", text_of(ROOT / "docs" / "simulation.md"), re.MULTILINE)
+    assert [point for point in described if point in CRASH_POINTS] == list(CRASH_POINTS)
+
+
+def test_every_invariant_that_a_checker_names_is_described() -> None:
+    page = ROOT / "docs" / "invariants.md"
+    described = {heading.partition(":")[0] for heading in HEADING.findall(text_of(page))}
+    named = {
+        name
+        for module in (checkers, record, simulation)
+        for name in INVARIANT.findall(Path(str(module.__file__)).read_text(encoding="utf-8"))
+    }
+    assert named
+    assert named <= described
+
+
+def test_every_function_that_the_page_of_invariants_names_exists() -> None:
+    """Such as `Stage.next_stage` or `_check_positions`: the code may have moved on."""
+    source = "\n".join(
+        path.read_text(encoding="utf-8")
+        for room in ("core", "testing")
+        for path in sorted((ROOT / "ordered_pubsub" / room).glob("*.py"))
+    )
+    named = re.findall(r"`(?:(\w+)\.)?(\w+)`", text_of(ROOT / "docs" / "invariants.md"))
+    words = {word for pair in named for word in pair if word and pair[1] != "py"}
+    assert words
+    assert {word for word in words if not re.search(rf"\b{word}\b", source)} == set()
+
+
+def test_every_dependency_is_justified() -> None:
+    config = ConfigParser(interpolation=None)
+    config.read(ROOT / "setup.cfg", encoding="utf-8")
+    options = [config["options"]["install_requires"], *config["options.extras_require"].values()]
+    lines = [line for option in options for line in option.splitlines() if line and not line.startswith("#")]
+    required = {re.split(r"[<>=!~;\[ ]", line)[0] for line in lines} - {"ordered-pubsub"}
+    page = text_of(ROOT / "docs" / "dependencies.md")
+    assert "attrs" in required
+    assert {name for name in required if f"`{name}`" not in page} == set()
