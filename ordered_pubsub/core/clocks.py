@@ -12,6 +12,8 @@ in rising order of stamp (INVARIANT: list(d.values()) == sorted(d.values())).
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import msgspec
 
 from ordered_pubsub.core.groups import Groups
@@ -26,6 +28,11 @@ class Clocks(msgspec.Struct):
     own_changed: dict[str, int] = msgspec.field(default_factory=dict)
     lower_changed: dict[str, int] = msgspec.field(default_factory=dict)
     visited: dict[str, int] = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # A plain dict keeps a hole for each key that was moved to its end, and a walk back would step over all of them.
+        self.own_changed = OrderedDict(self.own_changed)
+        self.lower_changed = OrderedDict(self.lower_changed)
 
     def take_numbers(self, topic: str, count: int) -> int:
         """Use up `count` numbers of an own topic and return the first."""
@@ -53,9 +60,9 @@ class Clocks(msgspec.Struct):
             self._write(entries, group)
         elif group:
             since = self.visited.get(topic, -1)
-            self._write_changed(entries, group, self.own_changed, since)
+            self._write_changed(entries, group, self.own_changed, self.numbers, since)
             if topic in self.numbers:  # a passing event has its lower entries already
-                self._write_changed(entries, group, self.lower_changed, since)
+                self._write_changed(entries, group, self.lower_changed, self.seen, since)
         owed = groups.owed.pop(topic, None)
         if owed:
             self._write(entries, owed)
@@ -68,14 +75,19 @@ class Clocks(msgspec.Struct):
                 entries[other] = count
 
     def _write_changed(
-        self, entries: dict[str, int], group: dict[str, bool], changed: dict[str, int], since: int
+        self,
+        entries: dict[str, int],
+        group: dict[str, bool],
+        changed: dict[str, int],
+        counts: dict[str, int],
+        since: int,
     ) -> None:
         steps = len(group)
-        for other in reversed(changed):
-            if changed[other] <= since:
+        for other, stamp in reversed(changed.items()):
+            if stamp <= since:
                 return
             if other in group:
-                entries[other] = self.count(other)
+                entries[other] = counts.get(other, 0)
             elif not steps:
                 break
             else:

@@ -28,6 +28,7 @@ from heapq import heappop, heappush
 from typing import Any, Literal
 
 import attrs
+import msgspec
 
 from ordered_pubsub.core.changes import Changes
 from ordered_pubsub.core.messages import Change, Mark
@@ -51,8 +52,7 @@ class Arrival:
     body: Any = None
 
 
-@attrs.frozen(slots=True, eq=False)
-class Notification:
+class Notification(msgspec.Struct, frozen=True, eq=False):
     """An event whose turn has come."""
 
     arrival: Arrival

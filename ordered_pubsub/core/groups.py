@@ -21,14 +21,12 @@ before the cause.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Iterable
 
 import msgspec
 
 from ordered_pubsub.core.messages import Change
 from ordered_pubsub.core.topology import Topology
-
-_Key = TypeVar("_Key", str, int)
 
 IN_GROUP = 2
 """The weight from which two topics are in each other's group."""
@@ -63,8 +61,8 @@ class Groups(msgspec.Struct):
         """Take note of the topics that a subscription holds from now on."""
         subscription, new, weight, best_effort = part.subscription, part.new, part.weight, part.best_effort
         holding = self.holdings.get(subscription) or Holding((), weight, best_effort)
-        own = {t: topology.owner(t) == self.rank for t in (*holding.topics, *new)}
-        self._count_full(holding, {t: None for t in holding.topics if own[t]}, -1)
+        owners = {t: topology.owner(t) for t in (*holding.topics, *new)}
+        self._count_full(holding, [t for t in holding.topics if owners[t] == self.rank], -1)
         if holding.weight == weight:
             wanted, held = set(new), set(holding.topics)
             lost = [t for t in holding.topics if t not in wanted]
@@ -72,40 +70,44 @@ class Groups(msgspec.Struct):
             kept = [t for t in holding.topics if t in wanted]
         else:
             lost, gained, kept = list(holding.topics), list(new), []
-        self._add_pairs(topology, own, lost, kept, -holding.weight)
-        self._add_pairs(topology, own, gained, kept, weight)
-        if any(own[t] for t in new):
+        self._add_pairs(owners, lost, kept, -holding.weight)
+        self._add_pairs(owners, gained, kept, weight)
+        own = [t for t in new if owners[t] == self.rank]
+        if own:
             self.holdings[subscription] = held_now = Holding(new, weight, best_effort)
-            self._count_full(held_now, {t: None for t in new if own[t]}, 1)
+            self._count_full(held_now, own, 1)
         else:
             self.holdings.pop(subscription, None)
 
-    def _count_full(self, holding: Holding, own_topics: dict[str, None], step: int) -> None:
+    def _count_full(self, holding: Holding, own_topics: list[str], step: int) -> None:
         if holding.best_effort:
             for topic in own_topics:
                 _count(self.full_wanted, topic, step)
 
-    def _add_pairs(
-        self, topology: Topology, own: dict[str, bool], moved: list[str], kept: list[str], weight: int
-    ) -> None:
-        if not weight:
-            return
-        for place, topic in enumerate(moved):
-            for other in (*moved[:place], *kept):
-                if own[topic] or own[other]:
-                    self._add_pair(topology, topic, other, weight)
+    def _add_pairs(self, owners: dict[str, int], moved: list[str], kept: list[str], weight: int) -> None:
+        if weight:
+            for topic in moved:
+                self._add_row(owners, topic, (*moved, *kept), weight)
+            for topic in kept:
+                self._add_row(owners, topic, moved, weight)
 
-    def _add_pair(self, topology: Topology, one: str, two: str, weight: int) -> None:
-        before = self.weights.get(one, {}).get(two, 0)
-        now = before + weight
-        _add(self.weights, one, two, weight)
-        _add(self.weights, two, one, weight)
-        if (before >= IN_GROUP) != (now >= IN_GROUP):
-            self._toggle(topology, one, two, now >= IN_GROUP)
-            self._toggle(topology, two, one, now >= IN_GROUP)
+    def _add_row(self, owners: dict[str, int], topic: str, others: Iterable[str], weight: int) -> None:
+        is_own, rank = owners[topic] == self.rank, self.rank
+        row = self.weights.setdefault(topic, {})
+        for other in others:
+            if other == topic or not (is_own or owners[other] == rank):
+                continue
+            before = row.get(other, 0)
+            now = row[other] = before + weight
+            if not now:
+                del row[other]
+            if (before >= IN_GROUP) != (now >= IN_GROUP):
+                self._toggle(owners, topic, other, now >= IN_GROUP)
+        if not row:
+            del self.weights[topic]
 
-    def _toggle(self, topology: Topology, topic: str, other: str, entered: bool) -> None:
-        topic_rank, other_rank = topology.owner(topic), topology.owner(other)
+    def _toggle(self, owners: dict[str, int], topic: str, other: str, entered: bool) -> None:
+        topic_rank, other_rank = owners[topic], owners[other]
         if topic_rank < self.rank:
             return  # its events never come by here
         if other_rank >= self.rank:
@@ -148,7 +150,7 @@ def _count(counts: dict[str, int], key: str, step: int) -> None:
         del counts[key]
 
 
-def _add(table: dict[str, dict[_Key, int]], row: str, column: _Key, step: int) -> None:
+def _add(table: dict[str, dict[int, int]], row: str, column: int, step: int) -> None:
     cells = table.setdefault(row, {})
     value = cells.get(column, 0) + step
     if value:

@@ -16,7 +16,9 @@ import msgspec
 from ordered_pubsub.core.messages import Change, ChangeAsk, Refusal, Request
 
 TOPICS_MAX = 10_000
-"""Topics that one subscription may hold."""
+"""Topics that one request may name, and that a subscription of weight 0 may hold."""
+ORDERED_TOPICS_MAX = 2_000
+"""Topics that a subscription may hold that is ordered across them: each pair costs its stages some memory."""
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -47,16 +49,15 @@ class Registrar(msgspec.Struct):
 
     def refuse(self, request: Request, ask: ChangeAsk) -> Refusal | None:
         """Why a request for a change is not taken, if it is not."""
-        subscription = self.subscriptions.get(ask.subscription)
-        if subscription is None:
-            return None
+        subscription = self.subscriptions.get(ask.subscription) or Subscription(request.client)
+        topics_max = ORDERED_TOPICS_MAX if ask.weight else TOPICS_MAX
         if subscription.client != request.client:
             code, reason = "not-yours", f"subscription {ask.subscription!r} belongs to another client"
-        elif len({*subscription.topics, *ask.add}.difference(ask.remove)) > TOPICS_MAX:
-            code = "too-many-topics"
-            reason = f"subscription {ask.subscription!r} would hold more than {TOPICS_MAX} topics; use a second one"
         elif subscription.ended:
             code, reason = "ended", f"subscription {ask.subscription!r} has ended; begin another one"
+        elif len({*subscription.topics, *ask.add}.difference(ask.remove)) > topics_max:
+            code = "too-many-topics"
+            reason = f"subscription {ask.subscription!r} would hold more than {topics_max} topics; use a second one"
         else:
             return None
         return Refusal(request.client, request.epoch, request.sequence, code, reason, taken=True)

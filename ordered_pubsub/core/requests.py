@@ -87,8 +87,8 @@ class Requests(msgspec.Struct):
         session.heard = now
         session.last = request.sequence
         session.pending[request.sequence] = True
-        for sequence in [s for s in session.answers if s <= request.done]:
-            del session.answers[sequence]
+        while session.answers and (first := next(iter(session.answers))) <= request.done:
+            del session.answers[first]
 
     def answered(self, answer: Answer | Refusal) -> int | None:
         """Remember the answer to a request that was taken; return where its client asked from last."""

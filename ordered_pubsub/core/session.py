@@ -209,11 +209,11 @@ class Session:
         """
         if not queued.items:
             return True
-        before = [u for u in self._unfinished.values() if u.queued.items]
-        if not before:
+        # The last one stands for all: each of them was sent under this rule.
+        last = next((u for u in reversed(self._unfinished.values()) if u.queued.items), None)
+        if last is None:
             return True
-        rank = self._rank(queued)
-        return queued.change is None and all(u.rank == rank and u.queued.change is None for u in before)
+        return queued.change is None and last.queued.change is None and last.rank == self._rank(queued)
 
     def _rank(self, queued: Queued) -> int:
         return taken_at(self.topology, Request(self.client, self.epoch, 0, 0, 0, queued.asks))

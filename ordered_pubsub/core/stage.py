@@ -109,6 +109,8 @@ class Stage:
 
     topology: Topology
     state: State
+    rank: int = attrs.field(init=False)
+    """this stage's place on the line, 0 the highest"""
     effects: Effects = attrs.field(factory=Effects)
     greeted: dict[int, bool] = attrs.field(factory=dict)
     """peers that are connected and have the same topology"""
@@ -120,6 +122,9 @@ class Stage:
     _turns: list[Waiting] = attrs.field(factory=list)
     """changes whose turn has come; empty between two inputs"""
     _resend_at: dict[int, float] = attrs.field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        self.rank = self.state.rank
 
     @classmethod
     def restore(cls, rank: int, topology: Topology, snapshot: bytes | None, records: list[bytes]) -> Stage:
@@ -174,11 +179,6 @@ class Stage:
     def is_open(self) -> bool:
         """Whether requests and frames are taken."""
         return not self.unconfirmed
-
-    @property
-    def rank(self) -> int:
-        """This stage's place on the line, 0 the highest."""
-        return self.state.rank
 
     def snapshot(self) -> bytes:
         """All that must not be forgotten, as bytes."""
@@ -360,7 +360,8 @@ class Stage:
 
     def _complete(self, operation: Operation) -> None:
         """The last stage: tell the client, and those who must remember."""
-        self._reply(operation.home, answer_to(operation))
+        answer = answer_to(operation)
+        self._reply(operation.home, answer)
         remembering = {operation.asked: True}
         for part in operation.parts:
             if isinstance(part, Publication):
@@ -369,14 +370,13 @@ class Stage:
                 remembering.update((self.topology.owner(topic), True) for topic in part.topics)
         for rank in remembering:
             if rank == self.rank:
-                self._remember(operation)
+                self._remember(operation, answer)
             else:
                 self._send(rank, Done(operation))
 
-    def _remember(self, operation: Operation) -> None:
+    def _remember(self, operation: Operation, answer: Answer) -> None:
         """An operation is complete: keep its answer, log its events, let the subscription's next change start."""
         if operation.asked == self.rank:
-            answer = answer_to(operation)
             home = self.state.requests.answered(answer)
             if home is not None and home != operation.home:
                 self._reply(home, answer)
@@ -470,7 +470,7 @@ class Stage:
     def _take_frame(self, event: Framed) -> None:
         self.state.links[event.peer].take(event.number)
         if isinstance(event.message, Done):
-            self._remember(event.message.operation)
+            self._remember(event.message.operation, answer_to(event.message.operation))
         else:
             self._handle(event.message.operation)
 
@@ -515,6 +515,7 @@ def check_request(request: Request) -> None:
     """Raise a `UsageError` that says what is wrong with a request, if anything is."""
     if not request.parts or len(request.parts) > PARTS_MAX:
         raise UsageError(f"a request has 1 to {PARTS_MAX} parts, not {len(request.parts)}")
+    changes = 0
     for part in request.parts:
         if isinstance(part, PublishAsk):
             check_topic(part.topic)
@@ -522,7 +523,8 @@ def check_request(request: Request) -> None:
                 raise UsageError(f"a batch has 1 to {BATCH_EVENTS_MAX} events, not {part.count}")
         else:
             _check_change(part)
-    if sum(isinstance(part, ChangeAsk) for part in request.parts) > 1:
+            changes += 1
+    if changes > 1:
         raise UsageError("a request changes at most one subscription")
 
 
@@ -545,10 +547,12 @@ def find_change(request: Request) -> ChangeAsk | None:
 
 def taken_at(topology: Topology, request: Request) -> int:
     """The rank of the stage that takes a request: the changed subscription's registrar, else the lowest owner."""
-    ask = find_change(request)
-    if ask is not None:
-        return topology.registrar(ask.subscription)
-    return max(topology.owner(part.topic) for part in request.parts if isinstance(part, PublishAsk))
+    lowest = 0
+    for part in request.parts:
+        if isinstance(part, ChangeAsk):
+            return topology.registrar(part.subscription)
+        lowest = max(lowest, topology.owner(part.topic))
+    return lowest
 
 
 def topics_of(parts: list[Part] | tuple[PublishAsk | ChangeAsk, ...]) -> list[str]:

@@ -32,7 +32,7 @@ def check(record: Record) -> None:
     for subscription in record.subscriptions.values():
         _check_exactly_once(record, subscription, numbers)
         _check_positions(record, subscription, numbers)
-        _check_causes(record, subscription)
+        _check_causes(record, subscription, numbers)
         _check_best_effort(record, subscription, numbers)
     _check_pairs(record)
     _check_history(record, numbers)
@@ -285,42 +285,22 @@ def _is_before_change(subscription: SubscriptionRecord, entry: Notified) -> bool
 # -- I6: cause before effect ----------------------------------------------------------------------------------------------
 
 
-def _check_causes(record: Record, subscription: SubscriptionRecord) -> None:
-    """A total subscription is notified of nothing before its causes on the topics that it holds."""
+def _check_causes(record: Record, subscription: SubscriptionRecord, numbers: _Numbers) -> None:
+    """A total subscription is notified of nothing before its causes, as far as it is ever entitled to them."""
     if subscription.order != "total" or subscription.best_effort:
         return
+    stretches = _stretches(subscription, numbers)
     clock: dict[str, int] = {}
     for entry in subscription.notifications:
         event = entry.event
         clock[event.topic] = event.number
-        stretches = _stretches_at(subscription, event)
         for topic, number in event.causes().items():
-            start, end = stretches.get(topic, (0, 0))
-            if start < number <= end and number > clock.get(topic, 0):
+            entitled = max((min(number, end) for start, end in stretches.get(topic, ()) if number > start), default=0)
+            if entitled > clock.get(topic, 0) and any(start < entitled <= end for start, end in stretches[topic]):
                 record.violation(
                     "I6",
-                    f"{subscription.name} was notified of {event.topic} {event.number} before its cause {topic} {number}",
+                    f"{subscription.name} was notified of {event.topic} {event.number} before its cause {topic} {entitled}",
                 )
-
-
-def _stretches_at(subscription: SubscriptionRecord, event: EventRecord) -> dict[str, tuple[int, float]]:
-    """For each topic that a subscription held at an event, the numbers that it was entitled to."""
-    held: dict[str, tuple[int, float]] = {}
-    is_later = False
-    ended: set[str] = set()
-    for version in sorted(subscription.outcomes):
-        change = subscription.outcomes[version]
-        is_later = is_later or (event.topic in change.topics and change.entries.get(event.topic, 0) >= event.number)
-        for topic in change.topics:
-            count = change.entries.get(topic, 0)
-            if not is_later and topic not in change.old:
-                held[topic] = (count, float("inf"))
-            elif not is_later and topic not in change.new:
-                del held[topic]
-            elif is_later and topic in held and topic not in change.new and topic not in ended:
-                held[topic] = (held[topic][0], count)
-                ended.add(topic)
-    return held
 
 
 # -- I10: best effort -----------------------------------------------------------------------------------------------------

@@ -40,8 +40,8 @@ class EventRecord:
     publisher: str
     past: dict[str, int]
     """what its publisher knew: for each topic the highest number"""
-    previous: EventRecord | None
-    """the publisher's own publication before it, if that one had no number yet"""
+    known: tuple[EventRecord, ...]
+    """what its publisher knew besides, of which not all had a number yet"""
     number: int = 0
     sequence: int = 0
     _causes: dict[str, int] | None = None
@@ -60,14 +60,18 @@ class EventRecord:
         """For each topic the highest number that comes before it in the order of cause and effect."""
         if self._causes is None:
             causes = dict(self.past)
-            if self.previous is not None:
-                before = (*self.previous.causes().items(), (self.previous.topic, self.previous.number))
-                for topic, number in before:
+            for event in self.known:
+                for topic, number in (*event.causes().items(), (event.topic, event.number)):
                     causes[topic] = max(causes.get(topic, 0), number)
-            if not self.number:
+            if not self.is_resolved:
                 return causes
-            self._causes, self.previous = causes, None
+            self._causes, self.known = causes, ()
         return self._causes
+
+    @property
+    def is_resolved(self) -> bool:
+        """Whether it and all its causes have their numbers."""
+        return self.number > 0 and all(event.is_resolved for event in self.known)
 
 
 @attrs.frozen
@@ -160,9 +164,11 @@ class Record:
         """An invariant fell."""
         self.violations.append(Violation(invariant, what))
 
-    def new_event(self, topic: str, publisher: str, past: dict[str, int], previous: EventRecord | None) -> EventRecord:
+    def new_event(
+        self, topic: str, publisher: str, past: dict[str, int], known: tuple[EventRecord, ...]
+    ) -> EventRecord:
         """The application publishes something."""
-        event = EventRecord(len(self.events), topic, publisher, past, previous)
+        event = EventRecord(len(self.events), topic, publisher, past, known)
         self.events.append(event)
         return event
 

@@ -217,6 +217,8 @@ class ClientHost:
     deliveries: dict[str, Delivery | BestEffort] = attrs.field(factory=dict)
     past: dict[str, int] = attrs.field(factory=dict)
     """for each topic the highest number that this client knows of: published or notified"""
+    unresolved: list[EventRecord] = attrs.field(factory=list)
+    """events that it knows of, while not all of their causes have a number"""
     unnumbered: list[EventRecord] = attrs.field(factory=list)
     """its publications that have no number yet, in order"""
 
@@ -235,11 +237,25 @@ class ClientHost:
     def _events(self, topic: str, count: int) -> list[EventRecord]:
         events = []
         for _ in range(count):
-            previous = self.unnumbered[-1] if self.unnumbered else None
-            event = self.simulation.record.new_event(topic, self.name, dict(self.past), previous)
+            event = self.simulation.record.new_event(topic, self.name, *self._knowledge())
             self.unnumbered.append(event)
             events.append(event)
         return events
+
+    def _knowledge(self) -> tuple[dict[str, int], tuple[EventRecord, ...]]:
+        """What this client knows: numbers, and events of which not all causes have a number yet."""
+        for event in [event for event in self.unresolved if event.is_resolved]:
+            self.unresolved.remove(event)
+            self._learn(event)
+        return dict(self.past), (*self.unresolved, *self.unnumbered[-1:])
+
+    def _learn(self, event: EventRecord) -> None:
+        """It was notified of an event, or has its number."""
+        if not event.is_resolved:
+            self.unresolved.append(event)
+            return
+        for topic, number in (*event.causes().items(), (event.topic, event.number)):
+            self.past[topic] = max(self.past.get(topic, 0), number)
 
     def subscribe(self, action: Subscribe) -> None:
         """Begin a subscription: first at the ENS, then in the order."""
@@ -336,7 +352,7 @@ class ClientHost:
             for index, event in enumerate(items):
                 self.unnumbered.remove(event)
                 event.numbered(part.first + index, outcome.sequence)
-                self.past[part.topic] = max(self.past.get(part.topic, 0), event.number)
+                self._learn(event)
                 arrival = Arrival(
                     part.topic,
                     event.number,
@@ -361,11 +377,12 @@ class ClientHost:
     def _maybe_react(self) -> None:
         """The application publishes something because of what it knows now."""
         simulation = self.simulation
-        if simulation.now < FAULTS_END_S and simulation.reactions < REACTIONS_MAX:
-            if simulation.chance.random() < simulation.world.eagerness:
-                simulation.reactions += 1
-                topic = simulation.chance.choice(simulation.world.topics)
-                simulation.after(0.0, self.publish, ((topic, 1),))
+        if simulation.now >= FAULTS_END_S or simulation.reactions >= REACTIONS_MAX:
+            return
+        if simulation.chance.random() < simulation.world.eagerness:
+            simulation.reactions += 1
+            topic = simulation.chance.choice(simulation.world.topics)
+            simulation.after(0.0, self.publish, ((topic, 1),))
 
     def receive(self, subscription: str, arrival: Arrival) -> None:
         """The ENS brings an event."""
@@ -381,9 +398,7 @@ class ClientHost:
         record = self.simulation.record.subscriptions[subscription]
         for notification in delivery.take_ready():
             arrival = notification.arrival
-            for topic, number in arrival.body.causes().items():
-                self.past[topic] = max(self.past.get(topic, 0), number)
-            self.past[arrival.topic] = max(self.past.get(arrival.topic, 0), arrival.number)
+            self._learn(arrival.body)
             record.notified(notification)
             self.simulation.record.progress += 1
             self.simulation.trace(

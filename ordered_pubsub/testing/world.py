@@ -215,6 +215,61 @@ CRASH_POINTS = (
 def draw(seed: int) -> World:
     """Draw a world from its seed."""
     random = Random(f"world {seed}")
+    return _draw_chain(seed, random) if random.random() < 0.25 else _draw_any(seed, random)
+
+
+def _draw_chain(seed: int, random: Random) -> World:
+    """A calm world for long chains of cause and effect: a topic a stage, far from each other, and quick clients.
+
+    Subscriptions exchange topics, drop all and gain others, while clients publish because of what they know.
+    """
+    stages = random.randint(2, 4)
+    ranks = random.sample(range(stages), stages)
+    owners = {f"t{number}": rank for number, rank in enumerate(ranks)}
+    if random.random() < 0.5:
+        owners[f"t{stages}"] = random.randrange(stages)
+    topics = list(owners)
+    clients = random.randint(2, 4)
+    busy_s = random.choice((4.0, 12.0))
+    actions: list[Action] = []
+    for number in range(random.randint(2, 5)):
+        actions.extend(_draw_exchanges(random, f"s{number}", topics, clients, busy_s))
+    for _ in range(random.randint(10, 40)):
+        at, client = random.uniform(0, busy_s), random.randrange(clients)
+        for _ in range(random.choice((1, 1, 3))):
+            actions.append(Publish(at, client, ((random.choice(topics), 1),)))
+    return World(
+        seed=seed,
+        stages=stages,
+        owners=owners,
+        clients=clients,
+        weather=Weather(0.01, 0.0, 0.0, random.choice((0.05, 0.2)), 0.0, 0.0, 0.0, 0.002, 0.0, 0.0005),
+        snapshot_after_records=10_000,
+        buffer_events_max=20,
+        ttl_s=0.5,
+        eagerness=random.choice((0.3, 0.7)),
+        actions=tuple(sorted(actions, key=lambda action: action.at)),
+        faults=(),
+    )
+
+
+def _draw_exchanges(random: Random, name: str, topics: list[str], clients: int, busy_s: float) -> list[Action]:
+    held = random.sample(topics, random.randint(1, len(topics)))
+    client = random.randrange(clients)
+    actions: list[Action] = [Subscribe(random.uniform(0, 0.5), client, name, tuple(held))]
+    at = 0.6
+    for _ in range(random.choice((0, 0, 4, 12))):
+        at += random.expovariate(12 / busy_s)
+        wanted = random.sample(topics, random.randint(0, min(2, len(topics))))
+        add = tuple(topic for topic in wanted if topic not in held)
+        remove = tuple(topic for topic in held if topic not in wanted)
+        if (add or remove) and at < busy_s:
+            actions.append(Alter(at, name, add, remove))
+            held = wanted
+    return actions
+
+
+def _draw_any(seed: int, random: Random) -> World:
     stages = random.choice((1, 1, 2, 2, 3, 3, 3, 4, 4, 5, 6, 9))
     topics = [f"t{number}" for number in range(random.randint(2, 7))]
     owners = {topic: random.randrange(stages) for topic in topics}

@@ -30,7 +30,8 @@ from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.testing import checkers
 from ordered_pubsub.testing.record import Violation
 from ordered_pubsub.testing.simulation import Simulation
-from ordered_pubsub.testing.world import draw
+from ordered_pubsub.testing.world import World, draw
+from simulation.scenarios import SCENARIOS
 
 SEEDS_MAX = 2000
 
@@ -42,6 +43,12 @@ class Mutant:
     name: str
     guard: str
     patches: tuple[tuple[Any, str, Any], ...]
+    scenario: str = ""
+    """the named scenario in which it must be found, with some chance; a drawn world if there is none"""
+
+    def world(self, seed: int) -> World:
+        """The world in which to look for it."""
+        return attrs.evolve(SCENARIOS[self.scenario], chance=seed) if self.scenario else draw(seed)
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -64,7 +71,7 @@ def find(mutant: Mutant, seeds_max: int = SEEDS_MAX) -> Finding | None:
     """Run worlds without the guard until an invariant falls."""
     with mutant.active():
         for seed in range(seeds_max):
-            record = Simulation(draw(seed)).run()
+            record = Simulation(mutant.world(seed)).run()
             if record.violations:
                 return Finding(seed, record.violations[0])
     return None
@@ -264,9 +271,16 @@ MUTANTS = (
         ((Groups, "follow", _nothing),),
     ),
     Mutant(
+        "lead-the-exchange",
+        "… and those of a topic that the change gains",
+        ((Groups, "follow", _nothing),),
+        "exchange",
+    ),
+    Mutant(
         "out-of-turn",
         "the outcomes of a client's publications are used in the order of their requests",
         ((Session, "_release", _release_all),),
+        "slow-then-quick",
     ),
     Mutant(
         "never-meet", "consecutive changes of a subscription visit a common stage", ((Registrar, "meet", _meet_nobody),)
@@ -285,7 +299,8 @@ HEAD = """\
 # Mutants
 
 A simulation that finds nothing may be blind. So the guards of the protocol are taken away one at a time, and the
-simulation must find each of them missing within 2,000 seeds. The first twelve belong to the protocol as it was designed;
+simulation must find each of them missing within 2,000 seeds (or within 2,000 chances of a named scenario,
+`tests/simulation/scenarios.py`). The first twelve belong to the protocol as it was designed;
 the others are guards that the simulation itself has taught us. This page is written by `make mutants`, and
 `tests/simulation/test_mutants.py` runs every line of it. To see one: `python -m ordered_pubsub.testing.simulate --seed N`
 with the guard taken away in the code.
@@ -300,7 +315,8 @@ with the guard taken away in the code.
 def row(mutant: Mutant, found: Finding | None) -> str:
     """A line of docs/mutants.md."""
     seed, fell = (str(found.seed), found.violation.invariant) if found else ("none", "nothing")
-    return f"| `{mutant.name}` | {mutant.guard} | {seed} | {fell} |"
+    where = f"`{mutant.scenario}`, chance {seed}" if mutant.scenario else seed
+    return f"| `{mutant.name}` | {mutant.guard} | {where} | {fell} |"
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+import attrs
 import pytest
 
 from ordered_pubsub.testing.shrink import shrink
@@ -13,6 +14,7 @@ from ordered_pubsub.testing.simulation import Simulation
 from ordered_pubsub.testing.soak import run_seeds
 from ordered_pubsub.testing.world import CRASH_POINTS, draw
 from simulation.mutants import MUTANTS, find
+from simulation.scenarios import SCENARIOS
 
 SEEDS = int(os.environ.get("ORDERED_PUBSUB_SEEDS", "1000"))
 PIECE = 50
@@ -23,6 +25,14 @@ def test_no_invariant_falls(first: int) -> None:
     tally = run_seeds(range(first, min(first + PIECE, SEEDS)))
     assert tally.failures == []
     assert tally.counts["notifications"] > tally.counts["worlds"]
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_what_once_went_wrong_goes_right_whatever_chance_does(name: str) -> None:
+    for chance in range(100):
+        record = Simulation(attrs.evolve(SCENARIOS[name], chance=chance)).run()
+        assert record.violations == [], chance
+        assert record.notifications > 0
 
 
 def test_positions_are_1_2_3_and_the_sum_of_the_entries() -> None:

@@ -28,7 +28,7 @@ from ordered_pubsub.core.messages import (
     Relay,
     Request,
 )
-from ordered_pubsub.core.registrar import TOPICS_MAX
+from ordered_pubsub.core.registrar import ORDERED_TOPICS_MAX, TOPICS_MAX
 from ordered_pubsub.core.stage import BATCH_EVENTS_MAX, MARKS_MAX, Stage
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import JournalDamaged, JournalError, NotOwner, ProtocolError, TopologyMismatch
@@ -172,12 +172,16 @@ def test_nothing_comes_behind_the_end_of_a_subscription() -> None:
     assert refusal.code == "ended"
 
 
-def test_a_subscription_cannot_hold_more_topics_than_it_may() -> None:
+@pytest.mark.parametrize(("weight", "topics_max"), [(0, TOPICS_MAX), (2, ORDERED_TOPICS_MAX)])
+def test_a_subscription_cannot_hold_more_topics_than_it_may(weight: int, topics_max: int) -> None:
     stage = alone()
-    ask(stage, Request("c", 1, 1, 0, 0, (ChangeAsk("s", tuple(f"t{n}" for n in range(TOPICS_MAX)), weight=0),)))
-    (refusal,) = ask(stage, Request("c", 1, 2, 1, 0, (ChangeAsk("s", ("one-more",), weight=0),)))
+    first = ChangeAsk("s", tuple(f"t{n}" for n in range(topics_max // 2)), weight=weight)
+    ask(stage, Request("c", 1, 1, 0, 0, (first,)))
+    second = ChangeAsk("s", tuple(f"u{n}" for n in range(topics_max // 2 + 1)), weight=weight)
+    (refusal,) = ask(stage, Request("c", 1, 2, 1, 0, (second,)))
     assert isinstance(refusal, Refusal)
     assert refusal.code == "too-many-topics"
+    assert f"more than {topics_max} topics" in refusal.reason
 
 
 def test_thousands_of_changes_that_waited_for_their_turn_start_one_after_the_other() -> None:
