@@ -82,6 +82,6 @@ def test_a_failing_world_shrinks_to_a_short_one_in_which_the_same_invariant_fall
         small = shrink(world, found.violation)
         violations = Simulation(small).run().violations
     assert violations[0].invariant == found.violation.invariant
-    assert len(small.actions) <= 8 < len(world.actions)
+    assert len(small.actions) <= 12 < len(world.actions)
     assert small.faults == ()
     assert Simulation(small).run().violations == []
