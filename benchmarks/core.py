@@ -18,7 +18,8 @@ from pathlib import Path
 from time import process_time
 from typing import Any, TypeVar
 
-from ordered_pubsub.core.delivery import Arrival, Delivery
+from ordered_pubsub.core.buffer import Arrival
+from ordered_pubsub.core.delivery import Delivery
 from ordered_pubsub.core.messages import Answer, Change, ChangeAsk, Operation, Publication, PublishAsk, Request
 from ordered_pubsub.core.session import Session
 from ordered_pubsub.core.stage import Stage

@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ordered_pubsub.core.delivery import Arrival, Delivery
+from ordered_pubsub.core.buffer import Arrival
+from ordered_pubsub.core.delivery import Delivery
 from ordered_pubsub.core.journal import frame_record, scan
 from ordered_pubsub.core.messages import Frame, Hello, Launch, Operation, Publication, PublishAsk, Relay, Request
 from ordered_pubsub.core.stage import Stage

@@ -12,7 +12,7 @@ import attrs
 
 from ordered_pubsub.client.frames import CONTENT_TYPE, Body, user_headers
 from ordered_pubsub.client.serialization import Decoder
-from ordered_pubsub.core.delivery import Notification
+from ordered_pubsub.core.buffer import Notification
 from ordered_pubsub.errors import NotOffered, ProtocolError
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from ordered_pubsub.adapter import Frame
-from ordered_pubsub.core.delivery import Arrival
+from ordered_pubsub.core.buffer import Arrival
 from ordered_pubsub.core.messages import Mark, Publication
 from ordered_pubsub.errors import ProtocolError, UsageError
 from ordered_pubsub.wire.stamp import Stamp, decode_stamp, encode_stamp

@@ -24,7 +24,8 @@ from ordered_pubsub.client.engine import Engine
 from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.client.waiting import within
 from ordered_pubsub.core.best_effort import BestEffort
-from ordered_pubsub.core.delivery import BUFFER_EVENTS_MAX, WEIGHTS, Arrival, Delivery, Notification, Order
+from ordered_pubsub.core.buffer import Arrival, Notification
+from ordered_pubsub.core.delivery import BUFFER_EVENTS_MAX, WEIGHTS, Delivery, Order
 from ordered_pubsub.core.messages import Change, ChangeAsk
 from ordered_pubsub.errors import AdapterError, Closed, OrderedPubSubError, Timeout, UsageError
 
@@ -344,7 +345,7 @@ class Intake:
 def _make_buffer(identity: str, order: Order, delivery: str, settings: Settings) -> Delivery | BestEffort:
     if delivery == "best-effort":
         return BestEffort(identity, settings.buffer_events_max or BEST_EFFORT_BUFFER_EVENTS_MAX, settings.ttl_s)
-    return Delivery(identity, order, settings.buffer_events_max or BUFFER_EVENTS_MAX)
+    return Delivery(identity, settings.buffer_events_max or BUFFER_EVENTS_MAX, order)
 
 
 def _nothing() -> None:

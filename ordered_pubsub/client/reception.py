@@ -19,7 +19,7 @@ import attrs
 
 from ordered_pubsub.adapter import Adapter, Frame
 from ordered_pubsub.client.frames import read_arrival
-from ordered_pubsub.core.delivery import Arrival
+from ordered_pubsub.core.buffer import Arrival
 from ordered_pubsub.errors import ProtocolError
 
 _log = logging.getLogger(__name__)

@@ -2,6 +2,7 @@
 
 Read in this order: `topics` and `topology` (who owns what), `messages` (what travels), `groups` and `clocks` (what a
 timestamp contains), `requests` and `registrar` (how operations begin), `links` (FIFO between stages), `stage` (the
-journey), `delivery` and `best_effort` (the subscriber), `session` (the client), `history`, `journal` and `driver`.
+journey), `changes`, `buffer`, `delivery`, `best_effort` and `vector` (the subscriber), `session` (the client), `history`,
+`journal` and `driver`.
 Nothing here knows of sockets, threads, event loops, files, clocks or chance.
 """

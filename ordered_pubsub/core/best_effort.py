@@ -12,12 +12,9 @@ mark, and after it nothing is to be notified any more. If they fill the buffer m
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import attrs
 
-from ordered_pubsub.core.changes import Changes
-from ordered_pubsub.core.delivery import Arrival, Notification
+from ordered_pubsub.core.buffer import Arrival, Buffer, Notification
 from ordered_pubsub.core.messages import Change
 from ordered_pubsub.core.vector import Vector
 
@@ -35,39 +32,16 @@ class _Lane:
 
 
 @attrs.define(eq=False)
-class BestEffort:
+class BestEffort(Buffer):
     """The delivery buffer of a best-effort subscription."""
 
-    subscription: str
-    buffer_events_max: int
     ttl_s: float
-    changes: Changes = attrs.field(init=False)
-    buffered: int = 0
-    left: list[str] = attrs.field(factory=list)
     _lanes: dict[str, _Lane] = attrs.field(factory=dict)
     _queue: dict[tuple[str, int], tuple[float, Arrival]] = attrs.field(factory=dict)
     """all that waits, the oldest first, with the time at which its patience ends"""
-    _ready: list[Notification] = attrs.field(factory=list)
     _waiters: dict[str, dict[str, bool]] = attrs.field(factory=dict)
     """topic → the topics whose next event waits for more of it"""
     _agenda: list[str] = attrs.field(factory=list)
-
-    def __attrs_post_init__(self) -> None:
-        self.changes = Changes(self.subscription)
-
-    def change_asked(self, removes: Iterable[str] = ()) -> None:
-        """A change was asked for: events of topics that it may gain are kept from now on."""
-        self.changes.ask(removes)
-
-    def change_refused(self, removes: Iterable[str] = ()) -> None:
-        """A change that was asked for will not happen."""
-        self.changes.refused(removes)
-        self._drop_strangers()
-
-    def change_settled(self, change: Change) -> None:
-        """The outcome of a change is known."""
-        for following in self.changes.settled(change):
-            self._take_effect(following)
 
     def _take_effect(self, change: Change) -> None:
         old, new = set(change.old), set(change.new)
@@ -82,7 +56,7 @@ class BestEffort:
             lane = self._lanes.get(arrival.topic)
             if lane is not None and arrival.number > lane.start:
                 lane.waiting[arrival.number] = arrival
-        self._drop_strangers()
+        self._forget_strangers()
         self._waiters.clear()
         self._agenda = list(self._lanes)
         self._advance()
@@ -92,12 +66,11 @@ class BestEffort:
         lane = self._lanes[topic]
         for number in sorted(n for n in lane.waiting if n <= count):
             self._notify(lane, lane.waiting[number])
-        del self._lanes[
-            topic
-        ]  # what waits beyond the end stays in the queue for a change that may gain the topic again
-        self.left.append(topic)
+        # What waits beyond the end stays in the queue, for a change that may gain the topic again.
+        del self._lanes[topic]
+        self._left.append(topic)
 
-    def _drop_strangers(self) -> None:
+    def _forget_strangers(self) -> None:
         if self.changes.asked:
             return
         for key, (_, arrival) in list(self._queue.items()):
@@ -210,16 +183,6 @@ class BestEffort:
 
     def _vector(self) -> Vector:
         return Vector(self.clock, [], 0)
-
-    def take_ready(self) -> list[Notification]:
-        """The events to be notified since the last call, in their order."""
-        ready, self._ready = self._ready, []
-        return ready
-
-    def take_left(self) -> list[str]:
-        """The topics that were left since the last call."""
-        left, self.left = self.left, []
-        return left
 
     @property
     def clock(self) -> dict[str, int]:

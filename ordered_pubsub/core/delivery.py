@@ -25,42 +25,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from heapq import heappop, heappush
-from typing import Any, Literal
+from typing import Literal
 
 import attrs
-import msgspec
 
-from ordered_pubsub.core.changes import Changes
-from ordered_pubsub.core.messages import Change, Mark
-from ordered_pubsub.core.vector import History, Vector
+from ordered_pubsub.core.buffer import Arrival, Buffer, Notification
+from ordered_pubsub.core.messages import Change
+from ordered_pubsub.core.vector import History
 from ordered_pubsub.errors import BufferOverflow
 
 Order = Literal["total", "pairwise", "topic"]
 WEIGHTS: dict[str, int] = {"total": 2, "pairwise": 1, "topic": 0}
 BUFFER_EVENTS_MAX = 1_000_000
-
-
-@attrs.define(slots=True, eq=False)
-class Arrival:
-    """An event as it came from the ENS, with what its timestamp says."""
-
-    topic: str
-    number: int
-    entries: dict[str, int]
-    marks: list[Mark] = attrs.field(factory=list)
-    full: bool = False
-    body: Any = None
-
-
-class Notification(msgspec.Struct, frozen=True, eq=False):
-    """An event whose turn has come."""
-
-    arrival: Arrival
-    position: int | None
-    vector: Vector
-    version: int
-    """the last change of the subscription that had taken effect"""
-    out_of_order: bool = False
 
 
 @attrs.define(slots=True, eq=False)
@@ -103,26 +79,17 @@ class Lane:
 
 
 @attrs.define(eq=False)
-class Delivery:
+class Delivery(Buffer):
     """The delivery buffer of one subscription."""
 
-    subscription: str
-    order: Order = "total"
     buffer_events_max: int = BUFFER_EVENTS_MAX
-    changes: Changes = attrs.field(init=False)
-    position: int = 0
-    buffered: int = 0
-    left: list[str] = attrs.field(factory=list)
-    """topics of which the last event has been notified since `take_left`"""
+    order: Order = "total"
+    position: int = attrs.field(default=0, init=False)
     _lanes: dict[str, Lane] = attrs.field(factory=dict)
     _stash: dict[str, dict[int, Arrival]] = attrs.field(factory=dict)
     """events that a change under way may turn out to entitle to"""
     _waiters: dict[str, list[tuple[int, str]]] = attrs.field(factory=dict)
-    _ready: list[Notification] = attrs.field(factory=list)
     _history: History = attrs.field(factory=History)
-
-    def __attrs_post_init__(self) -> None:
-        self.changes = Changes(self.subscription)
 
     # -- topics come and go -------------------------------------------------------------------------------------------
 
@@ -133,20 +100,6 @@ class Delivery:
             self._lanes[topic] = Lane(Segment(count, needs_full=True), count)
         self._history.restart(self.clock)
 
-    def change_asked(self, removes: Iterable[str] = ()) -> None:
-        """A change was asked for: events of topics that it may gain are kept from now on."""
-        self.changes.ask(removes)
-
-    def change_refused(self, removes: Iterable[str] = ()) -> None:
-        """A change that was asked for will not happen."""
-        self.changes.refused(removes)
-        self._clear_stash()
-
-    def change_settled(self, change: Change) -> None:
-        """The outcome of a change is known."""
-        for following in self.changes.settled(change):
-            self._take_effect(following)
-
     def _take_effect(self, change: Change) -> None:
         old, new = set(change.old), set(change.new)
         for topic in change.old:
@@ -155,7 +108,7 @@ class Delivery:
         for topic in change.new:
             if topic not in old:
                 self._gain(topic, change.entries)
-        self._clear_stash()
+        self._forget_strangers()
         self._waiters.clear()
         self._history.restart(self.clock)
         self._advance(list(self._lanes))
@@ -187,7 +140,7 @@ class Delivery:
             if number > start:
                 self._keep(lane.waiting, arrival)
 
-    def _clear_stash(self) -> None:
+    def _forget_strangers(self) -> None:
         if not self.changes.asked:
             self.buffered -= sum(map(len, self._stash.values()))
             self._stash.clear()
@@ -227,16 +180,6 @@ class Delivery:
                 f"subscription {self.subscription!r} holds {self.buffered} events that wait for earlier ones (last on "
                 f"{arrival.topic!r}); the limit is {self.buffer_events_max}. It waits for: {self.waiting_for()}"
             )
-
-    def take_ready(self) -> list[Notification]:
-        """The events whose turn has come since the last call, in their order."""
-        ready, self._ready = self._ready, []
-        return ready
-
-    def take_left(self) -> list[str]:
-        """The topics that were left for good since the last call."""
-        left, self.left = self.left, []
-        return left
 
     # -- whose turn is it ---------------------------------------------------------------------------------------------
 
@@ -325,7 +268,7 @@ class Delivery:
         for arrival in lane.waiting.values():
             self._keep_for_later(arrival)
         del self._lanes[topic]
-        self.left.append(topic)
+        self._left.append(topic)
         agenda.extend(waiter for _, waiter in self._waiters.pop(topic, ()))
         self._history.restart(self.clock)
 

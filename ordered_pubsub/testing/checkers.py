@@ -11,7 +11,8 @@ from random import Random
 
 import attrs
 
-from ordered_pubsub.core.delivery import Arrival, Delivery
+from ordered_pubsub.core.buffer import Arrival
+from ordered_pubsub.core.delivery import Delivery
 from ordered_pubsub.core.history import Logged, full_timestamp, replay
 from ordered_pubsub.core.messages import Change
 from ordered_pubsub.testing.record import EventRecord, Identity, Notified, Record, SubscriptionRecord

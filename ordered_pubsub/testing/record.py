@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ordered_pubsub.core.delivery import Notification
+from ordered_pubsub.core.buffer import Notification
 from ordered_pubsub.core.messages import Change, Operation
 from ordered_pubsub.testing.world import World
 

@@ -21,7 +21,8 @@ import attrs
 import msgspec
 
 from ordered_pubsub.core.best_effort import BestEffort
-from ordered_pubsub.core.delivery import WEIGHTS, Arrival, Delivery
+from ordered_pubsub.core.buffer import Arrival
+from ordered_pubsub.core.delivery import WEIGHTS, Delivery
 from ordered_pubsub.core.driver import Driver
 from ordered_pubsub.core.messages import Answer, ChangeAsk, Frame, Hello, PeerMessage, Refusal, Request
 from ordered_pubsub.core.session import Outcome, Session
@@ -264,7 +265,7 @@ class ClientHost:
         if action.best_effort:
             delivery = BestEffort(action.subscription, world.buffer_events_max, world.ttl_s)
         else:
-            delivery = Delivery(action.subscription, action.order)
+            delivery = Delivery(action.subscription, order=action.order)
         self.deliveries[action.subscription] = delivery
         self.simulation.record.subscriptions[action.subscription] = SubscriptionRecord(
             action.subscription, self.name, action.order, action.best_effort

@@ -11,7 +11,8 @@ from random import Random
 
 from attrs import define, field
 
-from ordered_pubsub.core.delivery import Arrival, Delivery
+from ordered_pubsub.core.buffer import Arrival
+from ordered_pubsub.core.delivery import Delivery
 from ordered_pubsub.core.messages import (
     Ack,
     Answer,
@@ -46,7 +47,7 @@ class Line:
         topology = Topology(tuple(StageSpec(f"stage-{t}", (f"t{t}",)) for t in topics))
         stages = [Stage.restore(rank, topology, None, []) for rank in range(len(topics))]
         order = "pairwise" if group_threshold == 2 else "total"
-        line = cls(stages, {name: Delivery(name, order) for name in subscriptions})
+        line = cls(stages, {name: Delivery(name, order=order) for name in subscriptions})
         for stage in stages:
             for peer in stage.state.links:
                 stage.connected(peer)

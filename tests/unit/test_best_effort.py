@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ordered_pubsub.core.best_effort import BestEffort
-from ordered_pubsub.core.delivery import Arrival
+from ordered_pubsub.core.buffer import Arrival
 from ordered_pubsub.core.messages import Change, Mark
 
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ordered_pubsub.core.delivery import Arrival, Delivery
+from ordered_pubsub.core.buffer import Arrival
+from ordered_pubsub.core.delivery import Delivery
 from ordered_pubsub.core.messages import EVERYBODY_ASKS, Change, Mark
 from ordered_pubsub.errors import BufferOverflow
 
@@ -175,7 +176,7 @@ def test_positions_count_and_vectors_are_the_clock_at_each_notification() -> Non
 
 
 def test_a_topic_subscription_orders_each_topic_by_itself_and_has_no_positions() -> None:
-    delivery = Delivery("s", "topic")
+    delivery = Delivery("s", order="topic")
     delivery.change_settled(change(1, "", "ab"))
     delivery.receive(event("a1", b=3))
     (notification,) = delivery.take_ready()

@@ -1,0 +1,102 @@
+"""What every delivery buffer has: events come in, changes take effect, and what is next comes out.
+
+`Delivery` waits for all that comes before an event; `BestEffort` waits for a while.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any
+
+import attrs
+import msgspec
+
+from ordered_pubsub.core.changes import Changes
+from ordered_pubsub.core.messages import Change, Mark
+from ordered_pubsub.core.vector import Vector
+
+
+@attrs.define(slots=True, eq=False)
+class Arrival:
+    """An event as it came from the ENS, with what its timestamp says."""
+
+    topic: str
+    number: int
+    entries: dict[str, int]
+    marks: list[Mark] = attrs.field(factory=list)
+    full: bool = False
+    body: Any = None
+
+
+class Notification(msgspec.Struct, frozen=True, eq=False):
+    """An event whose turn has come."""
+
+    arrival: Arrival
+    position: int | None
+    vector: Vector
+    version: int
+    """the last change of the subscription that had taken effect"""
+    out_of_order: bool = False
+
+
+@attrs.define(eq=False)
+class Buffer(ABC):
+    """The waiting events of one subscription."""
+
+    subscription: str
+    buffer_events_max: int
+    changes: Changes = attrs.field(init=False)
+    buffered: int = attrs.field(default=0, init=False)
+    """how many events wait"""
+    _ready: list[Notification] = attrs.field(factory=list, init=False)
+    _left: list[str] = attrs.field(factory=list, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.changes = Changes(self.subscription)
+
+    def change_asked(self, removes: Iterable[str] = ()) -> None:
+        """A change was asked for: events of topics that it may gain are kept from now on."""
+        self.changes.ask(removes)
+
+    def change_refused(self, removes: Iterable[str] = ()) -> None:
+        """A change that was asked for will not happen."""
+        self.changes.refused(removes)
+        self._forget_strangers()
+
+    def change_settled(self, change: Change) -> None:
+        """The outcome of a change is known."""
+        for following in self.changes.settled(change):
+            self._take_effect(following)
+
+    def take_ready(self) -> list[Notification]:
+        """The events to be notified since the last call, in their order."""
+        ready, self._ready = self._ready, []
+        return ready
+
+    def take_left(self) -> list[str]:
+        """The topics that were left for good since the last call."""
+        left, self._left = self._left, []
+        return left
+
+    @abstractmethod
+    def _take_effect(self, change: Change) -> None:
+        """The next change takes effect."""
+
+    @abstractmethod
+    def _forget_strangers(self) -> None:
+        """Forget the events of topics that no change under way may gain."""
+
+    @property
+    @abstractmethod
+    def clock(self) -> dict[str, int]:
+        """For each topic the number of the last event notified, or at which it began."""
+
+    @property
+    @abstractmethod
+    def topics(self) -> list[str]:
+        """The topics that are held now, without those that are being left."""
+
+    @abstractmethod
+    def waiting_for(self, limit: int = 5) -> str:
+        """Say in words what the waiting events wait for."""
