@@ -75,9 +75,13 @@ class Buffer(ABC):
         return ready
 
     def take_left(self) -> list[str]:
-        """The topics that were left for good since the last call."""
+        """The topics that were left since the last call, without those that were gained again.
+
+        They need not come from the ENS any more, unless a change under way gains them.
+        """
         left, self._left = self._left, []
-        return left
+        held = self.clock if left else {}
+        return [topic for topic in left if topic not in held]
 
     @abstractmethod
     def _take_effect(self, change: Change) -> None:

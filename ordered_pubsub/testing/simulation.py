@@ -411,7 +411,7 @@ class ClientHost:
             )
             self._maybe_react()
         for topic in delivery.take_left():
-            if topic not in delivery.topics and not delivery.changes.asked:
+            if not delivery.changes.asked:
                 self.simulation.ens.unsubscribe(topic, self.index, subscription)
 
 

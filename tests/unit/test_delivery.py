@@ -97,6 +97,17 @@ def test_a_topic_left_and_gained_again_goes_on_at_its_new_start() -> None:
     assert delivery.buffered == 0
 
 
+def test_a_topic_that_was_gained_again_was_not_left() -> None:
+    """Who unsubscribed at the ENS then would never see the last events before the second end."""
+    delivery = delivery_of("a")
+    delivery.change_settled(change(2, "a", "", a=0))
+    delivery.change_settled(change(3, "", "a", a=1))
+    delivery.change_settled(change(4, "a", "", a=2))
+    assert delivery.take_left() == []
+    delivery.receive(event("a2"))
+    assert (ready(delivery), delivery.take_left()) == (["a2"], ["a"])
+
+
 def test_what_is_gained_comes_after_what_is_still_being_left() -> None:
     delivery = delivery_of("a")
     delivery.change_settled(change(2, "a", "", a=1))
