@@ -25,7 +25,7 @@ for name in sources.list sources.list.d auth.conf.d keyrings trusted.gpg.d; do
 done
 grep -lsi -e proxy -e https /etc/apt/apt.conf.d/* | while read -r file; do cp "$file" "$machine/etc/apt/apt.conf.d/"; done
 [ ! -e /etc/pip.conf ] || cp /etc/pip.conf "$machine/etc/"
-cp -aL /etc/ssl/certs/. "$machine/etc/ssl/certs/"
+cp -L --remove-destination /etc/ssl/certs/ca-certificates.crt "$machine/etc/ssl/certs/ca-certificates.crt"
 
 git clone -q --no-hardlinks "$source_tree" "$machine/srv/clone"
 chroot "$machine" python3 -c 'import ensurepip' 2>/dev/null && { echo "fresh_debian: python3-venv is there" >&2; exit 1; }
