@@ -33,6 +33,17 @@ class Connecting:
     _is_started: bool = False
     _client: Client | None = None
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"connect() has no {name!r} before it is awaited: client = await connect(...), or async with connect(...) as client"
+        )
+
+    def __enter__(self) -> Any:
+        raise UsageError("connect() needs `async with`, or `client = await connect(...)`")
+
+    def __exit__(self, *_: object) -> None:
+        """Never reached."""
+
     def __await__(self) -> Generator[Any, None, Client]:
         return self._open().__await__()
 

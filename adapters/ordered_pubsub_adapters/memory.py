@@ -67,6 +67,10 @@ class Faults:
     delay_s: float = 0.0
     seed: int = 0
 
+    def __str__(self) -> str:
+        given = [f"{key}={value}" for key, value in attrs.asdict(self).items() if value]
+        return "with ?" + "&".join(given) if given else "without faults"
+
 
 _READERS = {"reorder": _chance, "duplicate": _chance, "lose": _chance, "delay_s": _delay, "seed": _seed}
 
@@ -204,7 +208,7 @@ def _join(name: str, faults: Faults | None) -> _Ens:
         )
     if faults is not None and faults != ens.faults:
         raise ConfigurationError(
-            f"memory://{name} is open with {ens.faults}, and was asked for with {faults}: the first to open it fixes its "
+            f"memory://{name} is open {ens.faults}, and was asked for {faults}: the first to open it fixes its "
             "faults; name the same ones, or none, or another system"
         )
     ens.users += 1

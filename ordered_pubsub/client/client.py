@@ -22,7 +22,7 @@ from ordered_pubsub.client.intake import Intake
 from ordered_pubsub.client.publisher import Outgoing, make_outgoing
 from ordered_pubsub.client.serialization import dump
 from ordered_pubsub.client.settings import check_level
-from ordered_pubsub.client.subscription import Handler, Subscription, check_topics
+from ordered_pubsub.client.subscription import Handler, Subscription, check_topics, is_interrupt
 from ordered_pubsub.client.waiting import forget_outcome, within
 from ordered_pubsub.core.delivery import WEIGHTS, Order
 from ordered_pubsub.core.topics import check_topic
@@ -97,6 +97,10 @@ class Client:
 
         If one of them cannot be written, none is published. Cancelled, or out of time, some or all of them may still be.
         """
+        if isinstance(items, (str, bytes)):
+            raise UsageError(
+                f"publish_many() takes a list of events, not one {type(items).__name__}; use publish() for one"
+            )
         outgoing = [self._outgoing(topic, data, None, None) for data in items]
         loop, timeout_s = self._engine.loop, self._settings.timeout_s
         give_up_at = loop.time() + timeout_s
@@ -253,13 +257,19 @@ class Client:
         Says what it had to leave: raises a `Timeout` if publications had no receipt after `timeout_s`. Raises what stopped
         a subscription if nobody was told before. Cancelled, it goes on closing.
         """
+        await self._shut(give_up_handlers=False)
+
+    async def _shut(self, give_up_handlers: bool) -> None:
         if self._closing is None:
-            self._closing = self._engine.loop.create_task(self._close(), name=f"close {self.name}")
+            subscriptions = list(self._subscriptions)
+            for subscription in subscriptions:
+                subscription.end_now(give_up_handlers)
+            self._closing = self._engine.loop.create_task(self._close(subscriptions), name=f"close {self.name}")
             self._closing.add_done_callback(forget_outcome)
         await asyncio.shield(self._closing)
 
-    async def _close(self) -> None:
-        outcomes = await asyncio.gather(*(s.close() for s in self._subscriptions), return_exceptions=True)
+    async def _close(self, subscriptions: list[Subscription]) -> None:
+        outcomes = await asyncio.gather(*(s.close() for s in subscriptions), return_exceptions=True)
         left = await self._publisher.drain(self._settings.timeout_s)
         await self._engine.close()
         if left:
@@ -286,7 +296,7 @@ class Client:
             await self.close()
             return
         try:
-            await self.close()
+            await self._shut(give_up_handlers=is_interrupt(error))
         except OrderedPubSubError as trouble:
             _log.warning("while closing after %s: %s", type(error).__name__, trouble)
         except Exception:

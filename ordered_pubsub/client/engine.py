@@ -183,6 +183,8 @@ class Engine:
 
     def waiting_for(self) -> str:
         """Say in words what has no outcome yet."""
+        if self.is_closed:
+            return "nothing: it is closed"
         reasons = [] if self.session.is_idle else [self.session.waiting_for()]
         reasons += [f"the {what} is not connected" for what, is_connected in self.state.items() if not is_connected]
         return "; ".join([*reasons, self.publisher.waiting_for()])

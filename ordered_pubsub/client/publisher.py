@@ -241,9 +241,7 @@ class Publisher:
         if not topics:
             return "nothing"
         held = [topic for topic, _ in topics if topic in self._hand_overs]
-        where = (
-            f"; the ENS has not taken those on {held[0]!r} yet (perhaps a subscriber does not read)" if held else ""
-        )
+        where = f"; the ENS has not taken those on {held[0]!r} yet (perhaps a subscriber does not read)" if held else ""
         return f"publications without a receipt ({shown}{more}){where}{'; ' + self.trouble if self.trouble else ''}"
 
     async def drain(self, timeout_s: float) -> str:

@@ -204,8 +204,10 @@ class Subscription:
 
     async def _run_handler(self, notify: Handler) -> None:
         _handling.set(self)
+        at = ""
         try:
             while (event := await self._next()) is not None:
+                at = f" on {event.topic!r} number {event.number}"
                 outcome = notify(event)
                 if isawaitable(outcome):
                     await outcome
@@ -213,7 +215,7 @@ class Subscription:
             if error is self.error:
                 self._is_reported = False  # only this task was told so far
             else:
-                self._fail(error, "its notify= handler failed")
+                self._fail(error, f"its notify= handler failed{at}, so it has ended and notifies no later event")
         except asyncio.CancelledError:
             if not self._intake.is_over and not _is_cancelled():
                 self._fail(Closed("the handler awaited something that was cancelled"), "its notify= handler failed")
@@ -262,17 +264,23 @@ class Subscription:
     async def close(self) -> None:
         """End it at once: iteration ends, what was not read is not notified. Raises what stopped it before, once.
 
-        A handler that is at work may finish its event. Cancelled, it ends all the same.
+        A handler that is at work has `timeout_s` to finish its event. Cancelled, it ends all the same.
         """
         await self._close()
         if not self._is_reported:
             self._raise_error()
 
-    async def _close(self) -> None:
+    def end_now(self, give_up_handler: bool = False) -> None:
+        """Let nothing more be notified, from this moment on; `close` does the rest."""
         unread = self._intake.drop_unread()
         if unread:
             _log.info("subscription %s is closed with %d events unread", self.identity, unread)
         self._intake.stop()
+        if give_up_handler and self._task is not None and _handling.get() is not self:
+            self._task.cancel()
+
+    async def _close(self) -> None:
+        self.end_now()
         if self._task is not None and _handling.get() is not self and not self._task.done():
             await asyncio.wait((self._task,), timeout=self._intake.settings.timeout_s)
             if not self._task.done():
@@ -304,9 +312,15 @@ class Subscription:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Close it. If the block failed, that is what is raised; what stopped the subscription is in the log."""
+        self.end_now(give_up_handler=is_interrupt(error))
         await self._close()
         if error is None and not self._is_reported:
             self._raise_error()
+
+
+def is_interrupt(error: BaseException | None) -> bool:
+    """Whether a block was left because somebody wants to stop (Ctrl-C, cancellation), and not by an error."""
+    return error is not None and not isinstance(error, Exception)
 
 
 def _is_cancelled() -> bool:

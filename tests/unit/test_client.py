@@ -1413,3 +1413,79 @@ async def test_nothing_is_logged_when_nothing_is_wrong(url: str, caplog: pytest.
         await take(subscription, 100)
 
     assert caplog.records == []
+
+
+# -- what a first-time user did -------------------------------------------------------------------------------------------
+
+
+async def test_who_interrupts_the_block_does_not_wait_for_a_handler_that_never_returns(url: str) -> None:
+    at_work = asyncio.Event()
+
+    async def handler(_: ordered_pubsub.Event) -> None:
+        at_work.set()
+        await asyncio.Event().wait()
+
+    async def program() -> None:
+        async with ordered_pubsub.connect(url) as client:
+            subscription = await client.subscribe("t", notify=handler)
+            await client.publish("t", 1)
+            await subscription.wait()
+
+    task = asyncio.create_task(program())
+    await asyncio.wait_for(at_work.wait(), PATIENCE_S)
+    task.cancel()
+    await asyncio.wait_for(asyncio.wait((task,)), PATIENCE_S)
+    assert task.cancelled()
+
+
+async def test_leaving_the_client_ends_its_handlers_at_the_event_that_they_are_at(url: str) -> None:
+    notified = []
+
+    async def handler(event: ordered_pubsub.Event) -> None:
+        notified.append(event.number)
+        await asyncio.sleep(0)
+
+    async with ordered_pubsub.connect(url) as client:
+        await client.subscribe("t", notify=handler)
+        await client.publish_many("t", range(1000))
+        seen = len(notified)
+    assert len(notified) <= seen + 1
+
+
+async def test_a_failing_handler_is_logged_with_the_event_and_what_follows(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    def handler(_: ordered_pubsub.Event) -> None:
+        raise ValueError("my handler's bug")
+
+    subscription = await client.subscribe("t", notify=handler)
+    await client.publish("t", 1)
+    with pytest.raises(ValueError, match="my handler's bug"):
+        await asyncio.wait_for(subscription.wait(), PATIENCE_S)
+    assert "failed on 't' number 1, so it has ended and notifies no later event" in caplog.text
+
+
+async def test_a_forgotten_await_of_connect_is_explained(url: str) -> None:
+    with pytest.raises(AttributeError, match=r"no 'publish' before it is awaited: client = await connect"):
+        ordered_pubsub.connect(url).publish  # noqa: B018 - the access is what is tested
+    with pytest.raises(errors.UsageError, match="needs `async with`"), ordered_pubsub.connect(url):
+        pass
+
+
+async def test_publish_many_does_not_take_a_text_for_a_list(client: Client) -> None:
+    with pytest.raises(errors.UsageError, match=r"takes a list of events, not one str"):
+        await client.publish_many("t", "abc")
+
+
+async def test_a_closed_client_says_that_it_is_closed(url: str) -> None:
+    client = await ordered_pubsub.connect(url)
+    await client.close()
+    assert client.status()["waiting_for"] == "nothing: it is closed"
+
+
+async def test_faults_are_named_as_they_are_written(url: str) -> None:
+    async with ordered_pubsub.connect(url + "?reorder=0.5"):
+        with pytest.raises(
+            errors.ConfigurationError, match=r"is open with \?reorder=0\.5, and was asked for with \?lose=0\.1"
+        ):
+            await ordered_pubsub.connect(url + "?lose=0.1")
