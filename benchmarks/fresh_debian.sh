@@ -27,7 +27,8 @@ grep -lsi -e proxy -e https /etc/apt/apt.conf.d/* | while read -r file; do cp "$
 [ ! -e /etc/pip.conf ] || cp /etc/pip.conf "$machine/etc/"
 cp -L --remove-destination /etc/ssl/certs/ca-certificates.crt "$machine/etc/ssl/certs/ca-certificates.crt"
 
-git clone -q --no-hardlinks "$source_tree" "$machine/srv/clone"
+home=/srv
+git clone -q --no-hardlinks "$source_tree" "$machine$home/clone"
 chroot "$machine" python3 -c 'import ensurepip' 2>/dev/null && { echo "fresh_debian: python3-venv is there" >&2; exit 1; }
 for target in "$@"; do
     echo "fresh Debian: make $target"
@@ -38,9 +39,9 @@ for target in "$@"; do
         mount -t proc proc "$1/proc"
         mount --rbind /dev "$1/dev"
         cp /etc/resolv.conf "$1/etc/resolv.conf"
-        exec chroot "$1" /usr/bin/env -i HOME=/srv LANG=C.UTF-8 TERM=dumb CI=true \
-            PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin make -C /srv/clone "$2"
-    ' fresh-debian "$machine" "$target" </dev/null >"$work/log" 2>&1 || { tail -60 "$work/log" >&2; exit 1; }
+        exec chroot "$1" /usr/bin/env -i HOME="$3" LANG=C.UTF-8 TERM=dumb CI=true \
+            PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin make -C "$3/clone" "$2"
+    ' fresh-debian "$machine" "$target" "$home" </dev/null >"$work/log" 2>&1 || { tail -60 "$work/log" >&2; exit 1; }
     grep -E '^make: |passed|agree' "$work/log" || tail -5 "$work/log"
     echo "fresh Debian: make $target took $SECONDS s"
 done
