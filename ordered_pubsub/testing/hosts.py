@@ -1,0 +1,385 @@
+"""The machines of a simulation: of a stage, with its disk, and of a client.
+
+They hold no protocol decision: they feed the state machines of `ordered_pubsub.core`, and carry what those say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import attrs
+
+from ordered_pubsub.core.best_effort import BestEffort
+from ordered_pubsub.core.buffer import Arrival
+from ordered_pubsub.core.delivery import WEIGHTS, Delivery
+from ordered_pubsub.core.driver import Driver
+from ordered_pubsub.core.messages import Answer, ChangeAsk, Refusal
+from ordered_pubsub.core.session import Outcome, Session
+from ordered_pubsub.core.stage import Effects
+from ordered_pubsub.errors import ProtocolError, TopologyMismatch
+from ordered_pubsub.testing.disk import Disk
+from ordered_pubsub.testing.record import EventRecord, SubscriptionRecord
+from ordered_pubsub.testing.world import FAULTS_END_S, Alter, Crash, Edit, Subscribe
+
+if TYPE_CHECKING:
+    from ordered_pubsub.testing.simulation import Simulation
+
+REACTIONS_MAX = 60
+"""How many publications of a world happen because of others."""
+
+
+class Died(BaseException):
+    """A simulated process ends here."""
+
+
+@attrs.define(eq=False)
+class StageHost:
+    """The machine of one stage."""
+
+    simulation: Simulation
+    rank: int
+    disk: Disk
+    clock_offset: float
+    driver: Driver | None = None
+    edited: Edit | None = None
+    crash: Crash | None = None
+    flush_planned: bool = False
+    handled: list[tuple[str, int, int]] = attrs.field(factory=list)
+    handled_at_snapshot: int = 0
+    incarnation: int = 0
+
+    # -- life and death -----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the process from what is on the disk."""
+        simulation = self.simulation
+        if self.driver is not None:
+            return
+        try:
+            self.driver = Driver.open(
+                self.rank,
+                simulation.world.topology(self.edited),
+                self.disk,
+                self.crash_point,
+                simulation.world.snapshot_after_records,
+            )
+        except Died:
+            self.die()
+            return
+        except TopologyMismatch as error:
+            simulation.trace("stage %d refuses to start: %s", self.rank, error)
+            simulation.record.refused_starts += 1
+            return
+        self.driver.on_synced = self.note_synced
+        replayed = self.driver.stage.replayed
+        del self.handled[self.handled_at_snapshot :]
+        self.note_synced(replayed)
+        self.incarnation += 1
+        simulation.trace("stage %d starts", self.rank)
+        self.plan_flush()
+        simulation.network.stage_is_up(self.rank)
+
+    def die(self) -> None:
+        """The power fails."""
+        simulation = self.simulation
+        down_s = self.crash.down_s if self.crash is not None else 0.5
+        self.crash = None
+        self.driver = None
+        self.flush_planned = False
+        self.incarnation += 1
+        self.disk.lose_power()
+        simulation.record.crashes += 1
+        simulation.trace("stage %d dies", self.rank)
+        simulation.network.stage_is_down(self.rank)
+        simulation.after(down_s, self.start)
+
+    def crash_point(self, name: str) -> None:
+        """A place at which this process may die."""
+        hits = self.simulation.record.points_passed
+        hits[name] = hits.get(name, 0) + 1
+        crash = self.crash
+        if crash is not None and crash.point == name and self.simulation.now >= crash.at:
+            if crash.skip > 0:
+                self.crash = attrs.evolve(crash, skip=crash.skip - 1)
+                return
+            deaths = self.simulation.record.deaths_at
+            deaths[name] = deaths.get(name, 0) + 1
+            raise Died(name)
+
+    def note_synced(self, effects: Effects) -> None:
+        """A batch is on the disk: from now on it has happened."""
+        self.handled.extend(operation.identity for operation in effects.handled)
+        for operation in effects.completed:
+            self.simulation.record.note_completed(self.rank, operation)
+
+    def note_snapshot(self) -> None:
+        """A snapshot replaced the journal."""
+        self.handled_at_snapshot = len(self.handled)
+
+    # -- inputs -------------------------------------------------------------------------------------------------------
+
+    @property
+    def wall_clock(self) -> float:
+        """What this machine believes the time to be."""
+        return 1_000_000.0 + self.simulation.now + self.clock_offset
+
+    def handle(self, kind: str, step: Callable[[Driver], None]) -> None:
+        """Give the stage an input, and plan to flush what it did."""
+        driver = self.driver
+        if driver is None:
+            return
+        try:
+            self._step(driver, step)
+            self.crash_point("handled:" + kind)
+        except Died:
+            self.die()
+            return
+        self.plan_flush()
+
+    def _step(self, driver: Driver, step: Callable[[Driver], None]) -> None:
+        try:
+            step(driver)
+        except ProtocolError as error:
+            self.simulation.record.refused_inputs += 1
+            self.simulation.trace("stage %d refuses: %s", self.rank, error)
+
+    def plan_flush(self) -> None:
+        """Flush soon; what comes until then goes to the disk together."""
+        if not self.flush_planned and self.driver is not None and self.driver.has_work:
+            self.flush_planned = True
+            self.simulation.after(self.simulation.world.weather.sync_s, self.flush, self.incarnation)
+
+    def flush(self, incarnation: int) -> None:
+        """Journal, sync, send."""
+        if self.driver is None or incarnation != self.incarnation:
+            return
+        self.flush_planned = False
+        try:
+            effects = self.driver.flush()
+            self._send(effects)
+        except Died:
+            self.die()
+
+    def _send(self, effects: Effects) -> None:
+        network = self.simulation.network
+        self.crash_point("send:before-first")
+        for peer, message in effects.sends:
+            network.stage_to_stage(self.rank, peer, message)
+            self.crash_point("send:between")
+        for answer in effects.replies:
+            network.stage_to_client(self.rank, answer)
+            self.crash_point("send:between")
+        self.crash_point("send:after-last")
+
+
+@attrs.define(eq=False)
+class ClientHost:
+    """The process of one client."""
+
+    simulation: Simulation
+    index: int
+    session: Session
+    home: int | None = None
+    connection: int = 0
+    paused_until: float = 0.0
+    ens_away_until: float = 0.0
+    home_away_until: float = 0.0
+    deliveries: dict[str, Delivery | BestEffort] = attrs.field(factory=dict)
+    past: dict[str, int] = attrs.field(factory=dict)
+    """for each topic the highest number that this client knows of: published or notified"""
+    unresolved: list[EventRecord] = attrs.field(factory=list)
+    """events that it knows of, while not all of their causes have a number"""
+    unnumbered: list[EventRecord] = attrs.field(factory=list)
+    """its publications that have no number yet, in order"""
+
+    @property
+    def name(self) -> str:
+        """Its identity."""
+        return self.session.client
+
+    # -- what the application does ------------------------------------------------------------------------------------
+
+    def publish(self, parts: tuple[tuple[str, int], ...]) -> None:
+        """Publish events, as one operation."""
+        self.session.publish_together([(t, self._events(t, count)) for t, count in parts], self.simulation.now)
+        self.pump()
+
+    def _events(self, topic: str, count: int) -> list[EventRecord]:
+        events = []
+        for _ in range(count):
+            event = self.simulation.record.new_event(topic, self.name, *self._knowledge())
+            self.unnumbered.append(event)
+            events.append(event)
+        return events
+
+    def _knowledge(self) -> tuple[dict[str, int], tuple[EventRecord, ...]]:
+        """What this client knows: numbers, and events of which not all causes have a number yet."""
+        for event in [event for event in self.unresolved if event.is_resolved]:
+            self.unresolved.remove(event)
+            self._learn(event)
+        return dict(self.past), (*self.unresolved, *self.unnumbered[-1:])
+
+    def _learn(self, event: EventRecord) -> None:
+        """It was notified of an event, or has its number."""
+        if not event.is_resolved:
+            self.unresolved.append(event)
+            return
+        for topic, number in (*event.causes().items(), (event.topic, event.number)):
+            self.past[topic] = max(self.past.get(topic, 0), number)
+
+    def subscribe(self, action: Subscribe) -> None:
+        """Begin a subscription: first at the ENS, then in the order."""
+        world = self.simulation.world
+        delivery: Delivery | BestEffort
+        if action.best_effort:
+            delivery = BestEffort(action.subscription, world.buffer_events_max, world.ttl_s)
+        else:
+            delivery = Delivery(action.subscription, order=action.order)
+        self.deliveries[action.subscription] = delivery
+        self.simulation.record.subscriptions[action.subscription] = SubscriptionRecord(
+            action.subscription, self.name, action.order, action.best_effort
+        )
+        self.alter(Alter(action.at, action.subscription, action.topics))
+
+    def alter(self, action: Alter) -> None:
+        """Change a subscription."""
+        delivery = self.deliveries[action.subscription]
+        delivery.change_asked(delivery.topics if action.ends else action.remove)
+        weight = WEIGHTS[self._order(action.subscription)]
+        self.simulation.after(
+            0.01, self._subscribed_at_ens, action, weight
+        )  # in the order in which they were asked for
+
+    def _order(self, subscription: str) -> str:
+        return self.simulation.record.subscriptions[subscription].order
+
+    def _subscribed_at_ens(self, action: Alter, weight: int) -> None:
+        for topic in action.add:
+            self.simulation.ens.subscribe(topic, self.index, action.subscription)
+        best_effort = self.simulation.record.subscriptions[action.subscription].best_effort
+        ask = ChangeAsk(action.subscription, action.add, action.remove, weight, best_effort, action.ends)
+        together = [(topic, self._events(topic, count)) for topic, count in action.together]
+        self.session.change(ask, self.simulation.now, together)
+        self.pump()
+
+    # -- the connection to the home stage -----------------------------------------------------------------------------
+
+    def connect(self) -> None:
+        """Find a home."""
+        simulation = self.simulation
+        if self.home is not None:
+            return
+        rank = simulation.chance.randrange(simulation.world.stages)
+        if simulation.stages[rank].driver is None or simulation.now < self.home_away_until:
+            simulation.after(0.2, self.connect)
+            return
+        self.home = rank
+        self.connection += 1
+        simulation.trace("%s connects to stage %d", self.name, rank)
+        self.session.connected(simulation.now)
+        self.pump()
+
+    def disconnect(self) -> None:
+        """The connection breaks."""
+        if self.home is not None:
+            self.simulation.trace("%s loses its home, stage %d", self.name, self.home)
+            self.home = None
+            self.connection += 1
+            self.session.disconnected()
+            self.simulation.after(self.simulation.chance.uniform(0.01, 0.3), self.connect)
+
+    def pump(self) -> None:
+        """Send what the session wants to send."""
+        if self.home is not None:
+            for request in self.session.sends:
+                self.simulation.network.client_to_stage(self, request)
+            self.session.sends.clear()
+
+    def tick(self) -> None:
+        """Time passes."""
+        self.session.tick(self.simulation.now)
+        self.pump()
+        for name, delivery in self.deliveries.items():
+            if isinstance(delivery, BestEffort):
+                delivery.tick(self.simulation.now)
+                self.notify(name, delivery)
+
+    # -- what comes back ----------------------------------------------------------------------------------------------
+
+    def handle_answer(self, answer: Answer | Refusal) -> None:
+        """The home stage brings an answer."""
+        for outcome in self.session.handle_answer(answer, self.simulation.now):
+            self.simulation.record.progress += 1
+            self._take_outcome(outcome)
+        self.pump()
+
+    def _take_outcome(self, outcome: Outcome) -> None:
+        simulation = self.simulation
+        if outcome.refusal is not None:
+            simulation.record.violation("I4", f"{self.name} was refused: {outcome.refusal.reason}")
+            return
+        for part, items in zip(outcome.publications, outcome.asked.items, strict=True):
+            for index, event in enumerate(items):
+                self.unnumbered.remove(event)
+                event.numbered(part.first + index, outcome.sequence)
+                self._learn(event)
+                arrival = Arrival(
+                    part.topic,
+                    event.number,
+                    part.entries if part.full or not index else {},
+                    part.marks if not index else [],
+                    part.full,
+                    event,
+                )
+                simulation.trace("%s publishes %s %d, entries %s", self.name, part.topic, event.number, arrival.entries)
+                simulation.ens.publish(arrival)
+        if outcome.publications:
+            self._maybe_react()
+        if outcome.change is not None:
+            name = outcome.change.subscription
+            delivery = self.deliveries[name]
+            record = simulation.record.subscriptions[name]
+            record.outcomes[outcome.change.version] = outcome.change
+            simulation.trace("%s: change %d is settled at %s", name, outcome.change.version, outcome.change.entries)
+            delivery.change_settled(outcome.change)
+            self.notify(name, delivery)
+
+    def _maybe_react(self) -> None:
+        """The application publishes something because of what it knows now."""
+        simulation = self.simulation
+        if simulation.now >= FAULTS_END_S or simulation.reactions >= REACTIONS_MAX:
+            return
+        if simulation.chance.random() < simulation.world.eagerness:
+            simulation.reactions += 1
+            topic = simulation.chance.choice(simulation.world.topics)
+            simulation.after(0.0, self.publish, ((topic, 1),))
+
+    def receive(self, subscription: str, arrival: Arrival) -> None:
+        """The ENS brings an event."""
+        delivery = self.deliveries[subscription]
+        if isinstance(delivery, BestEffort):
+            delivery.receive(arrival, self.simulation.now)
+        else:
+            delivery.receive(arrival)
+        self.notify(subscription, delivery)
+
+    def notify(self, subscription: str, delivery: Delivery | BestEffort) -> None:
+        """Tell the application what is next."""
+        record = self.simulation.record.subscriptions[subscription]
+        for notification in delivery.take_ready():
+            arrival = notification.arrival
+            self._learn(arrival.body)
+            record.notified(notification)
+            self.simulation.record.progress += 1
+            self.simulation.trace(
+                "%s is notified of %s %d at position %s",
+                subscription,
+                arrival.topic,
+                arrival.number,
+                notification.position,
+            )
+            self._maybe_react()
+        for topic in delivery.take_left():
+            if not delivery.changes.asked:
+                self.simulation.ens.unsubscribe(topic, self.index, subscription)

@@ -1,0 +1,190 @@
+"""What lies between the machines of a simulation: the ENS, and the connections of stages and clients."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import msgspec
+
+from ordered_pubsub.core.buffer import Arrival
+from ordered_pubsub.core.messages import Answer, Frame, Hello, PeerMessage, Refusal, Request
+
+if TYPE_CHECKING:
+    from ordered_pubsub.testing.hosts import ClientHost
+    from ordered_pubsub.testing.simulation import Simulation
+
+_peer_encoder = msgspec.msgpack.Encoder()
+_peer_decoder = msgspec.msgpack.Decoder(PeerMessage)
+_request_decoder = msgspec.msgpack.Decoder(Request)
+_answer_decoder = msgspec.msgpack.Decoder(Answer | Refusal)
+
+
+@attrs.define(eq=False)
+class Ens:
+    """The broker: reorders without bound, repeats, and loses if told to."""
+
+    simulation: Simulation
+    subscribers: dict[str, dict[tuple[int, str], bool]] = attrs.field(factory=dict)
+    under_way: int = 0
+
+    def subscribe(self, topic: str, client: int, subscription: str) -> None:
+        """From now on every event of the topic goes there, too."""
+        self.subscribers.setdefault(topic, {})[(client, subscription)] = True
+
+    def unsubscribe(self, topic: str, client: int, subscription: str) -> None:
+        """No more."""
+        self.subscribers.get(topic, {}).pop((client, subscription), None)
+
+    def publish(self, arrival: Arrival) -> None:
+        """Take responsibility for an event."""
+        weather, chance = self.simulation.weather, self.simulation.chance
+        for client, subscription in self.subscribers.get(arrival.topic, ()):
+            self.simulation.record.ens_deliveries += 1
+            if chance.random() < weather.ens_lose:
+                continue
+            self._carry(client, subscription, arrival)
+            if chance.random() < weather.ens_duplicate:
+                self._carry(client, subscription, arrival)
+
+    def _carry(self, client: int, subscription: str, arrival: Arrival) -> None:
+        self.under_way += 1
+        delay = self.simulation.chance.expovariate(1 / self.simulation.weather.ens_delay_s)
+        self.simulation.after(delay, self._arrive, client, subscription, arrival)
+
+    def _arrive(self, client: int, subscription: str, arrival: Arrival) -> None:
+        host = self.simulation.clients[client]
+        away_until = max(host.paused_until, host.ens_away_until)
+        if away_until > self.simulation.now:
+            self.simulation.at(
+                away_until + self.simulation.chance.uniform(0, 0.1), self._arrive, client, subscription, arrival
+            )
+            return
+        self.under_way -= 1
+        host.receive(subscription, arrival)
+
+
+@attrs.define(eq=False)
+class Network:
+    """Connections between stages, and between clients and their homes."""
+
+    simulation: Simulation
+    cuts: dict[tuple[int, int], float] = attrs.field(factory=dict)
+    connections: dict[tuple[int, int], int] = attrs.field(factory=dict)
+    """a pair of stages → the number of their connection, while there is one"""
+    latest: dict[Any, float] = attrs.field(factory=dict)
+    counter: int = 0
+
+    # -- stages -------------------------------------------------------------------------------------------------------
+
+    def stage_is_up(self, rank: int) -> None:
+        """A stage started: its links connect."""
+        for peer in range(self.simulation.world.stages):
+            if peer != rank:
+                self.connect(min(rank, peer), max(rank, peer))
+
+    def stage_is_down(self, rank: int) -> None:
+        """A stage died: its connections break."""
+        for pair in [pair for pair in self.connections if rank in pair]:
+            self.disconnect(pair)
+        for client in self.simulation.clients:
+            if client.home == rank:
+                client.disconnect()
+
+    def connect(self, one: int, two: int) -> None:
+        """Connect two stages if they are up and nothing cuts them off."""
+        simulation = self.simulation
+        pair = (one, two)
+        hosts = simulation.stages[one], simulation.stages[two]
+        if pair in self.connections or self.cuts.get(pair, 0.0) > simulation.now:
+            return
+        if all(host.driver is not None for host in hosts):
+            self.counter += 1
+            self.connections[pair] = self.counter
+            hosts[0].handle("hello", lambda driver: driver.stage.connected(two))
+            hosts[1].handle("hello", lambda driver: driver.stage.connected(one))
+
+    def disconnect(self, pair: tuple[int, int]) -> None:
+        """Break a connection; it comes back by itself."""
+        del self.connections[pair]
+        for rank, peer in (pair, pair[::-1]):
+            driver = self.simulation.stages[rank].driver
+            if driver is not None:
+                driver.stage.disconnected(peer)
+        self.simulation.after(self.simulation.chance.uniform(0.05, 0.5), self.connect, *pair)
+
+    def cut(self, pair: tuple[int, int], until: float) -> None:
+        """Nothing gets through until then."""
+        self.cuts[pair] = until
+        if pair in self.connections:
+            self.disconnect(pair)
+        self.simulation.at(until + 0.01, self.connect, *pair)
+
+    def stage_to_stage(self, source: int, target: int, message: PeerMessage) -> None:
+        """Carry a message over the link, as badly as the weather is."""
+        simulation, weather = self.simulation, self.simulation.weather
+        connection = self.connections.get((min(source, target), max(source, target)))
+        if connection is None:
+            return
+        if simulation.chance.random() < weather.link_lose and not isinstance(message, Hello):
+            return  # a greeting is not lost: without one there is no connection
+        data = _peer_encoder.encode(message)
+        copies = 2 if simulation.chance.random() < weather.link_duplicate else 1
+        for _ in range(copies):
+            at = self._arrival((source, target), weather.link_delay_s, weather.link_reorder)
+            simulation.at(at, self._at_stage, source, target, connection, data)
+
+    def _at_stage(self, source: int, target: int, connection: int, data: bytes) -> None:
+        if self.connections.get((min(source, target), max(source, target))) != connection:
+            return
+        message = _peer_decoder.decode(data)
+        host = self.simulation.stages[target]
+        kind = type(message.message if isinstance(message, Frame) else message).__name__.lower()
+        host.handle(kind, lambda driver: driver.handle_peer(source, message, host.wall_clock))
+
+    def _arrival(self, channel: Any, delay_s: float, reorder: float) -> float:
+        simulation = self.simulation
+        at = simulation.now + delay_s * simulation.chance.uniform(0.5, 2.0)
+        if simulation.chance.random() < reorder:
+            return at + delay_s * 3
+        at = max(at, self.latest.get(channel, 0.0))
+        self.latest[channel] = at
+        return at
+
+    # -- clients ------------------------------------------------------------------------------------------------------
+
+    def client_to_stage(self, client: ClientHost, request: Request) -> None:
+        """A request on its way to the client's home."""
+        simulation, weather = self.simulation, self.simulation.weather
+        assert client.home is not None
+        if simulation.chance.random() < weather.client_lose:
+            return
+        data = msgspec.msgpack.encode(request)
+        at = self._arrival((client.name, "up"), weather.client_delay_s, 0.0)
+        simulation.at(at, self._at_home, client, client.connection, client.home, data)
+
+    def _at_home(self, client: ClientHost, connection: int, home: int, data: bytes) -> None:
+        if client.connection != connection:
+            return
+        request = _request_decoder.decode(data)
+        host = self.simulation.stages[home]
+        host.handle("asked", lambda driver: driver.handle_request(request, host.wall_clock))
+
+    def stage_to_client(self, rank: int, answer: Answer | Refusal) -> None:
+        """An answer on its way from the client's home."""
+        simulation, weather = self.simulation, self.simulation.weather
+        client = simulation.clients_by_name.get(answer.client)
+        if client is None or client.home != rank or simulation.chance.random() < weather.client_lose:
+            return
+        data = msgspec.msgpack.encode(answer)
+        at = self._arrival((client.name, "down"), weather.client_delay_s, 0.0)
+        simulation.at(at, self._at_client, client, client.connection, data)
+
+    def _at_client(self, client: ClientHost, connection: int, data: bytes) -> None:
+        simulation = self.simulation
+        if client.connection != connection:
+            return
+        if client.paused_until > simulation.now:
+            simulation.at(client.paused_until, self._at_client, client, connection, data)
+            return
+        client.handle_answer(_answer_decoder.decode(data))
