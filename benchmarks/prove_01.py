@@ -1,7 +1,7 @@
 """`make prove-01`: run what the first milestone must show, line by line, and print the figures.
 
 Each line ends in `holds`, `FAILS` or `NOT RUN` (with what it lacks); the exit code is 0 only if all hold. The whole takes
-about half an hour on two cores; `--only soak,mutants` runs some, `--list` names them.
+about a quarter of an hour on two cores; `--only soak,mutants` runs some, `--list` names them.
 """
 
 from __future__ import annotations

@@ -25,7 +25,6 @@ PASSED_MAX = 10_000
 class _Lane:
     clock: int
     start: int
-    end: int | None = None
     waiting: dict[int, Arrival] = attrs.field(factory=dict)
     passed: dict[int, bool] = attrs.field(factory=dict)
     """numbers that were passed over, the oldest first"""

@@ -11,6 +11,8 @@ An entry of 0 is never written: it would say that nothing comes before.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 
@@ -56,6 +58,15 @@ class Request(msgspec.Struct, frozen=True, tag="request"):
     after: int
     done: int
     parts: tuple[PublishAsk | ChangeAsk, ...]
+
+    def refused(self, code: str, reason: str, taken: bool = False) -> Refusal:
+        """The answer that refuses it."""
+        return Refusal(self.client, self.epoch, self.sequence, code, reason, taken)
+
+
+def find_change(parts: Iterable[PublishAsk | ChangeAsk]) -> ChangeAsk | None:
+    """The change of a subscription among the parts of a request, if there is one."""
+    return next((part for part in parts if isinstance(part, ChangeAsk)), None)
 
 
 class Publication(msgspec.Struct, tag="publication"):

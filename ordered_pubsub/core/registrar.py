@@ -60,7 +60,7 @@ class Registrar(msgspec.Struct):
             reason = f"subscription {ask.subscription!r} would hold more than {topics_max} topics; use a second one"
         else:
             return None
-        return Refusal(request.client, request.epoch, request.sequence, code, reason, taken=True)
+        return request.refused(code, reason, taken=True)
 
     def ask(self, ask: ChangeAsk, waiting: Waiting) -> Waiting | None:
         """Take a change; return it if its turn is now."""

@@ -56,13 +56,12 @@ class Requests(msgspec.Struct):
             if request.after > request.done:
                 return Verdict.IGNORE  # the one before it has no answer yet and will be asked again
             if request.after:
-                return _refuse(request, "session-expired", "this stage knows nothing of the session's earlier requests")
+                return request.refused("session-expired", "this stage knows nothing of the session's earlier requests")
             if session is None and len(self.sessions) >= SESSIONS_MAX and not self._silent(now):
                 return Verdict.IGNORE  # until there is room; it will be asked again
             return Verdict.TAKE
         if request.epoch < session.epoch:
-            return _refuse(
-                request,
+            return request.refused(
                 "session-replaced",
                 f"session {request.epoch} of client {request.client!r} was replaced by session {session.epoch}",
             )
@@ -105,7 +104,3 @@ class Requests(msgspec.Struct):
             for client, session in islice(self.sessions.items(), 64)
             if not session.pending and session.heard + SESSION_TTL_S <= now
         ]
-
-
-def _refuse(request: Request, code: str, reason: str) -> Refusal:
-    return Refusal(request.client, request.epoch, request.sequence, code, reason)

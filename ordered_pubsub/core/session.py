@@ -31,6 +31,7 @@ from ordered_pubsub.core.messages import (
     PublishAsk,
     Refusal,
     Request,
+    find_change,
 )
 from ordered_pubsub.core.stage import BATCH_EVENTS_MAX, taken_at
 from ordered_pubsub.core.topology import Topology
@@ -56,7 +57,7 @@ class Queued:
     @property
     def change(self) -> ChangeAsk | None:
         """The change of a subscription among the asks."""
-        return next((ask for ask in self.asks if isinstance(ask, ChangeAsk)), None)
+        return find_change(self.asks)
 
 
 @attrs.define(slots=True, eq=False)

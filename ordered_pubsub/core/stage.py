@@ -59,6 +59,7 @@ from ordered_pubsub.core.messages import (
     Relay,
     Reply,
     Request,
+    find_change,
 )
 from ordered_pubsub.core.registrar import TOPICS_MAX, Registrar, Waiting
 from ordered_pubsub.core.requests import Requests, Verdict
@@ -219,7 +220,7 @@ class Stage:
         try:
             check_request(request)
         except UsageError as error:
-            self.effects.replies.append(_refusal(request, "bad-request", str(error)))
+            self.effects.replies.append(request.refused("bad-request", str(error)))
             return
         if not self.is_open:
             return  # asked again later
@@ -243,7 +244,7 @@ class Stage:
     def _take_request(self, event: Asked) -> None:
         request = event.request
         self.state.requests.take(request, event.home, event.now)
-        ask = find_change(request)
+        ask = find_change(request.parts)
         waiting = Waiting(request, event.home, event.now)
         refusal = self.state.registrar.refuse(request, ask) if ask is not None else None
         if refusal is not None:
@@ -262,7 +263,7 @@ class Stage:
     def _start_turns(self) -> None:
         while self._turns:
             turn = self._turns.pop(0)
-            ask = find_change(turn.request)
+            ask = find_change(turn.request.parts)
             assert ask is not None
             self._launch(self._operation(turn, self.state.registrar.begin(ask)))
 
@@ -537,14 +538,6 @@ def _check_change(ask: ChangeAsk) -> None:
         raise UsageError(f"the weight of a subscription is 0, 1 or 2, not {ask.weight}")
 
 
-def find_change(request: Request) -> ChangeAsk | None:
-    """The change among the parts of a request, if there is one."""
-    for part in request.parts:
-        if isinstance(part, ChangeAsk):
-            return part
-    return None
-
-
 def taken_at(topology: Topology, request: Request) -> int:
     """The rank of the stage that takes a request: the changed subscription's registrar, else the lowest owner."""
     lowest = 0
@@ -571,10 +564,6 @@ def topics_of(parts: list[Part] | tuple[PublishAsk | ChangeAsk, ...]) -> list[st
 def answer_to(operation: Operation) -> Answer:
     """What the client is told about its complete operation."""
     return Answer(operation.client, operation.epoch, operation.sequence, operation.parts)
-
-
-def _refusal(request: Request, code: str, reason: str) -> Refusal:
-    return Refusal(request.client, request.epoch, request.sequence, code, reason)
 
 
 def _read_snapshot(snapshot: bytes) -> State:

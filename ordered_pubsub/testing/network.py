@@ -40,7 +40,6 @@ class Ens:
         """Take responsibility for an event."""
         weather, chance = self.simulation.weather, self.simulation.chance
         for client, subscription in self.subscribers.get(arrival.topic, ()):
-            self.simulation.record.ens_deliveries += 1
             if chance.random() < weather.ens_lose:
                 continue
             self._carry(client, subscription, arrival)

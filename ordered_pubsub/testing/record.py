@@ -143,7 +143,6 @@ class Record:
     crashes: int = 0
     refused_starts: int = 0
     refused_inputs: int = 0
-    ens_deliveries: int = 0
     torn_records: int = 0
     checked_positions: int = 0
     """notifications whose position was compared with the sum of the entries"""
