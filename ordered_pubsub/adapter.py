@@ -34,15 +34,15 @@ from ordered_pubsub.errors import ConfigurationError
 
 ENTRY_POINT_GROUP = "ordered_pubsub.adapters"
 
-LATER = {
-    "mqtt": "MQTT",
-    "mqtts": "MQTT",
-    "nats": "NATS",
-    "tls": "NATS",
-    "amqp": "RabbitMQ",
-    "amqps": "RabbitMQ",
+EXTRAS = {
+    "mqtt": "mqtt",
+    "mqtts": "mqtt",
+    "nats": "nats",
+    "tls": "nats",
+    "amqp": "rabbitmq",
+    "amqps": "rabbitmq",
 }
-"""Schemes whose adapters come with a later release, and what they are for."""
+"""Which of this package's extras brings the client library of a scheme's broker."""
 
 
 class Frame(msgspec.Struct, frozen=True):
@@ -133,9 +133,10 @@ def _load(entry: EntryPoint) -> type[Adapter]:
     try:
         adapter = entry.load()
     except (ImportError, AttributeError) as error:
+        extra = EXTRAS.get(entry.name)
+        remedy = f"pip install 'ordered-pubsub[{extra}]'" if extra else "install its broker's client library"
         raise ConfigurationError(
-            f"the adapter for {entry.name}:// ({entry.value}) is registered but cannot be loaded: {error}; is the package of "
-            "its broker's client library installed?"
+            f"the adapter for {entry.name}:// ({entry.value}) is registered but cannot be loaded: {error}. Try: {remedy}"
         ) from error
     if not (isinstance(adapter, type) and issubclass(adapter, Adapter)):
         raise ConfigurationError(
@@ -159,10 +160,7 @@ def scheme_of(url: str) -> str:
 
 def _unknown(scheme: str, url: str, installed: list[str]) -> str:
     names = ", ".join(f"{name}://" for name in installed) or "none (is ordered-pubsub itself installed?)"
-    reason = "is installed"
-    if scheme in LATER:
-        reason = f"is installed: the one for {LATER[scheme]} comes with a later release"
-    return f"ens={redacted(url)!r}: no adapter for {scheme}:// {reason}. Installed: {names}"
+    return f"ens={redacted(url)!r}: no adapter for {scheme}:// is installed. Installed: {names}"
 
 
 def redacted(url: str) -> str:
