@@ -6,7 +6,7 @@ stage is put into the client here, from outside: nothing else in the client know
 
 from __future__ import annotations
 
-import os
+import ssl
 from collections.abc import Awaitable, Callable, Generator
 from types import TracebackType
 from typing import Any
@@ -17,11 +17,14 @@ from ordered_pubsub.adapter import Adapter, load_adapter, redacted
 from ordered_pubsub.client.client import Client
 from ordered_pubsub.client.engine import Engine
 from ordered_pubsub.client.home import Home
-from ordered_pubsub.client.settings import Settings, check_level, check_name
+from ordered_pubsub.client.network import NetworkHome
+from ordered_pubsub.client.settings import Settings, check_level
+from ordered_pubsub.config.files import check_files, token_of
+from ordered_pubsub.config.reading import load
+from ordered_pubsub.config.schema import ClientSection
 from ordered_pubsub.embedded import EmbeddedHome
-from ordered_pubsub.errors import ConfigurationError, NotOffered, UsageError
+from ordered_pubsub.errors import ConfigurationError, UsageError
 
-ENS_VARIABLE = "ORDERED_PUBSUB_ENS"
 DEFAULT_ENS = "memory://"
 
 
@@ -77,64 +80,77 @@ def connect(
 ) -> Connecting:
     """Connect to a system: `client = await connect(...)`, or `async with connect(...) as client:`.
 
-    `ens` is the URL of the event notification service, or an adapter; left out, it is what ORDERED_PUBSUB_ENS says, or else
-    `memory://`, which needs nothing besides. `name` is what the client's events carry as their publisher; one client of a
-    system has it at a time. `delivery` is the level that subscriptions have unless they say otherwise: "ordered" or
-    "best-effort". For the settings see `ordered_pubsub.client.settings.Settings`.
+    What is not given here is taken from the environment (ORDERED_PUBSUB_ENS, …) and from the configuration file, `config` or
+    `ordered_pubsub.toml`. `ens` is the URL of the event notification service, or an adapter; `memory://`, the default, needs
+    nothing besides. `sequencer` is the address of a stage, or a list of them: any will do. `name` is what the client's events
+    carry as their publisher; one client of a system has it at a time. `delivery` is the level that subscriptions have unless
+    they say otherwise: "ordered" or "best-effort". For the settings see `ordered_pubsub.client.settings.Settings`.
     """
-    _refuse_what_comes_later(sequencer, config)
-    level = None if delivery is None else check_level(delivery)
-    if name is not None:
-        check_name(name)
-    read = Settings.read(settings)
-    adapter = ens if isinstance(ens, Adapter) else load_adapter(_ens_url(ens))
-    home = _home_of(adapter)
+    given_adapter = ens if isinstance(ens, Adapter) else None
+    serializer = settings.pop("serializer", None)
+    arguments = {"ens": None if given_adapter else ens, "sequencer": sequencer, "name": name, "delivery": delivery}
+    client = load(config, arguments={**arguments, **_known(settings)}).configuration.client
+    level = None if client.delivery is None else check_level(client.delivery)
+    read = _settings_of(client, serializer)
+    adapter = given_adapter or load_adapter(client.ens or DEFAULT_ENS)
+    home = _home_of(adapter, client)
 
     async def start() -> Client:
-        engine = Engine(name, adapter, home, read)
+        engine = Engine(client.name, adapter, home, read)
         await engine.open()
-        client = Client(engine, level)
+        connected = Client(engine, level)
         try:
             _check_fitness(adapter)
             if level is not None:
-                client.require(delivery=level)
+                connected.require(delivery=level)
         except BaseException:
-            await client.close()
+            await connected.close()
             raise
-        return client
+        return connected
 
     return Connecting(start)
 
 
-def _refuse_what_comes_later(sequencer: object, config: object) -> None:
-    for given, what in (
-        (sequencer, "sequencer="),
-        (os.environ.get("ORDERED_PUBSUB_SEQUENCER"), "ORDERED_PUBSUB_SEQUENCER="),
-    ):
-        if given:
-            raise NotOffered(
-                f"{what}{given!r}: stages over the network come with the next release; memory:// embeds one"
-            )
-    for given, what in ((config, "config="), (os.environ.get("ORDERED_PUBSUB_CONFIG"), "ORDERED_PUBSUB_CONFIG=")):
-        if given:
-            raise NotOffered(
-                f"{what}{given!r}: configuration files come with the next release; pass settings to connect()"
-            )
+def _known(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings that were given to `connect`, if there are all of them."""
+    names = [field.name for field in attrs.fields(Settings)]
+    for key in settings:
+        if key not in names and key not in ("token_file", "tls"):
+            raise ConfigurationError(f"connect() has no setting {key!r}; there are {', '.join(names)}, token_file and tls")
+    return settings
 
 
-def _ens_url(ens: str | None) -> str:
-    if ens is None:
-        return os.environ.get(ENS_VARIABLE) or DEFAULT_ENS
-    return ens
+def _settings_of(client: ClientSection, serializer: Any) -> Settings:
+    names = [field.name for field in attrs.fields(Settings) if field.name != "serializer"]
+    return Settings(**{name: getattr(client, name) for name in names}, serializer=serializer)
 
 
-def _home_of(adapter: Adapter) -> Home:
+def _home_of(adapter: Adapter, client: ClientSection) -> Home:
+    if client.sequencer:
+        check_files(client)
+        return NetworkHome(client.addresses, token_of(client) or "", _tls_of(client))
     if adapter.local_system is None:
-        raise NotOffered(
-            f"{redacted(adapter.url)} needs a stage that numbers its events (sequencer=), and stages over the network come "
-            "with the next release; memory:// embeds one"
+        raise ConfigurationError(
+            f"{redacted(adapter.url)} needs a stage that numbers its events: start one with 'ordered-pubsub serve' and name it, as "
+            "in sequencer='ops://127.0.0.1:7411' (or [client] sequencer in the configuration); only memory:// embeds one"
         )
     return EmbeddedHome(adapter.local_system)
+
+
+def _tls_of(client: ClientSection) -> Callable[[], ssl.SSLContext] | None:
+    """How to make what TLS is spoken with: anew for each connection, so that renewed files are used."""
+    section = client.tls
+    if section is None:
+        return None
+
+    def context() -> ssl.SSLContext:
+        made = ssl.create_default_context(cafile=section.ca)
+        made.minimum_version = ssl.TLSVersion.TLSv1_2
+        if section.cert is not None:
+            made.load_cert_chain(section.cert, section.key)
+        return made
+
+    return context
 
 
 def _check_fitness(adapter: Adapter) -> None:

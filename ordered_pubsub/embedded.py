@@ -18,6 +18,7 @@ from ordered_pubsub.core.driver import Driver, MemoryJournal
 from ordered_pubsub.core.messages import Answer, Refusal, Request
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import ConfigurationError
+from ordered_pubsub.wire.sessions import SessionKey
 
 STAGE_NAME = "embedded"
 
@@ -88,7 +89,7 @@ class EmbeddedHome(Home):
         self._on_answers: AnswersHandler | None = None
 
     async def open(
-        self, session: str, name: str | None, on_answers: AnswersHandler, on_state: StateHandler
+        self, key: SessionKey, name: str | None, on_answers: AnswersHandler, on_state: StateHandler
     ) -> Topology:
         """Find the system's stage, or start it. It is never disconnected, so `on_state` is told nothing."""
         loop = asyncio.get_running_loop()
@@ -100,8 +101,8 @@ class EmbeddedHome(Home):
                 f"memory://{self.system} is in use in another event loop of this process: take another name here"
             )
         stage.check_free(name)
-        stage.enter(session, self)
-        self.name, self._session, self._stage, self._on_answers = name, session, stage, on_answers
+        stage.enter(key.session, self)
+        self.name, self._session, self._stage, self._on_answers = name, key.session, stage, on_answers
         return stage.topology
 
     def send(self, requests: Sequence[Request]) -> None:

@@ -28,6 +28,10 @@ class NotOffered(UsageError):
     """Something was asked for that this adapter, topic or version does not give."""
 
 
+class AccessDenied(UsageError):
+    """A stage or a broker does not allow this to whoever asks."""
+
+
 class WouldBlock(UsageError):
     """The bounded pipeline is full; wait for earlier publications, or use `publish`, which waits."""
 

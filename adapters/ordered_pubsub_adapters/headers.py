@@ -8,7 +8,6 @@ module, and only looks like it, is read as plain text.
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from binascii import Error
 
 BYTES_MARK = "b64:"
 TEXT_MARK = "u64:"
@@ -18,7 +17,12 @@ def header_to_text(value: bytes | str) -> str:
     """A header's value as text that any broker leaves as it is."""
     if isinstance(value, bytes):
         return BYTES_MARK + b64encode(value).decode()
-    if value.isascii() and value.isprintable() and value == value.strip() and not value.startswith((BYTES_MARK, TEXT_MARK)):
+    if (
+        value.isascii()
+        and value.isprintable()
+        and value == value.strip()
+        and not value.startswith((BYTES_MARK, TEXT_MARK))
+    ):
         return value
     return TEXT_MARK + b64encode(value.encode()).decode()
 
@@ -31,5 +35,5 @@ def header_from_text(text: str) -> bytes | str:
     try:
         value = b64decode(text[4:], validate=True)
         return value if mark == BYTES_MARK else value.decode()
-    except (Error, UnicodeDecodeError):
+    except ValueError:
         return text

@@ -1,8 +1,9 @@
 """Topics under a broker's rules: names that no two topics share.
 
-A broker gives some characters a meaning (wildcards, separators) and bounds the length of a name. What does not fit is
-written as `%` and the hexadecimal digits of its UTF-8 bytes, `%` itself too, so ordinary topics look the same on the broker
-and no two topics ever meet. A name that would be too long is cut, and ends with `%~` and a digest of the whole topic.
+A broker gives some characters a meaning (wildcards, separators), refuses others, and bounds the length of a name. What does
+not fit is written as `%` and the hexadecimal digits of its UTF-8 bytes, `%` itself too, so ordinary topics look the same on
+the broker and no two topics ever meet. A name that would be too long is cut, and ends with `%~` and a digest of the whole
+topic.
 
 A subscriber names its topics one by one, so the way back is a look-up in what it has subscribed to (`NameTable`).
 """
@@ -16,6 +17,12 @@ import attrs
 
 CUT = "%~"
 DIGEST_BYTES = 16
+_NO_CHARACTERS = "\ufdd0-\ufdef" + "".join(
+    f"{chr(plane + 0xFFFE)}{chr(plane + 0xFFFF)}" for plane in range(0, 0x110000, 0x10000)
+)
+"""Code points that Unicode keeps free: a broker that validates text (Mosquitto) cuts the connection of who sends one."""
+_NOWHERE = rf"%\s\x00-\x1f\x7f-\x9f{_NO_CHARACTERS}"
+"""What no broker gets: our own mark, white space, control characters."""
 
 
 @attrs.frozen
@@ -45,7 +52,7 @@ class NameRules:
     @property
     def _pattern(self) -> re.Pattern[str]:
         separator = "" if self.separator == "/" else self.separator
-        return re.compile(f"[{re.escape(self.special + separator + '%')}\x00-\x20\x7f-\x9f]")
+        return re.compile(f"[{re.escape(self.special + separator)}{_NOWHERE}]")
 
 
 def _digits(match: re.Match[str]) -> str:

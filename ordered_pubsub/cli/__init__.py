@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from ordered_pubsub import __version__
-from ordered_pubsub.cli import demo
+from ordered_pubsub.cli import demo, serve
 from ordered_pubsub.errors import OrderedPubSubError, UsageError
 
 INTERRUPTED = 130
@@ -48,4 +48,5 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"ordered-pubsub {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     demo.add_command(commands)
+    serve.add_command(commands)
     return parser

@@ -52,7 +52,7 @@ class Client:
         self._settings = engine.settings
         self._delivery = delivery
         self._publisher = engine.publisher
-        self._ids = (f"{engine.nonce}-{number}" for number in count(1))
+        self._ids = (f"{engine.key.nonce}-{number}" for number in count(1))
         self._subscriptions: dict[Subscription, bool] = {}
         self._subscription_count = 0
         self._closing: asyncio.Task[None] | None = None
@@ -180,7 +180,7 @@ class Client:
             )
         settings = self._settings.changed(ttl_s=ttl_s, buffer_events_max=buffer_events_max)
         self._subscription_count += 1
-        identity = f"{self._engine.identity}/{self._subscription_count}"
+        identity = f"{self._engine.key.session}/{self._subscription_count}"
         intake = Intake(self._engine, identity, cast(Order, order), level, settings)
         try:
             await intake.change(checked)

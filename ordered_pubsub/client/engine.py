@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
-from uuid import uuid4
 
 import attrs
 
@@ -24,6 +23,7 @@ from ordered_pubsub.client.waiting import forget_outcome
 from ordered_pubsub.core.messages import Answer, Change, ChangeAsk, Refusal
 from ordered_pubsub.core.session import Outcome, Session
 from ordered_pubsub.errors import Closed, OrderedPubSubError
+from ordered_pubsub.wire.sessions import make_session
 
 _log = logging.getLogger(__name__)
 
@@ -55,13 +55,12 @@ class Engine:
     def __init__(self, name: str | None, adapter: Adapter, home: Home, settings: Settings) -> None:
         self.loop = asyncio.get_running_loop()
         self.settings = settings
-        self.nonce = uuid4().hex[:16]
+        self.key = make_session(name)
         self.given_name = name
-        self.name = name or f"anonymous-{self.nonce}"
-        self.identity = f"{name}#{self.nonce}" if name else self.name
+        self.name = name or f"anonymous-{self.key.nonce}"
         self.adapter = adapter
         self.home = home
-        self.reception = Reception(adapter)
+        self.reception = Reception(adapter, settings.unordered == "deliver")
         self.publisher = Publisher(self.name, adapter, settings, self._queue)
         self.session: Session
         self.state = {"ens": False, "stage": False}
@@ -72,9 +71,9 @@ class Engine:
 
     async def open(self) -> None:
         """Connect to the stage and to the ENS. Failed or cancelled, nothing stays open."""
-        topology = await self.home.open(self.identity, self.given_name, self._take_answers, self._stage_changed)
+        topology = await self.home.open(self.key, self.given_name, self._take_answers, self._stage_changed)
         try:
-            self.session = Session(self.identity, topology, pipeline_events_max=self.settings.pipeline_events_max)
+            self.session = Session(self.key.session, topology, pipeline_events_max=self.settings.pipeline_events_max)
             self._stage_changed(True, "connected")
             await self.adapter.open(self.reception.take_frames, self._ens_changed)
             self._ens_changed(True, "connected")

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import attrs
 
-from ordered_pubsub.client.frames import CONTENT_TYPE, Body, user_headers
+from ordered_pubsub.client.frames import Body
 from ordered_pubsub.client.serialization import Decoder
 from ordered_pubsub.core.buffer import Notification
 from ordered_pubsub.errors import NotOffered, ProtocolError
@@ -33,7 +33,7 @@ class Event:
 
     topic: str
     number: int
-    """its number on its topic: 1, 2, 3, … without holes"""
+    """its number on its topic: 1, 2, 3, … without holes; 0 for a plain client's message (`unordered="deliver"`)"""
     position: int | None
     """its place among all events of the subscription: 1, 2, 3, …; None for order="topic" and best-effort delivery"""
     publisher: str
@@ -45,7 +45,7 @@ class Event:
     vector: Mapping[str, int] = attrs.field(repr=False)
     """topic → how many of its events the subscription has passed, this one included"""
     out_of_order: bool
-    """it could not be held back any longer, or its number had been passed; with best-effort delivery only"""
+    """it could not be held back any longer, or its number had been passed, with best-effort delivery; or it has none"""
     _body: Body = attrs.field(repr=False)
     _decoder: Decoder = attrs.field(repr=False)
     _decoded: tuple[Any, ProtocolError | None] | None = attrs.field(default=None, init=False, repr=False)
@@ -63,12 +63,12 @@ class Event:
     @property
     def raw(self) -> bytes:
         """The payload as it travelled."""
-        return self._body.frame.payload
+        return self._body.payload
 
     @property
     def headers(self) -> Mapping[str, bytes | str]:
         """The headers that the publisher gave."""
-        return user_headers(self._body.frame)
+        return self._body.headers
 
     @property
     def tx(self) -> None:
@@ -86,14 +86,15 @@ class Event:
 
     def _decode(self) -> tuple[Any, ProtocolError | None]:
         if self._decoded is None:
-            content_type = self._body.frame.headers.get(CONTENT_TYPE)
-            decoded = self._decoder.decode(self.topic, self.raw, content_type)
+            decoded = self._decoder.decode(self.topic, self.raw, self._body.content_type)
             object.__setattr__(self, "_decoded", decoded)  # filled in once; nobody sees it change
             return decoded
         return self._decoded
 
     def __eq__(self, other: object) -> bool:
-        return self.id == other.id if isinstance(other, Event) else NotImplemented
+        if not isinstance(other, Event):
+            return NotImplemented
+        return self.id == other.id if self.id else self is other
 
     def __hash__(self) -> int:
         return hash(self.id)
@@ -103,14 +104,13 @@ def event_of(notification: Notification, decoder: Decoder) -> Event:
     """The event that a subscription is notified of."""
     arrival = notification.arrival
     body: Body = arrival.body
-    stamp = body.stamp
     return Event(
         arrival.topic,
         arrival.number,
         notification.position,
-        stamp.publisher,
-        stamp.id,
-        stamp.published_at,
+        body.publisher,
+        body.id,
+        body.published_at,
         notification.vector,
         notification.out_of_order,
         body,

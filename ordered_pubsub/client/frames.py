@@ -1,12 +1,13 @@
-"""Events as frames of the ENS and back: what the headers say.
+"""Events as frames of the ENS and back.
 
-The stamp (`wire.stamp`) and the content type travel in headers of their own; all others are the user's.
+An event's payload is the frame's, and its stamp (`wire.stamp`) and content type travel in headers of their own; all other
+headers are the user's. With packing, a frame holds several events of its topic (`wire.pack`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
@@ -14,11 +15,14 @@ from ordered_pubsub.adapter import Frame
 from ordered_pubsub.core.buffer import Arrival
 from ordered_pubsub.core.messages import Mark, Publication
 from ordered_pubsub.errors import ProtocolError, UsageError
+from ordered_pubsub.wire.pack import Pack, PackedBatch, PackedEvent, decode_pack, encode_pack
 from ordered_pubsub.wire.stamp import Stamp, decode_stamp, encode_stamp
 
 RESERVED_PREFIX = "ordered-pubsub-"
 STAMP = "ordered-pubsub-stamp"
+PACK = "ordered-pubsub-pack"
 CONTENT_TYPE = "content-type"
+PACK_TYPE = "application/vnd.ordered-pubsub.pack"
 
 _NO_ENTRIES: dict[str, int] = {}
 _NO_MARKS: list[Mark] = []
@@ -26,10 +30,23 @@ NO_HEADERS: Mapping[str, bytes | str] = {}
 
 
 class Body(msgspec.Struct, frozen=True, eq=False):
-    """What an arrival carries through the order: its frame, and the stamp that was read from it."""
+    """What an arrival carries through the order."""
 
-    frame: Frame
-    stamp: Stamp
+    payload: bytes
+    content_type: object
+    headers: Mapping[str, bytes | str]
+    publisher: str
+    id: str
+    published_at: float
+
+
+class Item(Protocol):
+    """An event to be published."""
+
+    id: str
+    payload: bytes
+    content_type: str
+    headers: Mapping[str, bytes | str]
 
 
 def check_headers(headers: Any) -> Mapping[str, bytes | str]:
@@ -46,16 +63,17 @@ def check_headers(headers: Any) -> Mapping[str, bytes | str]:
     return dict(headers)
 
 
-def user_headers(frame: Frame) -> Mapping[str, bytes | str]:
+def _user_headers(frame: Frame) -> Mapping[str, bytes | str]:
     """The headers that the publisher gave."""
-    if len(frame.headers) <= 2:
+    if len(frame.headers) <= 2 and STAMP in frame.headers and CONTENT_TYPE in frame.headers:
         return NO_HEADERS
     return {name: value for name, value in frame.headers.items() if name not in (STAMP, CONTENT_TYPE)}
 
 
-def stamped(
-    part: Publication, index: int, publisher: str, identity: str, payload: bytes, headers: Mapping[str, bytes | str]
-) -> Frame:
+# -- one event in a frame ---------------------------------------------------------------------------------------------
+
+
+def stamped(part: Publication, index: int, publisher: str, item: Item) -> Frame:
     """The frame of one event of a batch; those after the first differ in their own number only."""
     with_entries = part.full or not index
     stamp = Stamp(
@@ -64,10 +82,11 @@ def stamped(
         full=part.full,
         marks=_NO_MARKS if index else part.marks,
         publisher=publisher,
-        id=identity,
+        id=item.id,
         published_at=part.published_at,
     )
-    return Frame(part.topic, payload, {STAMP: encode_stamp(stamp), **headers})
+    headers = {STAMP: encode_stamp(stamp), CONTENT_TYPE: item.content_type}
+    return Frame(part.topic, item.payload, {**headers, **item.headers} if item.headers else headers)
 
 
 def read_stamp(frame: Frame) -> Stamp | None:
@@ -80,9 +99,98 @@ def read_stamp(frame: Frame) -> Stamp | None:
     return decode_stamp(data)
 
 
-def read_arrival(frame: Frame) -> Arrival | None:
-    """The event that a frame carries; None if it was not published through the order."""
+# -- several events in a frame ----------------------------------------------------------------------------------------
+
+
+def packed(
+    topic: str, batches: Iterable[tuple[Publication, Sequence[Item]]], publisher: str, events_max: int, bytes_max: int
+) -> list[Frame]:
+    """The frames of some batches on one topic, with so many events in each, and not more bytes of payload if possible."""
+    frames: list[Frame] = []
+    filling: list[PackedBatch] = []
+    events = size = 0
+    for part, items in batches:
+        at = 0
+        while at < len(items):
+            taken = _fitting(items, at, events_max - events, bytes_max - size, must_take=not events)
+            if not taken:
+                frames.append(_pack_frame(topic, publisher, filling))
+                filling, events, size = [], 0, 0
+                continue
+            chosen = items[at : at + taken]
+            filling.append(_packed_batch(part, at, chosen))
+            at, events = at + taken, events + taken
+            size += sum(len(item.payload) for item in chosen)
+    if filling:
+        frames.append(_pack_frame(topic, publisher, filling))
+    return frames
+
+
+def _fitting(items: Sequence[Item], at: int, events_max: int, bytes_max: int, must_take: bool) -> int:
+    """How many items from `at` on fit."""
+    taken = 0
+    for item in items[at : at + events_max]:
+        bytes_max -= len(item.payload)
+        if bytes_max < 0 and not (must_take and not taken):
+            break
+        taken += 1
+    return taken
+
+
+def _packed_batch(part: Publication, index: int, items: Sequence[Item]) -> PackedBatch:
+    return PackedBatch(
+        number=part.first + index,
+        entries=part.entries if part.full or not index else _NO_ENTRIES,
+        full=part.full,
+        marks=_NO_MARKS if index else part.marks,
+        published_at=part.published_at,
+        events=[_packed_event(item) for item in items],
+    )
+
+
+def _packed_event(item: Item) -> PackedEvent:
+    if not item.headers:
+        return PackedEvent(item.id, item.payload, item.content_type)
+    texts = {name: value for name, value in item.headers.items() if isinstance(value, str)}
+    binaries = {name: value for name, value in item.headers.items() if isinstance(value, bytes)}
+    return PackedEvent(item.id, item.payload, item.content_type, texts or None, binaries or None)
+
+
+def _pack_frame(topic: str, publisher: str, batches: list[PackedBatch]) -> Frame:
+    return Frame(topic, encode_pack(Pack(publisher, batches)), {PACK: "1", CONTENT_TYPE: PACK_TYPE})
+
+
+# -- back -------------------------------------------------------------------------------------------------------------
+
+
+def read_arrivals(frame: Frame) -> list[Arrival]:
+    """The events that a frame carries; none if it was not published through the order."""
+    if PACK in frame.headers:
+        return _read_pack(frame)
     stamp = read_stamp(frame)
     if stamp is None:
-        return None
-    return Arrival(frame.topic, stamp.number, stamp.entries, stamp.marks, stamp.full, Body(frame, stamp))
+        return []
+    content_type, headers = frame.headers.get(CONTENT_TYPE), _user_headers(frame)
+    body = Body(frame.payload, content_type, headers, stamp.publisher, stamp.id, stamp.published_at)
+    return [Arrival(frame.topic, stamp.number, stamp.entries, stamp.marks, stamp.full, body)]
+
+
+def _read_pack(frame: Frame) -> list[Arrival]:
+    pack = decode_pack(frame.payload)
+    arrivals: list[Arrival] = []
+    for batch in pack.batches:
+        entries, marks = batch.entries, batch.marks
+        for number, event in enumerate(batch.events, batch.number):
+            headers = {**(event.texts or {}), **(event.binaries or {})} if event.texts or event.binaries else NO_HEADERS
+            body = Body(event.payload, event.content_type, headers, pack.publisher, event.id, batch.published_at)
+            arrivals.append(Arrival(frame.topic, number, entries, marks, batch.full, body))
+            if not batch.full:
+                entries = _NO_ENTRIES
+            marks = _NO_MARKS
+    return arrivals
+
+
+def read_unordered(frame: Frame) -> Arrival:
+    """A message that has no place in the order, as an event without a number."""
+    body = Body(frame.payload, frame.headers.get(CONTENT_TYPE), _user_headers(frame), "", "", 0.0)
+    return Arrival(frame.topic, 0, _NO_ENTRIES, body=body)

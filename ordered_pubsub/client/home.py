@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from ordered_pubsub.core.messages import Answer, Refusal, Request
 from ordered_pubsub.core.topology import Topology
+from ordered_pubsub.wire.sessions import SessionKey
 
 AnswersHandler = Callable[[Sequence[Answer | Refusal]], None]
 """Takes all the answers that came at once; never called from within `send`."""
@@ -24,7 +25,7 @@ class Home(ABC):
 
     @abstractmethod
     async def open(
-        self, session: str, name: str | None, on_answers: AnswersHandler, on_state: StateHandler
+        self, key: SessionKey, name: str | None, on_answers: AnswersHandler, on_state: StateHandler
     ) -> Topology:
         """Connect, for a session and the name that its client goes by; return what owns what.
 

@@ -86,10 +86,11 @@ class Intake:
         """For each topic the number of the last event that was taken, or at which the topic began."""
         clock = self._buffer.clock if self._last_clock is None else dict(self._last_clock)
         if self._ready:
-            first = self._ready[0]
-            clock = dict(first.vector)
-            if clock.get(first.arrival.topic) == first.arrival.number:
-                clock[first.arrival.topic] -= 1
+            first = next((ready for ready in self._ready if ready.arrival.number), None)
+            if first is not None:
+                clock = dict(first.vector)
+                if clock.get(first.arrival.topic) == first.arrival.number:
+                    clock[first.arrival.topic] -= 1
         return clock
 
     @property
@@ -112,7 +113,7 @@ class Intake:
     def take(self) -> Notification:
         """The next event; there must be one."""
         notification = self._ready.popleft()
-        self._ready_bytes -= len(notification.arrival.body.frame.payload)
+        self._ready_bytes -= len(notification.arrival.body.payload)
         if not self._room.is_set() and self._is_half_empty:
             self._room.set()
         return notification
@@ -172,6 +173,12 @@ class Intake:
             self._give_up(error)
         self._collect()
 
+    def receive_unordered(self, arrivals: list[Arrival]) -> None:
+        """The ENS brought messages that have no place in the order: they are notified as they came."""
+        if not self.is_over:
+            vector = self._buffer.clock
+            self._enqueue([Notification(arrival, None, vector, 0, out_of_order=True) for arrival in arrivals])
+
     def settled(self, change: Change) -> None:
         """A change of it has its place."""
         try:
@@ -201,10 +208,7 @@ class Intake:
         buffer = self._buffer
         ready = buffer.take_ready()
         if ready and not self.is_over:
-            self._ready.extend(ready)
-            for notification in ready:
-                self._ready_bytes += len(notification.arrival.body.frame.payload)
-            self._news.set()
+            self._enqueue(ready)
         for topic in buffer.take_left():
             self._maybe_left[topic] = True
         if self._maybe_left:
@@ -213,6 +217,12 @@ class Intake:
             self.stop()
         if isinstance(buffer, BestEffort):
             self._arm(buffer)
+
+    def _enqueue(self, ready: list[Notification]) -> None:
+        self._ready.extend(ready)
+        for notification in ready:
+            self._ready_bytes += len(notification.arrival.body.payload)
+        self._news.set()
 
     def _arm(self, buffer: BestEffort) -> None:
         """Have the time told to a buffer in which events wait for the end of their patience."""

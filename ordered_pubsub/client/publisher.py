@@ -24,15 +24,17 @@ import attrs
 
 from ordered_pubsub.adapter import Adapter, Frame
 from ordered_pubsub.client.event import Receipt
-from ordered_pubsub.client.frames import CONTENT_TYPE, stamped
+from ordered_pubsub.client.frames import packed, stamped
 from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.core.messages import Publication
 from ordered_pubsub.core.session import Outcome
 from ordered_pubsub.errors import (
+    AccessDenied,
     Closed,
     OrderedPubSubError,
     SessionExpired,
     Timeout,
+    TopicError,
     UnavailableError,
     UsageError,
     WouldBlock,
@@ -51,6 +53,7 @@ class Outgoing:
     topic: str
     id: str
     payload: bytes
+    content_type: str
     headers: Mapping[str, bytes | str]
     serial: int = 0
     future: asyncio.Future[Receipt] = attrs.field(init=False)
@@ -73,6 +76,9 @@ class Publisher:
     _unfinished_bytes: int = 0
     _serial: int = 0
     _collected: list[tuple[str, list[Outgoing]]] = attrs.field(factory=list)
+    _collected_events: int = 0
+    _lingering: asyncio.TimerHandle | None = None
+    """numbers what is collected when it has waited for long enough"""
     _numbered: dict[str, list[tuple[Publication, list[Outgoing]]]] = attrs.field(factory=dict)
     _hand_overs: dict[str, asyncio.Task[None]] = attrs.field(factory=dict)
     _waiters: OrderedDict[Outgoing, asyncio.Future[None]] = attrs.field(factory=OrderedDict)
@@ -145,6 +151,11 @@ class Publisher:
         self._unfinished_bytes += len(item.payload)
         collected = self._collected
         if not collected:
+            self._plan_flush()
+        self._collected_events += 1
+        if self._lingering is not None and self._collected_events >= self.settings.batch_events_max:
+            self._lingering.cancel()
+            self._lingering = None
             self._loop.call_soon(self._flush)
         if collected and collected[-1][0] == item.topic:
             collected[-1][1].append(item)
@@ -158,8 +169,16 @@ class Publisher:
     def _closed(self) -> Closed:
         return Closed(f"client {self.name!r} is closed and publishes nothing any more")
 
+    def _plan_flush(self) -> None:
+        """Number what is collected in this turn of the loop, or, if events may share messages, after a while."""
+        if self.settings.linger_s:
+            self._lingering = self._loop.call_later(self.settings.linger_s, self._flush)
+        else:
+            self._loop.call_soon(self._flush)
+
     def _flush(self) -> None:
-        collected, self._collected = self._collected, []
+        collected, self._collected, self._collected_events = self._collected, [], 0
+        self._lingering = None
         self.queue(collected)
 
     # -- numbered -----------------------------------------------------------------------------------------------------
@@ -186,16 +205,18 @@ class Publisher:
     async def _hand_over(self, topic: str) -> None:
         try:
             while batches := self._numbered.pop(topic, None):
-                await self._give([frame for part, items in batches for frame in self._frames(part, items)])
+                await self._give(self._frames(topic, batches))
                 for part, items in batches:
                     self._finish(part, items)
                 self._admit()
         finally:
             del self._hand_overs[topic]
 
-    def _frames(self, part: Publication, items: Sequence[Outgoing]) -> list[Frame]:
-        name = self.name
-        return [stamped(part, index, name, item.id, item.payload, item.headers) for index, item in enumerate(items)]
+    def _frames(self, topic: str, batches: list[tuple[Publication, list[Outgoing]]]) -> list[Frame]:
+        settings, name = self.settings, self.name
+        if settings.batch_events_max > 1:
+            return packed(topic, batches, name, settings.batch_events_max, settings.payload_bytes_max)
+        return [stamped(part, index, name, item) for part, items in batches for index, item in enumerate(items)]
 
     async def _give(self, frames: list[Frame]) -> None:
         pause_s = RETRY_FIRST_S
@@ -272,8 +293,8 @@ class Publisher:
 def make_outgoing(
     topic: str, payload: bytes, content_type: str, headers: Mapping[str, bytes | str], identity: str
 ) -> Outgoing:
-    """A publication, with the headers that it will travel under but for its stamp."""
-    return Outgoing(topic, identity, payload, {CONTENT_TYPE: content_type, **headers})
+    """A publication."""
+    return Outgoing(topic, identity, payload, content_type, headers)
 
 
 _ERRORS: dict[str, type[OrderedPubSubError]] = {
@@ -281,6 +302,9 @@ _ERRORS: dict[str, type[OrderedPubSubError]] = {
     "session-expired": SessionExpired,
     "session-replaced": SessionExpired,
     "not-yours": UsageError,
+    "forbidden": AccessDenied,
+    "unknown-topic": TopicError,
+    "limit": UsageError,
     "too-many-topics": UsageError,
     "ended": Closed,
 }

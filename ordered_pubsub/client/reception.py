@@ -18,7 +18,7 @@ from typing import Protocol
 import attrs
 
 from ordered_pubsub.adapter import Adapter, Frame
-from ordered_pubsub.client.frames import read_arrival
+from ordered_pubsub.client.frames import read_arrivals, read_unordered
 from ordered_pubsub.core.buffer import Arrival
 from ordered_pubsub.errors import ProtocolError
 
@@ -40,6 +40,9 @@ class Receiver(Protocol):
     def receive(self, arrivals: list[Arrival]) -> None:
         """Take what came; never raises."""
 
+    def receive_unordered(self, arrivals: list[Arrival]) -> None:
+        """Take what has no place in the order; never raises."""
+
     async def wait_for_room(self) -> None:
         """Return when it is not full any more."""
 
@@ -49,6 +52,8 @@ class Reception:
     """Who holds what at the ENS."""
 
     adapter: Adapter
+    delivers_unordered: bool
+    """whether messages that have no place in the order are notified all the same"""
     unstamped_frames: int = 0
     unreadable_frames: int = 0
     _holders: dict[str, dict[Receiver, bool]] = attrs.field(factory=dict)
@@ -93,17 +98,20 @@ class Reception:
 
     async def take_frames(self, frames: Sequence[Frame]) -> None:
         """The ENS brings frames: read them, spread them, and wait for those who are full. Never raises."""
-        batches: dict[Receiver, list[Arrival]] = {}
+        ordered: dict[Receiver, list[Arrival]] = {}
+        unordered: dict[Receiver, list[Arrival]] = {}
         for frame in frames:
             holders = self._holders.get(frame.topic)
             if holders:
-                arrival = self._read(frame)
-                if arrival is not None:
-                    for receiver in holders:
-                        batches.setdefault(receiver, []).append(arrival)
-        for receiver, arrivals in batches.items():
-            receiver.receive(arrivals)
-        for receiver in batches:
+                arrivals = self._read(frame)
+                batches = ordered if not arrivals or arrivals[0].number else unordered
+                for receiver in holders if arrivals else ():
+                    batches.setdefault(receiver, []).extend(arrivals)
+        for receiver, taken in ordered.items():
+            receiver.receive(taken)
+        for receiver, taken in unordered.items():
+            receiver.receive_unordered(taken)
+        for receiver in {**ordered, **unordered}:
             if receiver.is_full:
                 await self._wait_for_room(receiver)
 
@@ -122,19 +130,22 @@ class Reception:
             STALLED_AFTER_S,
         )
 
-    def _read(self, frame: Frame) -> Arrival | None:
+    def _read(self, frame: Frame) -> list[Arrival]:
+        """What a frame brings: events in the order, one without a number, or nothing."""
         try:
-            arrival = read_arrival(frame)
+            arrivals = read_arrivals(frame)
         except ProtocolError as error:
             self.unreadable_frames += 1
             self._complain(frame.topic, "unreadable", str(error))
-            return None
-        if arrival is None:
-            self.unstamped_frames += 1
-            self._complain(
-                frame.topic, "unstamped", "it was not published through ordered_pubsub, so it has no place in the order"
-            )
-        return arrival
+            return []
+        if arrivals:
+            return arrivals
+        self.unstamped_frames += 1
+        if self.delivers_unordered:
+            return [read_unordered(frame)]
+        reason = "it was not published through ordered_pubsub, so it has no place in the order"
+        self._complain(frame.topic, "unstamped", f'{reason} (unordered="deliver" would notify it all the same)')
+        return []
 
     def _complain(self, topic: str, kind: str, reason: str) -> None:
         if (topic, kind) not in self._complained:

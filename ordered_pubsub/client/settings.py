@@ -16,6 +16,8 @@ MEBIBYTE = 1 << 20
 LEVELS = ("ordered", "best-effort")
 """The levels of delivery that there are in this release."""
 
+UNORDERED = ("refuse", "deliver")
+
 
 def _whole(least: int) -> Callable[[Any, Any, object], None]:
     def check(_: Any, attribute: Any, value: object) -> None:
@@ -37,6 +39,16 @@ def _unfit(key: str, value: object, fits: str) -> ConfigurationError:
 def _serializer(_: Any, __: Any, value: object) -> None:
     if value is not None:
         check_serializer(value)
+
+
+def _not_negative(_: Any, attribute: Any, value: object) -> None:
+    if value != 0:
+        _seconds(_, attribute, value)
+
+
+def _unordered(_: Any, attribute: Any, value: object) -> None:
+    if value not in UNORDERED:
+        raise _unfit(attribute.name, value, f"one of {', '.join(map(repr, UNORDERED))}")
 
 
 def _whole_or_none(_: Any, attribute: Any, value: object) -> None:
@@ -64,6 +76,12 @@ class Settings:
     """events of one subscription that wait for earlier ones; left out: 1,000,000, and 1,000 with best-effort delivery"""
     ttl_s: float = attrs.field(default=1.0, validator=_seconds)
     """how long an event waits for earlier ones with best-effort delivery"""
+    unordered: str = attrs.field(default="refuse", validator=_unordered)
+    """what becomes of messages that a plain client published, which have no place in the order"""
+    batch_events_max: int = attrs.field(default=1, validator=_whole(1))
+    """events of one topic that may share a message of the ENS; 1: each has its own, and plain consumers can read it"""
+    linger_s: float = attrs.field(default=0.0, validator=_not_negative)
+    """how long a publication may wait for others to share its message"""
     serializer: Serializer | None = attrs.field(default=None, validator=_serializer)
     """what turns data into bytes and back, instead of JSON"""
 

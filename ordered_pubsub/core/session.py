@@ -2,8 +2,9 @@
 
 Publications are sent in the order in which they were queued. Those that the same stage takes are pipelined, since that
 stage takes them in their order; one for another stage waits until those before it are complete, so it can never overtake
-them: this keeps cause before effect across topics. What waits in the queue is merged into batches: consecutive
-publications on one topic become one request.
+them: this keeps cause before effect across topics. What waits in the queue is merged: consecutive publications on one topic
+become one batch, and batches on several topics become the parts of one operation, in their order, so that waiting costs a
+journey for all of them and not for each.
 
 Changes of subscriptions are not ordered against publications and are sent at once.
 
@@ -39,6 +40,7 @@ from ordered_pubsub.errors import WouldBlock
 
 PIPELINE_EVENTS_MAX = 10_000
 REQUESTS_IN_FLIGHT_MAX = 64
+PARTS_MERGED_MAX = 64
 RESEND_AFTER_S = 2.0
 
 
@@ -48,6 +50,8 @@ class Queued:
 
     asks: tuple[PublishAsk | ChangeAsk, ...]
     items: list[list[Any]]
+    may_merge: bool = False
+    """whether others may take their place together with it: publications that nobody asked to keep to themselves"""
 
     @property
     def count(self) -> int:
@@ -124,7 +128,7 @@ class Session:
 
     def _queue_up(self, parts: Sequence[tuple[str, Sequence[Any]]], changes: tuple[ChangeAsk, ...], now: float) -> None:
         asks = tuple(PublishAsk(topic, len(items)) for topic, items in parts)
-        queued = Queued((*asks, *changes), [list(items) for _, items in parts])
+        queued = Queued((*asks, *changes), [list(items) for _, items in parts], len(asks) == 1 and not changes)
         self._queued_events += queued.count
         self._queue.append(queued)
         self._send_queued(now)
@@ -220,16 +224,25 @@ class Session:
         return taken_at(self.topology, Request(self.client, self.epoch, 0, 0, 0, queued.asks))
 
     def _merge_following(self, queued: Queued) -> None:
-        """Make one batch of consecutive publications on the same topic."""
-        topic = _only_topic(queued)
-        if topic is None:
+        """Let what waits behind it go with it: one operation, in one batch for each run of publications on one topic."""
+        if not queued.may_merge or not self._queue:
             return
-        items = queued.items[0]
-        while self._queue and _only_topic(self._queue[0]) == topic:
-            if len(items) + self._queue[0].count > BATCH_EVENTS_MAX:
+        topics = [_only_topic(queued)]
+        count = queued.count
+        while self._queue and self._queue[0].may_merge:
+            topic, items = _only_topic(self._queue[0]), self._queue[0].items[0]
+            count += len(items)
+            if count > BATCH_EVENTS_MAX:
                 break
-            items.extend(self._queue.popleft().items[0])
-        queued.asks = (PublishAsk(topic, len(items)),)
+            if topic == topics[-1]:
+                queued.items[-1].extend(items)
+            elif len(topics) < PARTS_MERGED_MAX:
+                topics.append(topic)
+                queued.items.append(items)
+            else:
+                break
+            self._queue.popleft()
+        queued.asks = tuple(PublishAsk(topic, len(items)) for topic, items in zip(topics, queued.items, strict=True))
 
     def _send(self, queued: Queued, now: float) -> None:
         self._sequence += 1
@@ -254,10 +267,11 @@ class Session:
             self._last_sent[refused.rank] = after
 
 
-def _only_topic(queued: Queued) -> str | None:
-    """The topic of a request that is one publication and nothing else."""
+def _only_topic(queued: Queued) -> str:
+    """The topic of publications that may be merged."""
     ask = queued.asks[0]
-    return ask.topic if len(queued.asks) == 1 and isinstance(ask, PublishAsk) else None
+    assert isinstance(ask, PublishAsk)
+    return ask.topic
 
 
 def _behind(request: Request, after: int) -> Request:

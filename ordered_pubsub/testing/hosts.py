@@ -63,6 +63,7 @@ class StageHost:
                 self.disk,
                 self.crash_point,
                 simulation.world.snapshot_after_records,
+                snapshot_growth=0,
             )
         except Died:
             self.die()

@@ -35,7 +35,7 @@ def test_a_stage_whose_journal_failed_answers_nothing_and_does_nothing_any_more(
 
 def test_a_snapshot_takes_the_place_of_the_records() -> None:
     journal = MemoryJournal()
-    driver = Driver.open(0, Topology((StageSpec("only"),)), journal, snapshot_after_records=3)
+    driver = Driver.open(0, Topology((StageSpec("only"),)), journal, snapshot_after_records=3, snapshot_growth=0)
     for number in range(1, 6):
         driver.handle_request(Request("c", 1, number, number - 1, 0, (PublishAsk("t"),)), 0.0)
         driver.flush()

@@ -16,7 +16,9 @@ NOT_IN_CORE = {
 MAY_IMPORT = {
     "core": {"core", "errors"},
     "wire": {"core", "errors", "wire"},
-    "client": {"adapter", "client", "core", "errors", "wire"},
+    "client": {"adapter", "client", "config", "core", "errors", "wire"},
+    "config": {"config", "core", "errors"},
+    "server": {"config", "core", "errors", "server", "wire"},
     "testing": {"adapter", "core", "errors", "testing", "wire"},
 }
 

@@ -316,7 +316,7 @@ def test_too_many_marks_become_one_that_asks_everybody() -> None:
 
 
 def busy(journal: MemoryJournal, snapshot_after_records: int) -> Driver:
-    driver = Driver.open(0, ALONE, journal, snapshot_after_records=snapshot_after_records)
+    driver = Driver.open(0, ALONE, journal, snapshot_after_records=snapshot_after_records, snapshot_growth=0)
     driver.handle_request(Request("c", 1, 1, 0, 0, (ChangeAsk("s", ("t", "u")),)), 0.0)
     for n in range(2, 9):
         driver.handle_request(publish(n, "tu"[n % 2]), float(n))

@@ -1,0 +1,170 @@
+"""nats-py, and what this package changes about it: the only place where anything of its inside is used.
+
+nats-py connects, greets, encrypts, authenticates and reads. What it does to each message is replaced: it costs as much as
+everything else together, and drops messages that are not taken quickly. Each connection is a client of its own, which never
+connects again. `tests/unit/test_nats_adapter.py` says so when a part of nats-py that this relies on changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from nats import errors
+from nats.aio.client import Client
+
+from ordered_pubsub.errors import AdapterError, ConfigurationError, OrderedPubSubError
+from ordered_pubsub_adapters.nats_inbox import Inbox
+from ordered_pubsub_adapters.urls import BrokerUrl
+
+CLOSE_S = 5.0
+NEVER_S = 10**9
+
+MessageHandler = Callable[[int, bytes, bytes, "bytes | None", bytes], None]
+"""Takes a subscription's number, subject, reply, header block and payload."""
+
+
+class NatsClient(Client):
+    """A connection of nats-py's, from its beginning to its end."""
+
+    def __init__(self, take: MessageHandler, inbox: Inbox, on_refusal: Callable[[str], None], is_encrypted: bool) -> None:
+        super().__init__()
+        self._take = take
+        self._inbox = inbox
+        self._on_refusal = on_refusal
+        self._is_encrypted = is_encrypted
+        self.pongs: deque[asyncio.Future[str]] = deque()
+        """who waits for the answers to the PINGs that were written"""
+        self.heard = 0
+        """how many messages have come"""
+        self.trouble: Exception | None = None
+        """the last one that nats-py reported"""
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
+        """A message came. While this has not returned, nothing is read."""
+        self.heard += 1
+        self._take(sid, subject, reply, headers, data)
+        if self._inbox.is_full:
+            await self._inbox.wait_for_room()
+
+    async def _process_pong(self) -> None:
+        if self.pongs:
+            settle(self.pongs.popleft())
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        """nats-py encrypts if the server demands it. We do as well, and never send a password without it."""
+        if initial_connection and self._is_encrypted:
+            if not (info.get("tls_required") or info.get("tls_available")):
+                raise errors.SecureConnWantedError
+            info["tls_required"] = True
+        await super()._process_info(info, initial_connection)
+
+    async def report(self, error: Exception) -> None:
+        """nats-py met an error. Of what the server refuses it goes on; whatever else it is ends the connection."""
+        if "permissions violation" in str(error):
+            self._on_refusal(str(error))
+        else:
+            self.trouble = error
+
+    @property
+    def reading(self) -> asyncio.Task[None]:
+        """Ends with the connection, whatever ends it."""
+        task: asyncio.Task[None] = self._reading_task
+        return task
+
+    @property
+    def server(self) -> dict[str, Any]:
+        """What the server said of itself."""
+        return dict(self._server_info)
+
+    def write(self, data: bytes) -> None:
+        """Write, behind everything that was written before."""
+        self._transport.write(data)
+
+    def abort(self) -> None:
+        """Drop the connection, and what was not sent yet."""
+        writer = getattr(self._transport, "_io_writer", None)
+        if writer is not None:
+            writer.transport.abort()
+
+    async def finish(self) -> None:
+        """Drop the connection and all that belongs to it, whatever state it is in."""
+        self.abort()
+        with suppress(Exception):  # the connection may have failed in any way; it is over
+            await asyncio.wait_for(self.close(), CLOSE_S)
+        tasks = [task for task in (self._reading_task, self._ping_interval_task, self._flusher_task) if task]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=CLOSE_S)
+
+
+def settle(future: asyncio.Future[str], trouble: str = "") -> None:
+    if not future.done():
+        future.set_result(trouble)
+
+
+def login_of(url: BrokerUrl) -> dict[str, Any]:
+    """How nats-py is told who we are. A user without a password is a token, as in nats-py's own URLs."""
+    password = url.read_password()
+    login: dict[str, Any] = {}
+    if password is None:
+        login["token"] = url.user
+    elif url.user is None:
+        login["token"] = password
+    else:
+        login["user"], login["password"] = url.user, password
+    return {**login, "user_credentials": url.get("creds"), "nkeys_seed": url.get("nkey")}
+
+
+async def dial(client: NatsClient, url: BrokerUrl, host: str, port: int) -> None:
+    """Connect a client, or raise an error of ours; then nothing of it is left."""
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        work = client.connect(
+            servers=[f"{'tls' if url.is_encrypted else 'nats'}://{address}"],
+            error_cb=client.report,
+            name="ordered_pubsub",
+            allow_reconnect=False,
+            max_reconnect_attempts=1,
+            reconnect_time_wait=0,
+            connect_timeout=url.connect_timeout_s,
+            ping_interval=NEVER_S,
+            tls=url.tls_context(),
+            **login_of(url),
+        )
+        await asyncio.wait_for(work, url.connect_timeout_s)
+    except BaseException as error:
+        await client.finish()
+        if isinstance(error, Exception) and not isinstance(error, OrderedPubSubError):
+            raise explain(client.trouble or error, url, address) from error
+        raise
+
+
+def explain(error: Exception, url: BrokerUrl, address: str) -> OrderedPubSubError:
+    """What to tell the user of an error that came while connecting."""
+    text = str(error).lower()
+    where = f"{url.shown}: cannot connect to the NATS server at {address}"
+    if isinstance(error, ImportError):
+        return ConfigurationError(f"{where}: creds and nkey need a library ({error}); try: pip install nkeys")
+    if "authorization" in text or "authentication" in text:
+        return AdapterError(
+            f"{where}: it refuses who we say we are ({error}); check user and password, or the token, in "
+            "nats://user:password@host or nats://token@host, or in password_file"
+        )
+    if isinstance(error, ssl.SSLError):
+        return AdapterError(
+            f"{where}: encryption failed: {error}; expected a certificate for this very host that the system trusts: name "
+            "the file of its authority with tls://...?ca=FILE"
+        )
+    if isinstance(error, errors.SecureConnWantedError):
+        return AdapterError(f"{where}: it does not offer encryption; switch that on there, or take nats:// instead of tls://")
+    if isinstance(error, asyncio.TimeoutError):
+        return AdapterError(
+            f"{where}: no answer within {url.connect_timeout_s:g} s (connect_timeout_s); check host, port and firewalls"
+        )
+    return AdapterError(f"{where}: {error or type(error).__name__}; is it running, and are host and port right?")

@@ -1,0 +1,389 @@
+"""One connection to a NATS server, which comes back by itself.
+
+Theory of operation
+===================
+nats-py connects, greets, encrypts, authenticates and reads; each connection is a client of it of its own, which never connects
+again. What it does to each message is replaced, because it costs as much as everything else together, drops what is not
+taken quickly, and does not say what became of it:
+
+- `flush` of nats-py writes its PING before what was published, so the PONG says nothing; and what is still to be written when
+  a connection breaks is written to the next one, long after its publisher was told that it failed. Here everything of one
+  turn of the event loop is one write, with one PING behind it for all who wait; and what was not written dies with its
+  connection.
+- Messages go straight to `on_message`, without a queue and a task for each subscription. While the inbox is full, nothing is
+  read.
+
+The parts of nats-py that this relies on are all in `NatsClient`; tests/unit/test_nats_adapter.py says so when one of them changes.
+
+A connection that broke is made again for ever, after pauses that grow and are cut by chance. Then its subscriptions are made
+again, `on_up` does what else is needed, and only then is it up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from random import sample, uniform
+from secrets import token_hex
+from typing import Any
+
+import attrs
+from nats import errors
+from nats.aio.client import Client
+
+from ordered_pubsub.errors import AdapterError, ConfigurationError, OrderedPubSubError
+from ordered_pubsub_adapters.nats_inbox import Inbox
+from ordered_pubsub_adapters.nats_wire import PING, plain, subscription, unsubscription
+from ordered_pubsub_adapters.urls import BrokerUrl
+
+_log = logging.getLogger(__name__)
+
+KEEPALIVE_S = 20.0
+"""A connection on which nothing came for so long is asked whether it lives, and has as long again to answer."""
+RETRY_FIRST_S = 0.1
+RETRY_MOST_S = 5.0
+WAIT_S = 30.0
+"""How long a subscription or a question waits for a connection and for its answer."""
+CLOSE_S = 5.0
+REFUSALS_MAX = 64
+NEVER_S = 10**9
+REPLIES = 1
+"""The number of the subscription to answers."""
+
+MessageHandler = Callable[[int, bytes, bytes, "bytes | None", bytes], None]
+"""Takes a subscription's number, subject, reply, header block and payload."""
+
+
+# -- questions ------------------------------------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class Answers:
+    """So many messages are to come under one reply subject."""
+
+    token: bytes
+    reply: bytes
+    """the subject, and a space"""
+    missing: int
+    read: Callable[[bytes | None, bytes], str]
+    """takes an answer's header block and payload, and says what is wrong with it"""
+    done: asyncio.Future[str]
+    """of what is wrong: empty if nothing is"""
+    trouble: str = ""
+
+    def take(self, headers: bytes | None, data: bytes) -> None:
+        """One of them has come."""
+        self.missing -= 1
+        self.trouble = self.read(headers, data) or self.trouble
+        if not self.missing:
+            settle(self.done, self.trouble)
+
+
+# -- a connection that comes back ------------------------------------------------------------------------------------------
+
+
+class Connection:
+    """A connection to the server of a URL."""
+
+    def __init__(self, url: BrokerUrl, inbox: Inbox, on_change: Callable[[str], None], *, has_replies: bool) -> None:
+        self.url = url
+        self.on_message: MessageHandler = _ignore
+        self.on_up: Callable[[], Awaitable[None]] = self.flush
+        """what is to be done when it has come back"""
+        self.why_down = "it is not open"
+        self.refusals: deque[str] = deque(maxlen=REFUSALS_MAX)
+        """what the server did not permit, in its words, in lower case"""
+        self.on_refusal: Callable[[], None] = _nothing
+        self._inbox = inbox
+        self._on_change = on_change
+        self._loop = asyncio.get_running_loop()
+        self._client: NatsClient | None = None
+        self._last: NatsClient | None = None
+        self._up = asyncio.Event()
+        self._is_closed = False
+        self._ended: asyncio.Future[str] = self._loop.create_future()
+        self._keeper: asyncio.Task[None] | None = None
+        self._subjects: dict[int, str] = {}
+        self._sid = REPLIES
+        self._outgoing: list[bytes] = []
+        self._next_pong: asyncio.Future[str] | None = None
+        self._prefix = f"_INBOX.{token_hex(11)}."
+        self._expected: dict[bytes, Answers] = {}
+        self._tokens = 0
+        if has_replies:
+            self._subjects[REPLIES] = f"{self._prefix}*"
+
+    # -- its life ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it can be used."""
+        return self._up.is_set() and not self._is_closed
+
+    @property
+    def server(self) -> dict[str, Any]:
+        """What the server said of itself when it was last reached."""
+        return self._last.server if self._last else {}
+
+    async def open(self) -> None:
+        """Connect. Failed or cancelled, nothing is left."""
+        await self._connect()
+        self._keeper = self._loop.create_task(self._keep(), name=f"{self.url.shown} keeps its connection")
+
+    async def close(self) -> None:
+        """Disconnect. What waits is told that it failed."""
+        self._is_closed = True
+        self._up.set()
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait((self._keeper,))
+        self._lost(self._client, "it was closed")
+        if self._last is not None:
+            await self._last.finish()
+
+    def fail(self, reason: str) -> None:
+        """Something is wrong with this connection: begin anew."""
+        self._lost(self._client, reason)
+
+    async def _connect(self) -> None:
+        client = self._last = await self._reach()
+        self._client = client
+        self._ended = self._loop.create_future()
+        client.reading.add_done_callback(lambda _: self._lost(client, _reason(client)))
+        try:
+            self.send(*(subscription(subject, sid) for sid, subject in self._subjects.items()))
+            await self.on_up()
+            self._check(client)
+        except BaseException:
+            self._lost(client, "it could not be used")
+            await client.finish()
+            raise
+        self._up.set()
+        self._on_change("connected")
+
+    async def _reach(self) -> NatsClient:
+        """The first of the URL's servers that lets us in, in any order."""
+        trouble: OrderedPubSubError | None = None
+        for host, port in sample(self.url.hosts, len(self.url.hosts)):
+            client = NatsClient(self._take, self._inbox, self._refused, self.url.is_encrypted)
+            try:
+                await dial(client, self.url, host, port)
+            except OrderedPubSubError as error:
+                trouble = error
+            else:
+                return client
+        raise trouble or AdapterError(f"{self.url.shown}: names no host")
+
+    def _lost(self, client: NatsClient | None, reason: str) -> None:
+        """A connection is over: nothing more goes out on it, and whoever waits for an answer gets none."""
+        if client is None or client is not self._client:
+            return
+        self._client = None
+        self.why_down = reason
+        client.abort()
+        self._outgoing.clear()
+        waiting = [*client.pongs, *(answers.done for answers in self._expected.values())]
+        for future in [*waiting, self._next_pong] if self._next_pong else waiting:
+            settle(future, reason)
+        self._next_pong = None
+        self._expected.clear()
+        settle(self._ended, reason)
+        if self._up.is_set() and not self._is_closed:
+            self._up.clear()
+            self._on_change(reason)
+
+    async def _keep(self) -> None:
+        """Connect again whenever the connection breaks."""
+        while True:
+            await self._watch()
+            if self._last is not None:
+                await self._last.finish()
+            await self._connect_again()
+
+    async def _watch(self) -> None:
+        """Return when the connection is over; it is, too, if it does not answer. One that is not read is left alone."""
+        pong, heard = None, -1
+        while not (await asyncio.wait((self._ended,), timeout=KEEPALIVE_S))[0]:
+            now_heard = self._client.heard if self._client else 0
+            if pong is None or pong.done() or now_heard != heard or self._inbox.is_full:
+                pong, heard = self._pong(), now_heard  # PINGs also tell the server that we live
+            else:
+                self.fail(f"no answer within {KEEPALIVE_S:g} s")
+
+    async def _connect_again(self) -> None:
+        pause_s, told = RETRY_FIRST_S, ""
+        while True:
+            await asyncio.sleep(uniform(pause_s / 2, pause_s))
+            pause_s = min(2 * pause_s, RETRY_MOST_S)
+            try:
+                return await self._connect()
+            except Exception as error:  # whatever it is, the next attempt may succeed
+                self.why_down = str(error)
+                if self.why_down != told:
+                    expected = isinstance(error, OrderedPubSubError)
+                    _log.warning("%s; trying again, for as long as it takes", error, exc_info=not expected)
+                    told = self.why_down
+
+    async def wait_until_up(self, timeout_s: float = WAIT_S) -> None:
+        """Return when it can be used."""
+        try:
+            await asyncio.wait_for(self._up.wait(), timeout_s)
+        except asyncio.TimeoutError:
+            raise self.error(f"not connected within {timeout_s:g} s: {self.why_down}") from None
+        self.check_up()
+
+    def check_up(self) -> None:
+        """Raise if it cannot be used now."""
+        if not self.is_up:
+            raise self.error(f"not connected: {self.why_down}. It connects again by itself")
+
+    def _check(self, client: NatsClient) -> None:
+        if client is not self._client:
+            raise self.error(self.why_down)
+
+    def error(self, text: str) -> AdapterError:
+        """An error, with the address."""
+        return AdapterError(f"{self.url.shown}: {text}")
+
+    # -- out --------------------------------------------------------------------------------------------------------------
+
+    def send(self, *commands: bytes) -> None:
+        """Write these at the end of this turn of the event loop, if the connection lives."""
+        if self._client is not None:
+            if not self._outgoing and self._next_pong is None:
+                self._loop.call_soon(self._write)
+            self._outgoing += commands
+
+    def _pong(self) -> asyncio.Future[str]:
+        """The answer to a PING behind everything that was sent: empty, or why there is none. It is shared."""
+        if self._next_pong is None:
+            future: asyncio.Future[str] = self._loop.create_future()
+            if self._client is None:
+                settle(future, self.why_down)
+                return future
+            if not self._outgoing:
+                self._loop.call_soon(self._write)
+            self._next_pong = future
+        return self._next_pong
+
+    def _write(self) -> None:
+        client, commands, pong = self._client, self._outgoing, self._next_pong
+        self._outgoing, self._next_pong = [], None
+        if client is None:
+            return
+        if pong is not None:
+            commands.append(PING)
+            client.pongs.append(pong)
+        if commands:
+            client.write(b"".join(commands))
+
+    async def flush(self) -> None:
+        """Return when the server has handled everything that was sent before; raise if the connection breaks."""
+        trouble = await asyncio.shield(self._pong())
+        if trouble:
+            raise self.error(f"the connection broke before the server answered: {trouble}")
+
+    def check_refusals(self, subjects: Iterable[str]) -> None:
+        """Raise if the server has refused something on one of these subjects."""
+        for subject in subjects if self.refusals else ():
+            for text in self.refusals:
+                if f'"{subject.lower()}"' in text:
+                    self.refusals.remove(text)
+                    raise self.error(f"the server does not permit this user what it asked for ({text}); grant it there")
+
+    def _refused(self, text: str) -> None:
+        _log.warning("%s: %s", self.url.shown, text)
+        self.refusals.append(text.lower())
+        self.on_refusal()
+
+    # -- in ---------------------------------------------------------------------------------------------------------------
+
+    def subscribe(self, subject: str) -> int:
+        """Let messages of a subject come, now and after each break; returns the number under which they do."""
+        self._sid += 1
+        self._subjects[self._sid] = subject
+        self.send(subscription(subject, self._sid))
+        return self._sid
+
+    def unsubscribe(self, sid: int) -> None:
+        """Let no more messages come under this number."""
+        if self._subjects.pop(sid, None) is not None:
+            self.send(unsubscription(sid))
+
+    async def settle(self, subjects: Iterable[str]) -> None:
+        """Return when the server has all subscriptions that were made so far, over breaks if need be."""
+        give_up_at = self._loop.time() + WAIT_S
+        with self._inbox.more_room():
+            while True:
+                await self.wait_until_up(max(give_up_at - self._loop.time(), 0.0))
+                with suppress(AdapterError):
+                    await self.flush()
+                    break
+        self.check_refusals(subjects)
+
+    def new_inbox(self) -> str:
+        """A subject that nobody else uses."""
+        self._tokens += 1
+        return f"{self._prefix}inbox.{self._tokens}"
+
+    def expect(self, count: int, read: Callable[[bytes | None, bytes], str]) -> Answers:
+        """A reply subject, under which so many messages are to come. To be given to `forget`."""
+        self._tokens += 1
+        token = b"%d" % self._tokens
+        reply = self._prefix.encode() + token + b" "
+        answers = self._expected[token] = Answers(token, reply, count, read, self._loop.create_future())
+        return answers
+
+    def forget(self, answers: Answers) -> None:
+        """Answers that are not waited for any more."""
+        self._expected.pop(answers.token, None)
+
+    async def request(self, subject: str, payload: bytes = b"") -> tuple[bytes | None, bytes]:
+        """Ask, and return the answer's header block and payload."""
+        came: list[tuple[bytes | None, bytes]] = []
+
+        def read(headers: bytes | None, data: bytes) -> str:
+            came.append((headers, data))
+            return ""
+
+        answers = self.expect(1, read)
+        try:
+            self.send(plain(subject, answers.reply, payload))
+            await self.flush()
+            self.check_refusals((subject,))
+            trouble = await asyncio.wait_for(asyncio.shield(answers.done), WAIT_S)
+        except asyncio.TimeoutError:
+            raise self.error(f"no answer to {subject} within {WAIT_S:g} s; is JetStream well on the server?") from None
+        finally:
+            self.forget(answers)
+        if trouble:
+            raise self.error(f"the connection broke before the server answered: {trouble}")
+        return came[0]
+
+    def _take(self, sid: int, subject: bytes, reply: bytes, headers: bytes | None, data: bytes) -> None:
+        if sid != REPLIES:
+            self.on_message(sid, subject, reply, headers, data)
+            return
+        answers = self._expected.get(subject[len(self._prefix) :])
+        if answers is not None:
+            answers.take(headers, data)
+
+
+def _reason(client: NatsClient) -> str:
+    """Why a connection is over, as far as nats-py says."""
+    error = client.last_error or client.trouble
+    if error is None or isinstance(error, errors.UnexpectedEOF):
+        return "the server closed the connection"
+    return str(error) or type(error).__name__
+
+
+def _ignore(sid: int, subject: bytes, reply: bytes, headers: bytes | None, data: bytes) -> None:
+    """Nobody wants it."""
+
+
+def _nothing() -> None:
+    """Nobody needs to know."""

@@ -1,0 +1,366 @@
+"""A home over the network: one connection to one of the stages, and another one when that is lost.
+
+Any stage will do. The addresses that were given are tried in their order, then those that the stages say of themselves; after
+a loss the same stage is tried first, then the next, with growing pauses. The session goes on at whichever answers: it asks
+again what it has no answer to, and its id with its secret is all that a stage needs to know it by.
+
+What cannot get better by trying again (a token that is not accepted, a name that is taken) ends `open` with the reason; later
+it is tried again all the same, for rights are given back and names get free, and `trouble` says what is wrong meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+
+from ordered_pubsub.client.home import AnswersHandler, Home, StateHandler
+from ordered_pubsub.config.addresses import Address, parse_address
+from ordered_pubsub.core.messages import Answer, Refusal, Request
+from ordered_pubsub.core.topology import Topology
+from ordered_pubsub.errors import (
+    AccessDenied,
+    ConfigurationError,
+    OrderedPubSubError,
+    ProtocolError,
+    UnavailableError,
+    UnknownVersion,
+)
+from ordered_pubsub.wire.channel import Channel
+from ordered_pubsub.wire.protocol import (
+    VERSION,
+    Ask,
+    ClientGreeting,
+    Inquire,
+    Ping,
+    Pong,
+    Rejected,
+    Report,
+    Tell,
+    Welcome,
+    decode,
+    encode,
+    to_client,
+)
+from ordered_pubsub.wire.sessions import SessionKey
+
+DIAL_S = 5.0
+PAUSE_FIRST_S = 0.05
+PAUSE_MOST_S = 2.0
+ADDRESSES_MAX = 64
+FRAME_BYTES_MAX = 1 << 28
+"""Answers are not bounded by a client's own limits: a stage that it has chosen may send what belongs to its requests."""
+
+_PING, _PONG = encode(Ping()), encode(Pong())
+_FINAL: dict[str, type[OrderedPubSubError]] = {
+    "denied": AccessDenied,
+    "name-in-use": ConfigurationError,
+    "version": UnknownVersion,
+    "bad-greeting": ProtocolError,
+}
+"""Rejections that trying elsewhere does not change."""
+
+
+@attrs.define(eq=False)
+class _Talk:
+    """One connection to a stage, from its greeting to its end."""
+
+    home: NetworkHome
+    address: Address
+    greeting: ClientGreeting
+    welcome: asyncio.Future[Welcome]
+    channel: Channel | None = None
+    farewell: str = ""
+
+    def opened(self, channel: Channel) -> None:
+        """Connected: greet."""
+        self.channel = channel
+        channel.send(encode(self.greeting))
+
+    def received(self, payloads: list[bytes]) -> None:
+        """The stage says something."""
+        answers: list[Answer | Refusal] = []
+        for payload in payloads:
+            message = decode(to_client, payload, f"stage {self.address}")
+            if isinstance(message, Tell):
+                answers += message.answers
+            elif isinstance(message, Ping):
+                self.send(_PONG)
+            elif isinstance(message, Welcome):
+                if not self.welcome.done():
+                    self.welcome.set_result(message)
+            elif isinstance(message, Rejected):
+                self._rejected(message)
+            elif isinstance(message, Report):
+                self.home.reported(message)
+        if answers:
+            self.home.answered(answers)
+
+    def _rejected(self, rejected: Rejected) -> None:
+        self.farewell = f"stage {self.address}: {rejected.reason}"
+        if not self.welcome.done():
+            self.welcome.set_exception(_FINAL.get(rejected.code, UnavailableError)(self.farewell))
+
+    def broken(self, error: ProtocolError) -> None:
+        """Who is there does not speak this protocol."""
+        if not self.welcome.done():
+            self.welcome.set_exception(
+                UnavailableError(
+                    f"{self.address} does not answer like a stage: {error}; check host, port and ops:// or opss://"
+                )
+            )
+        assert self.channel is not None
+        self.channel.abort(str(error))
+
+    def lost(self, reason: str) -> None:
+        """The connection is gone."""
+        if not self.welcome.done():
+            self.welcome.set_exception(
+                UnavailableError(
+                    f"{self.address} closed the connection ({reason}); check host, port and ops:// or opss://"
+                )
+            )
+        self.home.lost(self, self.farewell or f"stage {self.address}: {reason}")
+
+    def send(self, frame: bytes) -> None:
+        """Write a frame."""
+        if self.channel is not None:
+            self.channel.send(frame)
+
+    def end(self, reason: str) -> None:
+        """Disconnect; `lost` follows."""
+        if self.channel is not None:
+            self.channel.close(reason)
+
+
+class NetworkHome(Home):
+    """One client's way to the stages of a system."""
+
+    def __init__(
+        self, addresses: Sequence[Address], token: str = "", tls: Callable[[], ssl.SSLContext] | None = None
+    ) -> None:
+        for address in addresses:
+            if token and not address.tls and not address.is_loopback:
+                raise ConfigurationError(
+                    f"the token would go to {address} unencrypted, for everybody on the way to read: use opss:// (TLS)"
+                )
+        self._addresses = list(addresses)
+        self._token = token
+        self._tls = tls
+        self._key = SessionKey("", b"")
+        self._name: str | None = None
+        self._on_answers: AnswersHandler = _ignore_answers
+        self._on_state: StateHandler = _ignore_state
+        self._talk: _Talk | None = None
+        self._topology: Topology | None = None
+        self._welcome: Welcome | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._gone = asyncio.Event()
+        self._reports: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._reports_asked = 0
+        self.trouble = ""
+
+    @property
+    def stage(self) -> str | None:
+        """The name of the stage that it is connected to."""
+        return self._welcome.stage if self._welcome is not None and self._talk is not None else None
+
+    @property
+    def payload_bytes_max(self) -> int | None:
+        """What the stages say that a payload may have."""
+        return self._welcome.payload_bytes_max if self._welcome is not None else None
+
+    # -- connecting ---------------------------------------------------------------------------------------------------
+
+    async def open(
+        self, key: SessionKey, name: str | None, on_answers: AnswersHandler, on_state: StateHandler
+    ) -> Topology:
+        """Connect to the first stage that answers. Cancelled, it leaves nothing open."""
+        self._key, self._name, self._on_answers, self._on_state = key, name, on_answers, on_state
+        troubles: list[str] = []
+        for address in list(self._addresses):
+            try:
+                await self._connect(address, resumes=False)
+                break
+            except UnavailableError as error:
+                troubles.append(str(error))
+        else:
+            raise UnavailableError(
+                f"no stage can be reached: {'; '.join(troubles)}. Is it running (ordered-pubsub serve), and is sequencer= right?"
+            )
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._stay_connected(), name="connection to the stage"),
+            loop.create_task(self._watch(), name="heartbeat of the stage"),
+        ]
+        assert self._topology is not None
+        return self._topology
+
+    async def _connect(self, address: Address, resumes: bool) -> None:
+        """Connect to one stage, and be let in. Raises an `UnavailableError`, or what trying again does not change."""
+        loop = asyncio.get_running_loop()
+        greeting = ClientGreeting(VERSION, self._key.session, self._key.secret, self._name, self._token, resumes)
+        talk = _Talk(self, address, greeting, loop.create_future())
+        try:
+            await asyncio.wait_for(self._dial(address, talk), DIAL_S)
+            welcome = await asyncio.wait_for(talk.welcome, 2 * DIAL_S)
+            self._check_topology(address, welcome)
+        except BaseException as error:
+            talk.welcome.cancel()
+            if talk.welcome.done() and not talk.welcome.cancelled():
+                talk.welcome.exception()  # it is raised from here, or replaced by what is
+            talk.end("not let in")
+            if isinstance(error, (OSError, asyncio.TimeoutError)):
+                raise UnavailableError(f"{address}: {_reason(error)}") from error
+            raise
+        self._talk, self._welcome = talk, welcome
+        self._learn(address, welcome)
+
+    async def _dial(self, address: Address, talk: _Talk) -> None:
+        tls = None
+        if address.tls:
+            tls = self._tls() if self._tls is not None else ssl.create_default_context()
+        await asyncio.get_running_loop().create_connection(
+            lambda: Channel(talk, FRAME_BYTES_MAX, FRAME_BYTES_MAX),
+            address.host,
+            address.port,
+            ssl=tls,
+            server_hostname=address.host if tls is not None else None,
+        )
+
+    def _check_topology(self, address: Address, welcome: Welcome) -> None:
+        topology = Topology.load(welcome.topology)
+        if self._topology is not None:
+            topology.check_same(self._topology.fingerprint, f"this client, compared with stage {address},")
+        self._topology = topology
+
+    def _learn(self, address: Address, welcome: Welcome) -> None:
+        """Put this address first, and add what the stage knows."""
+        at = self._addresses.index(address)
+        self._addresses = self._addresses[at:] + self._addresses[:at]
+        for text in welcome.addresses:
+            try:
+                learned = parse_address(text)
+            except ConfigurationError:
+                continue  # the stage's own, and of no use here
+            may_be_used = not self._token or learned.tls or learned.is_loopback
+            if may_be_used and learned not in self._addresses and len(self._addresses) < ADDRESSES_MAX:
+                self._addresses.append(learned)
+
+    async def _stay_connected(self) -> None:
+        while True:
+            await self._gone.wait()
+            self._gone.clear()
+            await self._reconnect()
+            self.trouble = ""
+            self._on_state(True, f"stage {self.stage}")
+
+    async def _reconnect(self) -> None:
+        pause_s = PAUSE_FIRST_S
+        while True:
+            for address in list(self._addresses):
+                try:
+                    await self._connect(address, resumes=True)
+                    return
+                except OrderedPubSubError as error:
+                    self.trouble = str(error)
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+            pause_s = min(2 * pause_s, PAUSE_MOST_S)
+
+    async def _watch(self) -> None:
+        """Ask a silent stage whether it is there; give it up if it does not say so."""
+        loop = asyncio.get_running_loop()
+        while True:
+            assert self._welcome is not None
+            heartbeat_s = self._welcome.heartbeat_s
+            await asyncio.sleep(heartbeat_s)
+            talk = self._talk
+            if talk is None or talk.channel is None:
+                continue
+            silent_s = loop.time() - talk.channel.heard_at
+            if silent_s > 3 * heartbeat_s:
+                talk.channel.abort(f"nothing was heard for {silent_s:.0f} s")
+            elif silent_s > 0.5 * heartbeat_s:
+                talk.send(_PING)
+
+    # -- talking ------------------------------------------------------------------------------------------------------
+
+    def send(self, requests: Sequence[Request]) -> None:
+        """Send requests to the stage; when there is none, they are lost and asked again."""
+        if self._talk is not None:
+            self._talk.send(encode(Ask(list(requests))))
+
+    def answered(self, answers: list[Answer | Refusal]) -> None:
+        """The stage brings answers."""
+        self._on_answers(answers)
+
+    async def inquire(self, timeout_s: float) -> dict[str, Any]:
+        """How the stage is."""
+        talk = self._talk
+        if talk is None:
+            raise UnavailableError(f"no stage is connected now: {self.trouble}")
+        self._reports_asked += 1
+        number = self._reports_asked
+        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._reports[number] = future
+        talk.send(encode(Inquire(number)))
+        try:
+            return await asyncio.wait_for(future, timeout_s)
+        except asyncio.TimeoutError:
+            raise UnavailableError(f"stage {talk.address} did not say within {timeout_s:g} s how it is") from None
+        finally:
+            del self._reports[number]
+
+    def reported(self, report: Report) -> None:
+        """The stage says how it is."""
+        future = self._reports.get(report.number)
+        if future is None or future.done():
+            return
+        if report.refusal:
+            future.set_exception(AccessDenied(report.refusal))
+        else:
+            future.set_result(report.data)
+
+    def lost(self, talk: _Talk, reason: str) -> None:
+        """A connection is gone."""
+        if talk is not self._talk:
+            return  # it was never let in
+        self._talk = None
+        self.trouble = reason
+        for future in self._reports.values():
+            if not future.done():
+                future.set_exception(UnavailableError(f"the connection was lost before it was answered: {reason}"))
+        self._gone.set()
+        self._on_state(False, reason)
+
+    async def close(self) -> None:
+        """Disconnect; no answer comes any more."""
+        self._on_answers, self._on_state = _ignore_answers, _ignore_state
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        if self._talk is not None:
+            self._talk.end("the client is closed")
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {error.verify_message or error}"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed: {error.reason or error}; check that it is opss:// exactly where the stage has tls"
+    if isinstance(error, asyncio.TimeoutError):
+        return "no answer in time"
+    return str(error)
+
+
+def _ignore_answers(answers: Sequence[Answer | Refusal]) -> None:
+    """Nobody wants them."""
+
+
+def _ignore_state(is_connected: bool, reason: str) -> None:
+    """Nobody wants to know."""

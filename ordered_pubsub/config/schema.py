@@ -1,0 +1,425 @@
+"""Everything that can be configured: typed, frozen records, one for each table of the file.
+
+Each field has a kind (`kinds`), so a record that exists fits by itself; what must fit together is for `checks`. The names
+are those of the file. A field with a text that stands for something (an address, a store, an age) has a property beside
+it that says for what. Lists are tuples, and what was left out is the default, or None where leaving it out means something.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import attrs
+
+from ordered_pubsub.config import kinds
+from ordered_pubsub.config.addresses import Address, parse_address, parse_listen
+from ordered_pubsub.config.kinds import as_tuple, hashes_as_tuple, one_or_more
+from ordered_pubsub.core.topics import matches
+from ordered_pubsub.core.topology import StageSpec, Topology
+from ordered_pubsub.errors import ConfigurationError
+
+MEBIBYTE = 1 << 20
+PAYLOAD_BYTES_MOST = 1 << 30
+FRAME_BYTES_LEAST = 1 << 16
+FRAME_BYTES_MORE = 3 * MEBIBYTE
+"""What a frame may hold besides a payload: a subscription's topics, for one."""
+FRAME_BYTES_MOST = 2 * PAYLOAD_BYTES_MOST
+TOKEN_LENGTH_MIN = 32
+TOKEN_LENGTH_MAX = 512
+DEFAULT_LISTEN = "127.0.0.1:7411"
+DEFAULT_STAGE = "main"
+"""What the stage is called that runs without a `[[stage]]` in the file."""
+DEFAULT_DELIVERY = "ordered"
+"""The level of topics for which nothing is said."""
+RIGHTS = ("publish", "subscribe", "transact", "move", "administer", "stage")
+MEMORY = "memory"
+
+
+def is_token(value: object) -> bool:
+    """Whether this is fit to be a token: long enough that its SHA-256 tells nobody anything, and printable."""
+    return (
+        isinstance(value, str)
+        and TOKEN_LENGTH_MIN <= len(value) <= TOKEN_LENGTH_MAX
+        and value.isascii()
+        and value.isprintable()
+        and " " not in value
+    )
+
+
+TOKEN = kinds.Kind(
+    f"{TOKEN_LENGTH_MIN} to {TOKEN_LENGTH_MAX} printable ASCII characters without spaces; "
+    '"ordered-pubsub config token NAME" makes one',
+    is_token,
+    is_optional=True,
+    is_secret=True,
+)
+
+
+def parse_store(text: str) -> str | None:
+    """The path of a store's database, or None if it is in memory."""
+    if text == MEMORY:
+        return None
+    scheme, _, path = text.partition(":")
+    if path.startswith("//"):
+        if not path.startswith("///") or path.startswith("////"):
+            raise ConfigurationError("an absolute path is written with three slashes, a relative one with none")
+        path = path[2:]
+    if scheme != "sqlite" or not path or path.endswith("/") or path == ":memory:":
+        raise ConfigurationError("a store is the file of an SQLite database, or 'memory'")
+    return path
+
+
+def locate_store(text: str, folder: str) -> str:
+    """A store's relative path becomes an absolute one, below a folder if there is one."""
+    path = parse_store(text)
+    return text if path is None or not folder else "sqlite://" + os.path.join(folder, path)
+
+
+def _split_sequencers(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")]
+
+
+def _is_ens(text: str) -> bool:
+    scheme, separator, _ = text.partition("://")
+    return bool(scheme and separator) and " " not in text
+
+
+ENS = kinds.text_kind("the URL of a broker, such as 'nats://127.0.0.1:4222'", _is_ens, is_optional=True)
+SEQUENCERS = kinds.text_kind(
+    "the address of a stage, such as 'ops://127.0.0.1:7411', or a list of them",
+    lambda text: bool(parse_address(text)),
+    parse=_split_sequencers,
+    is_list=True,
+)
+LISTEN = kinds.text_kind("an address to listen at, such as '127.0.0.1:7411'", lambda text: bool(parse_listen(text)))
+LISTEN_OR_NONE = attrs.evolve(LISTEN, is_optional=True)
+ADVERTISE = kinds.text_kind(
+    "the address at which others reach the stage, such as 'ops://stage-1:7411'",
+    lambda text: bool(parse_address(text)),
+    is_optional=True,
+)
+STORE = kinds.text_kind(
+    "'sqlite:///absolute/path', 'sqlite:relative/path' or 'memory'",
+    lambda text: parse_store(text) != "",
+    locate=locate_store,
+)
+
+
+@attrs.frozen(kw_only=True)
+class ClientTls:
+    """How a client trusts stages, and shows who it is, over TLS."""
+
+    ca: str | None = attrs.field(default=None, validator=kinds.FILE_OR_NONE)
+    """certificates of the authorities that stages are trusted by; left out: those of the system"""
+    cert: str | None = attrs.field(default=None, validator=kinds.FILE_OR_NONE)
+    """the client's own certificate, for stages that ask for one"""
+    key: str | None = attrs.field(default=None, validator=kinds.FILE_OR_NONE)
+    """its private key"""
+
+
+@attrs.frozen(kw_only=True)
+class ClientSection:
+    """`[client]`: what a client is connected to, and how."""
+
+    ens: str | None = attrs.field(
+        default=None, validator=ENS, repr=lambda text: repr(None if text is None else kinds.redacted(text))
+    )
+    """the URL of the event notification service; its scheme picks the adapter"""
+    sequencer: tuple[str, ...] = attrs.field(default=(), converter=one_or_more, validator=SEQUENCERS)
+    """one or several stages: any will do, the rest is learned"""
+    name: str | None = attrs.field(default=None, validator=kinds.NAME_OR_NONE)
+    """what the client's events carry as their publisher; one client of a system has it at a time"""
+    delivery: str | None = attrs.field(
+        default=None, validator=kinds.choice("exactly-once", "ordered", "best-effort", is_optional=True)
+    )
+    """the level that subscriptions have unless they say otherwise"""
+    token: str | None = attrs.field(default=None, validator=TOKEN, repr=False)
+    """only through ORDERED_PUBSUB_TOKEN: a file that is not a `token_file` is read by too many"""
+    token_file: str | None = attrs.field(default=None, validator=kinds.FILE_OR_NONE)
+    """the file that holds the client's token, and that nobody else may read"""
+    tls: ClientTls | None = attrs.field(default=None, validator=kinds.section(ClientTls, is_optional=True))
+    """given: TLS is spoken to all stages, also to those at ops://"""
+    unordered: str = attrs.field(default="refuse", validator=kinds.choice("refuse", "deliver"))
+    """what becomes of messages that a plain client published, which have no place in the order"""
+    linger_s: float = attrs.field(default=0.0, validator=kinds.SECONDS_OR_NONE_AT_ALL)
+    """how long a publication may wait for others to share its message"""
+    batch_events_max: int = attrs.field(default=1, validator=kinds.whole(1))
+    """events of one topic that may share a message of the ENS; 1: each has its own, and plain consumers can read it"""
+    timeout_s: float = attrs.field(default=60.0, validator=kinds.SECONDS)
+    """how long a call waits for its outcome"""
+    pipeline_events_max: int = attrs.field(default=10_000, validator=kinds.whole(1))
+    """publications that may be unfinished at once"""
+    pipeline_bytes_max: int = attrs.field(default=64 * MEBIBYTE, validator=kinds.whole(1))
+    """bytes of payload that may be unfinished at once"""
+    payload_bytes_max: int = attrs.field(default=MEBIBYTE, validator=kinds.whole(1))
+    """bytes that one event's payload and headers may have together"""
+    queue_events_max: int = attrs.field(default=100_000, validator=kinds.whole(1))
+    """events of one subscription whose turn has come and that the application has not taken yet"""
+    queue_bytes_max: int = attrs.field(default=64 * MEBIBYTE, validator=kinds.whole(1))
+    """the same in bytes of payload"""
+    buffer_events_max: int | None = attrs.field(default=None, validator=kinds.whole(1, is_optional=True))
+    """events of one subscription that wait for earlier ones; left out: 1,000,000, and 1,000 with best-effort delivery"""
+    ttl_s: float = attrs.field(default=1.0, validator=kinds.SECONDS)
+    """how long an event waits for earlier ones with best-effort delivery"""
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """Where the stages are. With a `tls` table, TLS is spoken to all of them."""
+        found = (parse_address(text) for text in self.sequencer)
+        return tuple(attrs.evolve(address, tls=address.tls or self.tls is not None) for address in found)
+
+
+@attrs.frozen(kw_only=True)
+class StageTls:
+    """How a stage shows who it is, and whether it asks who a client is, over TLS."""
+
+    cert: str = attrs.field(validator=kinds.FILE)
+    """the stage's certificate, with those between it and its authority"""
+    key: str = attrs.field(validator=kinds.FILE)
+    """its private key"""
+    client_ca: str | None = attrs.field(default=None, validator=kinds.FILE_OR_NONE)
+    """given: a client may show a certificate of these authorities, and is the identity that names it"""
+
+
+@attrs.frozen(kw_only=True)
+class StageSection:
+    """`[[stage]]`: one stage of the line; the first has rank 0, the highest."""
+
+    name: str = attrs.field(validator=kinds.STAGE_NAME)
+    """what it is called, here and at every other stage"""
+    listen: str = attrs.field(default=DEFAULT_LISTEN, validator=LISTEN)
+    """the address that it listens at; without a host it is loopback"""
+    advertise: str | None = attrs.field(default=None, validator=ADVERTISE)
+    """how clients and other stages reach it; left out: at `listen`"""
+    topics: tuple[str, ...] = attrs.field(default=(), converter=as_tuple, validator=kinds.PATTERNS)
+    """patterns of the topics that it owns; those that nobody names are spread over all stages"""
+    store: str = attrs.field(
+        default=attrs.Factory(lambda self: f"sqlite:ordered_pubsub-{self.name}.db", takes_self=True), validator=STORE
+    )
+    """where its journal is"""
+    durability: str = attrs.field(
+        default=attrs.Factory(lambda self: "none" if self.store == MEMORY else "fsync", takes_self=True),
+        validator=kinds.choice("fsync", "os", "none"),
+    )
+    """what has happened when it answers: the disk has it, the operating system has it, or nothing; in memory: nothing"""
+    http: str | None = attrs.field(default=None, validator=LISTEN_OR_NONE)
+    """the address of /healthz and /metrics, without TLS and for everybody; left out: there is none"""
+    tls: StageTls | None = attrs.field(default=None, validator=kinds.section(StageTls, is_optional=True))
+    """given: only TLS is spoken at `listen`"""
+    token_file: str | None = attrs.field(default=None, validator=kinds.FILE_OR_NONE)
+    """the file that holds the token that it shows to other stages, and that nobody else may read"""
+
+    @property
+    def address(self) -> Address:
+        """Where it listens."""
+        return attrs.evolve(parse_listen(self.listen), tls=self.tls is not None)
+
+    @property
+    def advertised(self) -> Address | None:
+        """Where others reach it, as far as is known. A stage with a `tls` table is spoken to by TLS, whatever the scheme."""
+        if self.advertise is not None:
+            address = parse_address(self.advertise)
+            return attrs.evolve(address, tls=address.tls or self.tls is not None)
+        return None if self.address.is_everywhere or not self.address.port else self.address
+
+    @property
+    def http_address(self) -> Address | None:
+        """Where health and metrics are."""
+        return None if self.http is None else parse_listen(self.http)
+
+    @property
+    def store_path(self) -> str | None:
+        """The path of its database, or None if it is in memory."""
+        return parse_store(self.store)
+
+
+@attrs.frozen(kw_only=True)
+class Retention:
+    """How long the events of a topic are kept that everybody has acknowledged, and how long at most."""
+
+    keep_age: str | float = attrs.field(default="1d", validator=kinds.AGE)
+    """at least so long for those who come late"""
+    keep_bytes: str | int | None = attrs.field(default=None, validator=kinds.SIZE_OR_NONE)
+    """and at least so much"""
+    max_age: str | float = attrs.field(default="1w", validator=kinds.AGE)
+    """never longer, whoever has not acknowledged"""
+    max_bytes: str | int | None = attrs.field(default=None, validator=kinds.SIZE_OR_NONE)
+    """never more"""
+
+    @property
+    def keep_age_s(self) -> float:
+        """`keep_age` in seconds."""
+        return kinds.age_s(self.keep_age)
+
+    @property
+    def max_age_s(self) -> float:
+        """`max_age` in seconds."""
+        return kinds.age_s(self.max_age)
+
+    @property
+    def keep_size(self) -> int | None:
+        """`keep_bytes` as a number."""
+        return None if self.keep_bytes is None else kinds.size_bytes(self.keep_bytes)
+
+    @property
+    def max_size(self) -> int | None:
+        """`max_bytes` as a number."""
+        return None if self.max_bytes is None else kinds.size_bytes(self.max_bytes)
+
+
+@attrs.frozen(kw_only=True)
+class TopicSection:
+    """`[[topic]]`: what topics give; of several that match, the first."""
+
+    pattern: str = attrs.field(validator=kinds.PATTERN)
+    """which topics"""
+    delivery: str = attrs.field(default=DEFAULT_DELIVERY, validator=kinds.choice("exactly-once", "ordered"))
+    """their level"""
+    retention: Retention | None = attrs.field(default=None, validator=kinds.section(Retention, is_optional=True))
+    """how long their events are kept"""
+
+
+@attrs.frozen(kw_only=True)
+class GroupSection:
+    """`[[group]]`: topics whose common history is wanted in one decided order."""
+
+    topics: tuple[str, ...] = attrs.field(converter=as_tuple, validator=kinds.TOPICS)
+    """two or more"""
+
+
+@attrs.frozen(kw_only=True)
+class Rights:
+    """What an identity may do (`allow`), or may not, whatever else is said (`deny`)."""
+
+    publish: tuple[str, ...] = attrs.field(default=(), converter=as_tuple, validator=kinds.PATTERNS)
+    """publish on topics that match one of these patterns"""
+    subscribe: tuple[str, ...] = attrs.field(default=(), converter=as_tuple, validator=kinds.PATTERNS)
+    """be notified of events of topics that match one of these patterns"""
+    transact: bool = attrs.field(default=False, validator=kinds.SWITCH)
+    """use transactions"""
+    move: bool = attrs.field(default=False, validator=kinds.SWITCH)
+    """move clients"""
+    administer: bool = attrs.field(default=False, validator=kinds.SWITCH)
+    """see and change what belongs to others"""
+    stage: bool = attrs.field(default=False, validator=kinds.SWITCH)
+    """link as a stage of this system"""
+
+    def covers(self, right: str, topic: str | None = None) -> bool:
+        """Whether these say something of a right, on a topic if it is about topics."""
+        said = getattr(self, right)
+        if isinstance(said, bool):
+            return said
+        return topic is not None and any(matches(pattern, topic) for pattern in said)
+
+
+@attrs.frozen(kw_only=True)
+class IdentitySection:
+    """`[[identity]]`: somebody who may connect, how that is known, and with which rights."""
+
+    name: str = attrs.field(validator=kinds.NAME)
+    """what it is called in logs and errors"""
+    token_sha256: tuple[str, ...] = attrs.field(default=(), converter=hashes_as_tuple, validator=kinds.HASHES)
+    """the hash of its token; of two tokens while one takes the other's place"""
+    certificate: str | None = attrs.field(default=None, validator=kinds.CERTIFICATE)
+    """whoever shows a certificate with exactly this name is this identity"""
+    allow: Rights = attrs.field(factory=Rights, validator=kinds.section(Rights))
+    """what it may do; nothing unless it is said"""
+    deny: Rights = attrs.field(factory=Rights, validator=kinds.section(Rights))
+    """what it may not do, also if it is allowed"""
+
+    def may(self, right: str, topic: str | None = None) -> bool:
+        """Whether it has a right (one of `RIGHTS`), on a topic where the right is about topics. Deny wins."""
+        return self.allow.covers(right, topic) and not self.deny.covers(right, topic)
+
+
+@attrs.frozen(kw_only=True)
+class LimitsSection:
+    """`[limits]`: what a stage takes from its clients."""
+
+    payload_bytes_max: int = attrs.field(default=MEBIBYTE, validator=kinds.whole(1, PAYLOAD_BYTES_MOST))
+    """bytes that one event's payload and headers may have together"""
+    frame_bytes_max: int = attrs.field(
+        default=attrs.Factory(lambda self: self.payload_bytes_max + FRAME_BYTES_MORE, takes_self=True),
+        validator=kinds.whole(FRAME_BYTES_LEAST, FRAME_BYTES_MOST),
+    )
+    """bytes of one frame, from somebody whom the stage knows; left out: 3 MiB more than a payload"""
+    buffered_bytes_max: int = attrs.field(
+        default=attrs.Factory(lambda self: 4 * self.frame_bytes_max, takes_self=True),
+        validator=kinds.whole(FRAME_BYTES_LEAST),
+    )
+    """bytes that may wait to be sent on one connection, before it is closed; left out: four frames"""
+    connections_max: int = attrs.field(default=10_000, validator=kinds.whole(1))
+    """connections in all"""
+    connections_per_identity_max: int = attrs.field(default=1_000, validator=kinds.whole(1))
+    """connections of one identity"""
+    connections_per_address_max: int = attrs.field(default=1_000, validator=kinds.whole(1))
+    """connections from one network address"""
+    subscriptions_per_client_max: int = attrs.field(default=1_000, validator=kinds.whole(1))
+    """subscriptions of one client"""
+    topics_per_subscription_max: int = attrs.field(default=1_000, validator=kinds.whole(1))
+    """topics of one subscription"""
+    authentication_s: float = attrs.field(default=5.0, validator=kinds.SECONDS)
+    """how long a connection may take to say who it is"""
+    unauthenticated_bytes_max: int = attrs.field(default=8_192, validator=kinds.whole(1_024))
+    """bytes that a connection may send before it has said who it is"""
+
+
+@attrs.frozen(kw_only=True)
+class Configuration:
+    """One file, with the environment and arguments over it."""
+
+    client: ClientSection = attrs.field(factory=ClientSection, validator=kinds.section(ClientSection))
+    stage: tuple[StageSection, ...] = attrs.field(
+        default=(), converter=as_tuple, validator=kinds.sections(StageSection)
+    )
+    """in the order of their ranks; see `stages`"""
+    topics: str = attrs.field(default="open", validator=kinds.choice("open", "listed"))
+    """whether a topic exists from its first use, or only if a [[topic]] names it"""
+    topic: tuple[TopicSection, ...] = attrs.field(
+        default=(), converter=as_tuple, validator=kinds.sections(TopicSection)
+    )
+    """the first that matches a topic holds for it"""
+    group: tuple[GroupSection, ...] = attrs.field(
+        default=(), converter=as_tuple, validator=kinds.sections(GroupSection)
+    )
+    """no topic is in two"""
+    identity: tuple[IdentitySection, ...] | None = attrs.field(
+        default=None, converter=as_tuple, validator=kinds.sections(IdentitySection, is_optional=True)
+    )
+    """who may connect; None (nothing is said): everybody, at loopback; empty (`identity = []`): nobody"""
+    limits: LimitsSection = attrs.field(factory=LimitsSection, validator=kinds.section(LimitsSection))
+    insecure_allow_anyone: bool = attrs.field(default=False, validator=kinds.SWITCH)
+    """let everybody do everything, also at listeners that other machines reach, and without TLS"""
+    insecure_allow_plaintext: bool = attrs.field(default=False, validator=kinds.SWITCH)
+    """let tokens and events travel without TLS between machines"""
+    folder: str = attrs.field(default="", eq=False)
+    """where relative paths begin; not a key itself, nor are `lines`"""
+    lines: Mapping[kinds.Path, int] = attrs.field(factory=dict, eq=False, repr=False)
+    """the way to a key → its line in the file"""
+
+    @property
+    def stages(self) -> tuple[StageSection, ...]:
+        """The stages of the line: those of the file, or one with defaults."""
+        if self.stage:
+            return self.stage
+        stage = StageSection(name=DEFAULT_STAGE)
+        return (attrs.evolve(stage, store=locate_store(stage.store, self.folder)),)
+
+    @property
+    def topology(self) -> Topology:
+        """Who owns what."""
+        return Topology(tuple(StageSpec(stage.name, stage.topics) for stage in self.stages))
+
+    @property
+    def is_anyone_let_in(self) -> bool:
+        """Whether a client needs not say who it is."""
+        return self.identity is None
+
+    def rule_of(self, topic: str) -> TopicSection | None:
+        """The [[topic]] that holds for a topic; None if there is none, and then the topic has the defaults."""
+        return next((rule for rule in self.topic if matches(rule.pattern, topic)), None)
+
+    def is_listed(self, topic: str) -> bool:
+        """Whether a topic may exist."""
+        return self.topics == "open" or self.rule_of(topic) is not None

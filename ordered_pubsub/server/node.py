@@ -1,0 +1,253 @@
+"""One stage on one event loop: feeds the state machine, waits for the disk, and sends what may be sent.
+
+    clients ─┐                                                          ┌─> clients
+             ├─> driver.handle_… ──> take ──> make_safe (disk) ──> release
+    peers ───┘        (many inputs)        (one commit)                 └─> peers
+
+Whatever comes while a batch is being written is the next batch. On a disk that commits fast a batch is written at once, for
+handing it to another thread would take longer; on a slow one a thread writes it, so the loop goes on reading, answering pings
+and saying that it is alive. When the journal fails, the stage stops: nobody knows what is on such a disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+import attrs
+
+from ordered_pubsub.core.driver import SNAPSHOT_AFTER_RECORDS, Batch, Driver
+from ordered_pubsub.core.messages import Answer, Change, PeerMessage, Refusal, Request
+from ordered_pubsub.core.stage import Effects
+from ordered_pubsub.core.topology import Topology
+from ordered_pubsub.errors import JournalError
+from ordered_pubsub.server.store import Store
+
+_log = logging.getLogger(__name__)
+
+TICK_S = 0.5
+INLINE_COMMIT_S = 0.0005
+"""Commits that take longer than this, on average, are left to a thread."""
+AVERAGE_OVER = 16
+
+
+class Asker(Protocol):
+    """A client that is at home here."""
+
+    def tell(self, answers: list[Answer | Refusal]) -> None:
+        """Bring answers."""
+
+
+class Neighbour(Protocol):
+    """A link to another stage."""
+
+    def say(self, messages: list[PeerMessage]) -> None:
+        """Bring messages; they may be lost if the link is down."""
+
+
+@attrs.define
+class Counters:
+    """What has happened since the start."""
+
+    requests: int = 0
+    events: int = 0
+    changes: int = 0
+    commits: int = 0
+    commit_s: float = 0.0
+    refusals: int = 0
+
+
+@attrs.define(eq=False)
+class Node:
+    """A stage that runs."""
+
+    rank: int
+    topology: Topology
+    store: Store
+    counters: Counters = attrs.field(factory=Counters)
+    askers: dict[str, Asker] = attrs.field(factory=dict)
+    """session → the client's connection"""
+    neighbours: dict[int, Neighbour] = attrs.field(factory=dict)
+    failed: asyncio.Future[None] = attrs.field(init=False)
+    """fails when the stage can do nothing any more"""
+    driver: Driver = attrs.field(init=False)
+    _loop: asyncio.AbstractEventLoop = attrs.field(factory=asyncio.get_running_loop)
+    _pool: ThreadPoolExecutor = attrs.field(factory=lambda: ThreadPoolExecutor(1, "journal"))
+    _is_flushing: bool = False
+    """a flush is planned or under way"""
+    _commit_s: float = 0.0
+    """how long a commit takes on average"""
+    _tick_handle: asyncio.TimerHandle | None = None
+    _rested: asyncio.Event = attrs.field(factory=asyncio.Event)
+
+    def __attrs_post_init__(self) -> None:
+        self.failed = self._loop.create_future()
+        never = 1 << 62  # a snapshot that is not written need not be made
+        after = never if self.store.durability == "none" else SNAPSHOT_AFTER_RECORDS
+        self.driver = Driver.open(self.rank, self.topology, self.store.journal, snapshot_after_records=after)
+        self._plan_flush()
+        self._tick()
+
+    @property
+    def name(self) -> str:
+        """The stage's name."""
+        return self.topology.stages[self.rank].name
+
+    # -- in -----------------------------------------------------------------------------------------------------------
+
+    def handle_requests(self, requests: Sequence[Request]) -> None:
+        """A client at home here asks."""
+        now = time.time()
+        for request in requests:
+            self.driver.handle_request(request, now)
+        self.counters.requests += len(requests)
+        self._plan_flush()
+
+    def handle_peer(self, peer: int, messages: Sequence[PeerMessage]) -> None:
+        """A peer says something. Raises what its state machine says about a message that must not come."""
+        now = time.time()
+        try:
+            for message in messages:
+                self.driver.handle_peer(peer, message, now)
+        finally:
+            self._plan_flush()
+
+    def connected(self, peer: int) -> None:
+        """The link to a peer is there."""
+        self.driver.stage.connected(peer)
+        self._plan_flush()
+
+    def disconnected(self, peer: int) -> None:
+        """The link to a peer is gone."""
+        self.driver.stage.disconnected(peer)
+
+    def _tick(self) -> None:
+        self.driver.stage.tick(self._loop.time())
+        self._plan_flush()
+        self._tick_handle = self._loop.call_later(TICK_S, self._tick)
+
+    # -- to the disk --------------------------------------------------------------------------------------------------
+
+    def _plan_flush(self) -> None:
+        if not self._is_flushing and self.driver.has_work:
+            self._is_flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        if self.failed.done():
+            return
+        batch = self.driver.take()
+        if batch.snapshot is None and self._commit_s <= INLINE_COMMIT_S:
+            self._finish(batch, self._make_safe(batch))
+        else:
+            writing = self._loop.run_in_executor(self._pool, self._make_safe, batch)
+            writing.add_done_callback(lambda written: self._finish(batch, written.result()))
+
+    def _make_safe(self, batch: Batch) -> JournalError | float:
+        """Write a batch; return how long it took, or why it failed. May run in a thread."""
+        if not batch.effects.journal:
+            return 0.0
+        started = time.perf_counter()
+        try:
+            self.driver.make_safe(batch)
+        except JournalError as error:
+            return error
+        return time.perf_counter() - started
+
+    def _finish(self, batch: Batch, outcome: JournalError | float) -> None:
+        if isinstance(outcome, JournalError):
+            self._fail(outcome)
+            return
+        if batch.effects.journal:
+            self.counters.commits += 1
+            self.counters.commit_s += outcome
+            if batch.snapshot is None:
+                self._commit_s += (outcome - self._commit_s) / AVERAGE_OVER
+        self._release(batch.effects)
+        self._is_flushing = False
+        self._rested.set()
+        self._plan_flush()
+
+    def _fail(self, error: JournalError) -> None:
+        _log.critical("stage %s: %s", self.name, error)
+        self._rested.set()
+        if not self.failed.done():
+            self.failed.set_exception(error)
+
+    # -- out ----------------------------------------------------------------------------------------------------------
+
+    def _release(self, effects: Effects) -> None:
+        to_peers: dict[int, list[PeerMessage]] = {}
+        for peer, message in effects.sends:
+            to_peers.setdefault(peer, []).append(message)
+        for peer, messages in to_peers.items():
+            neighbour = self.neighbours.get(peer)
+            if neighbour is not None:
+                neighbour.say(messages)
+        to_clients: dict[str, list[Answer | Refusal]] = {}
+        for answer in effects.replies:
+            to_clients.setdefault(answer.client, []).append(answer)
+        for client, answers in to_clients.items():
+            asker = self.askers.get(client)
+            if asker is not None:
+                asker.tell(answers)
+        self._count(effects)
+
+    def _count(self, effects: Effects) -> None:
+        for operation in effects.completed:
+            for part in operation.parts:
+                if isinstance(part, Change):
+                    self.counters.changes += 1
+                elif self.topology.owner(part.topic) == self.rank:
+                    self.counters.events += part.count
+
+    # -- to look at ---------------------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """What this stage is doing, as plain data."""
+        stage = self.driver.stage
+        waiting = [self.topology.stages[peer].name for peer in stage.unconfirmed if peer != self.rank]
+        return {
+            "stage": self.name,
+            "ready": stage.is_open and not self.failed.done(),
+            "waiting_for_stages": waiting,
+            "store": self.store.name,
+            "durability": self.store.durability,
+            "clients": len(self.askers),
+            **stage.statistics(),
+            "since_start": attrs.asdict(self.counters),
+        }
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    async def rest(self, timeout_s: float) -> None:
+        """Wait until everything that came is on disk and sent, and what peers must have is acknowledged; not for ever."""
+        give_up_at = self._loop.time() + timeout_s
+        while not self.failed.done() and (left_s := give_up_at - self._loop.time()) > 0:
+            if not self._is_flushing and not any(link.outbox for link in self.driver.stage.state.links.values()):
+                return
+            self._rested.clear()
+            timer = self._loop.call_later(left_s, self._rested.set)
+            await self._rested.wait()
+            timer.cancel()
+
+    async def close(self) -> None:
+        """Stop, and let the store go; after a failure, as it is."""
+        if self._tick_handle is not None:
+            self._tick_handle.cancel()
+        has_failed = self.failed.done()
+        self.failed.cancel()
+        if not has_failed:
+            await self._loop.run_in_executor(self._pool, self._last_words)
+        else:
+            self.store.close(None)
+        self._pool.shutdown(wait=True)
+
+    def _last_words(self) -> None:
+        """What came last goes to the journal, so that the snapshot is what a crash would have left."""
+        self.driver.flush()
+        self.store.close(self.driver.stage.snapshot())

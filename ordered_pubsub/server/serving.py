@@ -1,0 +1,133 @@
+"""`ordered-pubsub serve`: one or several stages of a configuration in this process, until it is told to stop.
+
+SIGTERM and SIGINT drain and stop; a second one stops at once. SIGHUP reads identities, limits and certificates again, which
+also happens by itself when one of their files has changed. A store that fails stops the process: nobody knows what is on such
+a disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Callable, Sequence
+
+import attrs
+
+from ordered_pubsub.config.files import check_files, token_of
+from ordered_pubsub.config.reading import Loaded
+from ordered_pubsub.config.schema import StageSection
+from ordered_pubsub.errors import ConfigurationError, OrderedPubSubError
+from ordered_pubsub.server.monitoring import Monitoring
+from ordered_pubsub.server.server import Server
+
+_log = logging.getLogger(__name__)
+
+WATCH_S = 2.0
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+@attrs.define(eq=False)
+class Serving:
+    """The stages of this process."""
+
+    load: Callable[[], Loaded]
+    """reads the configuration"""
+    loaded: Loaded
+    stages: Sequence[StageSection]
+    servers: list[Server] = attrs.field(factory=list)
+    _monitors: list[Monitoring] = attrs.field(factory=list)
+    _stop: asyncio.Event = attrs.field(factory=asyncio.Event)
+    _seen: dict[str, float] = attrs.field(factory=dict)
+
+    async def run(self, on_ready: Callable[[Serving], None]) -> None:
+        """Serve until told to stop. Raises what made a stage fail."""
+        loop = asyncio.get_running_loop()
+        for number in STOP_SIGNALS:
+            loop.add_signal_handler(number, self._told_to_stop)
+        loop.add_signal_handler(signal.SIGHUP, self.reload)
+        watching = loop.create_task(self._watch(), name="watch the configuration")
+        try:
+            await self._open()
+            on_ready(self)
+            await self._wait()
+        finally:
+            watching.cancel()
+            await self._close()
+
+    async def _open(self) -> None:
+        every = self.loaded.configuration.stages
+        for section in self.stages:
+            check_files(section)
+            server = Server(self.loaded.configuration, every.index(section), token_of(section) or "")
+            await server.open()
+            self.servers.append(server)
+            _log.info("stage %s listens at %s", section.name, attrs.evolve(section.address, port=server.port))
+            if section.http_address is not None:
+                monitor = Monitoring(server.status)
+                self._monitors.append(monitor)
+                port = await monitor.open(section.http_address.host, section.http_address.port)
+                _log.info("stage %s: http://%s:%d/healthz and /metrics", section.name, section.http_address.host, port)
+
+    async def _wait(self) -> None:
+        stopping = asyncio.ensure_future(self._stop.wait())
+        await asyncio.wait([stopping, *(server.node.failed for server in self.servers)], return_when="FIRST_COMPLETED")
+        stopping.cancel()
+        for server in self.servers:
+            if server.node.failed.done():
+                server.node.failed.result()
+
+    def _told_to_stop(self) -> None:
+        _log.info("told to stop: taking nothing new; once more stops at once")
+        self._stop.set()
+        for number in STOP_SIGNALS:  # the second one is not ours
+            asyncio.get_running_loop().remove_signal_handler(number)
+
+    async def _close(self) -> None:
+        for monitor in self._monitors:
+            await monitor.close()
+        for server in self.servers:
+            await server.close()
+
+    # -- while it runs ------------------------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """Read again what has changed on disk."""
+        self._seen = self._stamps()
+        while True:
+            await asyncio.sleep(WATCH_S)
+            stamps = self._stamps()
+            if stamps != self._seen:
+                self._seen = stamps
+                self.reload()
+
+    def _stamps(self) -> dict[str, float]:
+        files = [self.loaded.path]
+        for section in self.stages:
+            if section.tls is not None:
+                files += [section.tls.cert, section.tls.key, section.tls.client_ca]
+        return {file: os.stat(file).st_mtime for file in files if file is not None and os.path.exists(file)}
+
+    def reload(self) -> None:
+        """Take over identities, limits and certificates as they are now; as they were, if they do not fit."""
+        try:
+            loaded = self.load()
+            for server in self.servers:
+                server.reload(loaded.configuration)
+        except OrderedPubSubError as error:
+            _log.error("the configuration was not taken over, everything goes on as before: %s", error)
+        else:
+            _log.info("identities, limits and certificates were read again")
+
+
+def chosen_stages(loaded: Loaded, name: str | None) -> Sequence[StageSection]:
+    """The stage of that name, or all."""
+    stages = loaded.configuration.stages
+    if name is None:
+        return stages
+    found = [stage for stage in stages if stage.name == name]
+    if not found:
+        names = ", ".join(repr(stage.name) for stage in stages)
+        raise ConfigurationError(f"--stage {name!r}: there is no such stage in the configuration; there are {names}")
+    return found

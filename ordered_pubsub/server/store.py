@@ -1,0 +1,177 @@
+"""A stage's journal in an SQLite file.
+
+A batch of records is one row and one commit; each record carries its checksum (`core.journal`), which is verified when it is
+read. A snapshot takes the place of all rows in one transaction. The file is locked for as long as the stage runs on it.
+
+What a commit stands for is the stage's `durability`:
+
+- "fsync": the batch is on the disk;
+- "os": the operating system has it, so it survives the process but perhaps not the machine;
+- "none": nothing is written before a clean stop. After a crash the numbers since the last clean start are lost, and a stage
+  that gave some of them again would break the order of everybody, so it refuses to start on such a file.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+from zlib import crc32
+
+import attrs
+
+from ordered_pubsub.core.driver import Journal, MemoryJournal
+from ordered_pubsub.core.journal import frame_record, scan
+from ordered_pubsub.errors import JournalDamaged, JournalError, UnknownVersion
+
+FORMAT = "1"
+MEMORY = "memory"
+_TABLES = """
+CREATE TABLE IF NOT EXISTS about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS batch (number INTEGER PRIMARY KEY, records BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS snapshot (id INTEGER PRIMARY KEY CHECK (id = 1), checksum INTEGER NOT NULL, state BLOB NOT NULL);
+"""
+
+
+def open_store(path: str | None, durability: str, stage: str) -> Store:
+    """The store in a file; without one, in memory."""
+    if path is None:
+        return Store(MemoryJournal(), MEMORY, durability)
+    return Store(SqliteJournal.open(Path(path), durability, stage), path, durability)
+
+
+@attrs.define(eq=False)
+class Store:
+    """A journal, and how it ends."""
+
+    journal: Journal
+    name: str
+    durability: str
+
+    def close(self, snapshot: bytes | None) -> None:
+        """Let the file go; with the stage's last state, if it stops cleanly."""
+        if isinstance(self.journal, SqliteJournal):
+            self.journal.close(snapshot)
+
+
+@attrs.define(eq=False)
+class SqliteJournal:
+    """A journal in a file. Used by one thread at a time."""
+
+    file: Path
+    durability: str
+    _connection: sqlite3.Connection
+
+    @classmethod
+    def open(cls, file: Path, durability: str, stage: str) -> SqliteJournal:
+        """Open a file, or make it, readable by its owner only."""
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(file, os.O_CREAT | os.O_RDWR, 0o600))
+            connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False, timeout=0)
+        except (OSError, sqlite3.Error) as error:
+            raise JournalError(f"the store {file} of stage {stage!r} cannot be opened: {error}") from error
+        journal = cls(file, durability, connection)
+        try:
+            journal._prepare(stage)
+        except BaseException:
+            connection.close()
+            raise
+        return journal
+
+    def _prepare(self, stage: str) -> None:
+        run = self._connection.execute
+        try:
+            run("PRAGMA locking_mode = EXCLUSIVE")
+            run("PRAGMA journal_mode = WAL")
+            run(f"PRAGMA synchronous = {'FULL' if self.durability == 'fsync' else 'OFF'}")
+            run("BEGIN EXCLUSIVE")
+            for statement in _TABLES.split(";"):
+                run(statement)
+            self._check_about(stage)
+            run("COMMIT")
+        except sqlite3.OperationalError as error:
+            reason = str(error)
+            if "locked" in reason:
+                reason += "; probably another stage runs on it: stop that one, or give this one another store"
+            raise JournalError(f"the store {self.file} of stage {stage!r} cannot be used: {reason}") from error
+        except sqlite3.DatabaseError as error:
+            raise self._damaged(str(error)) from error
+
+    def _check_about(self, stage: str) -> None:
+        about = dict(self._connection.execute("SELECT key, value FROM about"))
+        if about.setdefault("format", FORMAT) != FORMAT:
+            raise UnknownVersion(
+                f"the store {self.file} has format {about['format']}, and this release reads {FORMAT}: it was written by a "
+                "newer release; start the stage with that one"
+            )
+        if about.setdefault("stage", stage) != stage:
+            raise JournalError(
+                f"the store {self.file} belongs to stage {about['stage']!r}, not {stage!r}: check `store` in the configuration"
+            )
+        if about.get("running") == "none":
+            raise JournalError(
+                f"stage {stage!r} ran on {self.file} with durability='none' and was not stopped cleanly, so the numbers that it "
+                "gave are lost; given again they would break the order. To begin the whole system anew, remove the stores of "
+                "all its stages and restart all clients"
+            )
+        about["running"] = self.durability
+        self._connection.executemany("INSERT OR REPLACE INTO about VALUES (?, ?)", about.items())
+
+    def append(self, records: list[bytes]) -> None:
+        """Write records; `sync` commits them."""
+        if self.durability != "none":
+            self._connection.execute("BEGIN")
+            row = b"".join(map(frame_record, records))
+            self._connection.execute("INSERT INTO batch (records) VALUES (?)", (row,))
+
+    def sync(self) -> None:
+        """Commit what was appended."""
+        if self._connection.in_transaction:
+            self._connection.execute("COMMIT")
+
+    def replace(self, snapshot: bytes) -> None:
+        """Put a snapshot in the place of all records, in one transaction."""
+        if self.durability != "none":
+            self._replace(snapshot)
+
+    def _replace(self, snapshot: bytes) -> None:
+        run = self._connection.execute
+        run("BEGIN")
+        run("DELETE FROM batch")
+        run("INSERT OR REPLACE INTO snapshot VALUES (1, ?, ?)", (crc32(snapshot), snapshot))
+        run("COMMIT")
+
+    def load(self) -> tuple[bytes | None, list[bytes]]:
+        """The last snapshot and the records since, all of them verified."""
+        try:
+            row = self._connection.execute("SELECT checksum, state FROM snapshot").fetchone()
+            rows = self._connection.execute("SELECT number, records FROM batch ORDER BY number").fetchall()
+        except sqlite3.DatabaseError as error:
+            raise self._damaged(str(error)) from error
+        if row is not None and crc32(row[1]) != row[0]:
+            raise self._damaged("the snapshot fails its checksum")
+        records: list[bytes] = []
+        for number, data in rows:
+            found = scan(data, f"{self.file}, batch {number}")
+            if found.torn_bytes:
+                raise self._damaged(f"batch {number} fails its checksum at byte {found.good_bytes}")
+            records += found.records
+        return (row[1] if row is not None else None), records
+
+    def close(self, snapshot: bytes | None) -> None:
+        """Let the file go; with a stage's last state if it stops cleanly."""
+        try:
+            if snapshot is not None:
+                self._replace(snapshot)
+                self._connection.execute("DELETE FROM about WHERE key = 'running'")
+        except sqlite3.Error as error:
+            raise JournalError(f"the last snapshot cannot be written to {self.file}: {error}") from error
+        finally:
+            self._connection.close()
+
+    def _damaged(self, what: str) -> JournalDamaged:
+        return JournalDamaged(
+            f"the store {self.file} is damaged: {what}. What was answered may be lost, so the stage does not start on it: "
+            "restore the file from a copy"
+        )

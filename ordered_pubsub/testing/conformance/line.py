@@ -1,0 +1,121 @@
+"""Checks of a line that breaks while the ENS stays up: what is told, what comes back by itself, what is lost or repeated."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from ordered_pubsub.adapter import Frame
+from ordered_pubsub.testing.conformance.delivery import expect_no_repeats
+from ordered_pubsub.testing.conformance.link import Link, linked
+from ordered_pubsub.testing.conformance.peers import Peer, exchange, fresh_topic, numbered, opened
+from ordered_pubsub.testing.conformance.subject import Subject, check
+
+CUTS = 3
+BATCHES, BATCH_FRAMES = 30, 50
+TOLD = "when it breaks, it connects and subscribes again, and tells `on_state` of both."
+RETRY = "If it raises, the client hands over the same frames again later: a frame may arrive twice, but not never."
+
+
+def can_be_cut(subject: Subject) -> bool:
+    """Whether there can be a line."""
+    return subject.can_be_cut
+
+
+@asynccontextmanager
+async def far_and_near(subject: Subject) -> AsyncIterator[tuple[Link, Peer, Peer]]:
+    """A line, a user of the ENS at its end, and another one beside the ENS."""
+    make_at, address = subject.make_at, subject.address
+    assert make_at is not None
+    assert address is not None
+    async with (
+        linked(*address()) as link,
+        opened(subject, make=lambda: make_at("127.0.0.1", link.port)) as (far,),
+        opened(subject) as (near,),
+    ):
+        yield link, far, near
+
+
+async def interrupt(link: Link, far: Peer) -> None:
+    """Cut the line, and mend it when that was noticed; returns when the connection is back."""
+    since = len(far.states)
+    link.cut()
+    await far.told(False, since)
+    link.mend()
+    await far.told(True, since)
+
+
+@check("a connection that breaks comes back by itself, and so do its subscriptions", promise=TOLD, when=can_be_cut)
+async def a_broken_connection_comes_back(subject: Subject) -> None:
+    """More than once; from on_state(True) on, everything that is published arrives."""
+    async with far_and_near(subject) as (link, far, near):
+        topics = [fresh_topic(str(number)) for number in range(3)]
+        await far.subscribe(*topics)
+        for _ in range(CUTS):
+            await interrupt(link, far)
+            for topic in topics:
+                await exchange(near, [far], numbered(topic, 5))
+            await exchange(far, [far], numbered(topics[0], 10)[5:])
+            far.forget()
+
+
+@check(
+    "what is published while a subscriber's connection is broken arrives when it is back",
+    promise="what is published while a subscriber's connection is broken arrives when it is back",
+    when=lambda subject: can_be_cut(subject) and subject.capabilities.keeps_while_away,
+)
+async def what_is_missed_is_kept(subject: Subject) -> None:
+    """Published and confirmed while it is away."""
+    async with far_and_near(subject) as (link, far, near):
+        frames = numbered(fresh_topic(), 500)
+        await far.subscribe(frames[0].topic)
+        await exchange(near, [far], frames[:10])
+        since = len(far.states)
+        link.cut()
+        await far.told(False, since)
+        await near.publish(frames[10:])
+        link.mend()
+        await far.receive(frames)
+
+
+@check(
+    "what a client hands over again until it is taken arrives, over a line that breaks in the middle",
+    promise=RETRY,
+    when=lambda subject: can_be_cut(subject) and subject.capabilities.confirms and not subject.capabilities.loses,
+)
+async def nothing_confirmed_is_lost_on_the_way(subject: Subject) -> None:
+    """The publisher's line breaks, the subscriber's does not."""
+    async with far_and_near(subject) as (link, far, near):
+        frames = numbered(fresh_topic(), BATCHES * BATCH_FRAMES, size=1_000)
+        await near.subscribe(frames[0].topic)
+        await _publish_over_cuts(link, far, far, frames)
+        await near.receive(frames)
+
+
+@check(
+    "a subscriber whose line breaks in the middle gets everything, once if the ENS does not repeat",
+    promise="a frame may arrive more than once",
+    when=lambda subject: (
+        can_be_cut(subject) and subject.capabilities.keeps_while_away and not subject.capabilities.loses
+    ),
+)
+async def a_broken_line_takes_nothing_away(subject: Subject) -> None:
+    """Frames that were on their way when it broke come again."""
+    async with far_and_near(subject) as (link, far, near):
+        frames = numbered(fresh_topic(), BATCHES * BATCH_FRAMES, size=1_000)
+        await far.subscribe(frames[0].topic)
+        await _publish_over_cuts(link, far, near, frames)
+        await far.receive(frames)
+        if not subject.capabilities.duplicates:
+            expect_no_repeats(far)
+
+
+async def _publish_over_cuts(link: Link, far: Peer, publisher: Peer, frames: list[Frame]) -> None:
+    """Publish in batches, and cut the far one's line now and then, in the middle of whatever is under way."""
+    for batch in range(BATCHES):
+        part = frames[batch * BATCH_FRAMES : (batch + 1) * BATCH_FRAMES]
+        work = asyncio.ensure_future(publisher.publish_until_taken(part))
+        if batch % (BATCHES // CUTS) == BATCHES // CUTS // 2:
+            await interrupt(link, far)
+        await publisher.within(work, "frames that were handed over again were not taken")

@@ -1,0 +1,86 @@
+"""A line between an adapter and its ENS that can be cut: a small TCP proxy on 127.0.0.1, within the event loop.
+
+While it is cut, connections are taken and dropped at once, as by a host whose service is gone. Its port stays its own, so
+nobody else can turn up there meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import attrs
+
+HOST = "127.0.0.1"
+PIECE_BYTES = 65_536
+
+
+@attrs.define(eq=False)
+class Link:
+    """The line."""
+
+    ens_host: str
+    ens_port: int
+    port: int = 0
+    is_cut: bool = False
+    _ends: set[asyncio.StreamWriter] = attrs.field(factory=set)
+    _tasks: set[asyncio.Task[None]] = attrs.field(factory=set)
+
+    def cut(self) -> None:
+        """Drop all connections, without a word to either side; new ones are dropped as well."""
+        self.is_cut = True
+        for end in self._ends:
+            end.transport.abort()
+
+    def mend(self) -> None:
+        """Let connections through again."""
+        self.is_cut = False
+
+    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Somebody connects."""
+        task = asyncio.ensure_future(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._ends.add(writer)
+        try:
+            far_reader, far = await asyncio.open_connection(self.ens_host, self.ens_port)
+            self._ends.add(far)
+            if self.is_cut:  # before, or since
+                self.cut()
+            await asyncio.gather(_pass_on(reader, far), _pass_on(far_reader, writer))
+            self._ends.discard(far)
+        except OSError:
+            writer.transport.abort()
+        finally:
+            self._ends.discard(writer)
+
+    async def close(self) -> None:
+        """End all connections, and what serves them."""
+        self.cut()
+        await asyncio.gather(*self._tasks)
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Copy one direction until it ends; what was read is still written."""
+    with suppress(OSError):
+        while data := await reader.read(PIECE_BYTES):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
+
+
+@asynccontextmanager
+async def linked(ens_host: str, ens_port: int) -> AsyncIterator[Link]:
+    """A line to an ENS, for as long as the block lasts."""
+    link = Link(ens_host, ens_port)
+    server = await asyncio.start_server(link.accept, HOST, 0)
+    try:
+        link.port = server.sockets[0].getsockname()[1]
+        yield link
+    finally:
+        server.close()
+        await link.close()
+        await server.wait_closed()

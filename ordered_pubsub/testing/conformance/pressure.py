@@ -1,0 +1,112 @@
+"""Checks of slow consumers: what they do not take yet stays out of their memory, is not lost, and holds up nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ordered_pubsub.adapter import Frame
+from ordered_pubsub.testing.conformance.peers import Peer, fresh_topic, numbered, opened
+from ordered_pubsub.testing.conformance.subject import Subject, check, expect
+
+FRAME_BYTES = 16_384
+BATCHES, BATCH_FRAMES = 48, 64
+"""48 MiB in all."""
+HELD_BYTES_MAX = 16 * 2**20
+"""What an adapter may hold of them in memory."""
+QUIET_S = 2.0
+"""If an ENS takes nothing for so long, it has passed the pressure on to the publisher."""
+FLOOD_FRAMES = 12_000
+
+
+@contextmanager
+def traced() -> Iterator[None]:
+    """Memory of Python's is counted."""
+    was_on = tracemalloc.is_tracing()
+    if not was_on:
+        tracemalloc.start()
+    try:
+        yield
+    finally:
+        if not was_on:
+            tracemalloc.stop()
+
+
+def _held_bytes() -> int:
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
+
+
+def _batch(topic: str, batch: int) -> list[Frame]:
+    first = batch * BATCH_FRAMES
+    return [Frame(topic, b"%d/" % number + bytes(FRAME_BYTES)) for number in range(first, first + BATCH_FRAMES)]
+
+
+async def _publish_all(publisher: Peer, topic: str, taken: list[int]) -> None:
+    """Batch by batch, so that the publisher itself holds little."""
+    for batch in range(BATCHES):
+        await publisher.adapter.publish(_batch(topic, batch))
+        taken.append(batch)
+
+
+async def _until_held_up(work: asyncio.Task[None], taken: list[int]) -> None:
+    """Wait until all is published, or nothing more is taken."""
+    before = -1
+    while not work.done() and before < len(taken):
+        before = len(taken)
+        await asyncio.wait((work,), timeout=QUIET_S)
+
+
+@check(
+    "while on_frames() has not returned, little is held in memory, and all of it arrives afterwards",
+    promise="the adapter stops reading, or leaves the frames with the ENS, as far as that lets it",
+    when=lambda subject: not subject.capabilities.loses,
+)
+async def a_slow_consumer_is_felt_by_the_ens(subject: Subject) -> None:
+    """An ENS in this process is itself in this memory; all others are held to the bound."""
+    async with opened(subject, 2) as (publisher, receiver):
+        topic, taken = fresh_topic(), list[int]()
+        await receiver.subscribe(topic)
+        receiver.may_receive.clear()
+        with traced():
+            before = _held_bytes()
+            work = asyncio.ensure_future(_publish_all(publisher, topic, taken))
+            await _until_held_up(work, taken)
+            held = _held_bytes() - before
+        calls = len(receiver.frames)
+        receiver.may_receive.set()
+        await publisher.within(work, "publish() did not return after the subscriber had taken what waited for it")
+        for batch in range(BATCHES):
+            await receiver.receive(_batch(topic, batch))
+    if publisher.adapter.local_system is None:
+        expect(
+            held <= HELD_BYTES_MAX,
+            f"{held:,} bytes were held in memory ({calls} frames given) of {len(taken) * BATCH_FRAMES * FRAME_BYTES:,} "
+            f"that had been published; at most {HELD_BYTES_MAX:,} are allowed",
+        )
+
+
+@check(
+    "a topic whose subscriber takes nothing does not hold up publish() of another topic",
+    promise="so that a topic that is held up does not hold up others",
+)
+async def a_topic_that_is_held_up_holds_up_no_other(subject: Subject) -> None:
+    """The subscriber of the other topic is another connection."""
+    async with opened(subject, 3) as (publisher, slow, quick):
+        flood, others = numbered(fresh_topic(), FLOOD_FRAMES), numbered(fresh_topic(), 10)
+        await slow.subscribe(flood[0].topic)
+        await quick.subscribe(others[0].topic)
+        slow.may_receive.clear()
+        work = asyncio.ensure_future(publisher.adapter.publish(flood))
+        try:
+            for frame in others:
+                await publisher.publish([frame])
+            await quick.receive(others, publisher)
+        finally:
+            slow.may_receive.set()
+            await publisher.within(work, "publish() of the topic that was held up did not return afterwards")
+        if not subject.capabilities.loses:
+            await slow.receive(flood)

@@ -1,0 +1,70 @@
+"""Several events of one topic in one message of the ENS.
+
+Where a message costs more than an event, packing is faster; the price is that a plain consumer cannot read the topic. A pack is
+one byte of version and a msgpack array: the publisher once, and for each batch what its events have in common. The events of a
+batch have consecutive numbers from `number` on.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ordered_pubsub.core.messages import Mark
+from ordered_pubsub.errors import ProtocolError, UnknownVersion
+
+VERSION = 1
+
+
+class PackedEvent(msgspec.Struct, frozen=True, array_like=True):
+    """What an event has for itself."""
+
+    id: str
+    payload: bytes
+    content_type: str
+    texts: dict[str, str] | None = None
+    """headers with text"""
+    binaries: dict[str, bytes] | None = None
+    """headers with bytes"""
+
+
+class PackedBatch(msgspec.Struct, frozen=True, array_like=True):
+    """Events that were numbered together; `entries` and `marks` are those of the first, and of all if it is `full`."""
+
+    number: int
+    entries: dict[str, int]
+    full: bool
+    marks: list[Mark]
+    published_at: float
+    events: list[PackedEvent]
+
+
+class Pack(msgspec.Struct, frozen=True, array_like=True):
+    """What a message holds."""
+
+    publisher: str
+    batches: list[PackedBatch]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Pack)
+_prefix = bytes([VERSION])
+
+
+def encode_pack(pack: Pack) -> bytes:
+    """The pack as bytes."""
+    return _prefix + _encoder.encode(pack)
+
+
+def decode_pack(data: bytes) -> Pack:
+    """The pack that was written; raises a `ProtocolError` that says what is wrong with it."""
+    if not data:
+        raise ProtocolError("a pack of events is empty: expected a byte of version and a msgpack array")
+    if data[0] != VERSION:
+        raise UnknownVersion(
+            f"a pack of events has version {data[0]}, and this release reads version {VERSION}: its publisher runs another "
+            "release of ordered_pubsub; install the newer one here"
+        )
+    try:
+        return _decoder.decode(memoryview(data)[1:])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"a pack of events of version {VERSION} cannot be read: {error}") from error

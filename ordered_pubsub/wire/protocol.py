@@ -1,0 +1,169 @@
+"""What clients and stages, and stages among themselves, say on a connection (docs/wire.md).
+
+    client                     stage                       stage                    stage
+      │ ── ClientGreeting ──────> │                          │ ── PeerGreeting ──────> │
+      │ <── Welcome | Rejected ── │                          │ <── Welcome | Rejected  │
+      │ ── Ask ─────────────────> │                          │ <── Say ──────────────> │
+      │ <── Tell ──────────────── │                          │ <── Claim, Claimed ───> │
+
+Each message is a msgpack array whose first element names it. A reader ignores elements that it does not know at the end of
+an array, so messages can grow; what cannot be read that way gets another `VERSION`, which the greeting carries.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from ordered_pubsub.core.messages import Answer, PeerMessage, Refusal, Request
+from ordered_pubsub.errors import ProtocolError
+from ordered_pubsub.wire.framing import frame
+
+VERSION = 1
+
+_Message = TypeVar("_Message")
+
+
+class _Base(msgspec.Struct, frozen=True, array_like=True):
+    """A message: an array that begins with its name."""
+
+
+class ClientGreeting(_Base, frozen=True, tag="client"):
+    """A client's first frame. Who knows the `secret` of a session may go on with it (`wire.sessions`)."""
+
+    version: int
+    session: str
+    secret: bytes
+    name: str | None
+    token: str
+    resumes: bool
+
+
+class PeerGreeting(_Base, frozen=True, tag="peer"):
+    """A stage's first frame to another stage, with all that their configurations must have in common."""
+
+    version: int
+    rank: int
+    token: str
+    common: dict[str, Any]
+
+
+class Welcome(_Base, frozen=True, tag="welcome"):
+    """The stage lets the other side in."""
+
+    version: int
+    stage: str
+    topology: list[list[Any]]
+    heartbeat_s: float
+    """whoever has heard nothing for three times as long gives the connection up"""
+    payload_bytes_max: int
+    addresses: list[str]
+    """where clients reach the stages of this system, as far as they say"""
+
+
+class Rejected(_Base, frozen=True, tag="rejected"):
+    """The stage does not let the other side in, or not any longer. `code` is one of `REJECTIONS`."""
+
+    code: str
+    reason: str
+
+
+REJECTIONS = {
+    "version": "the two sides speak different versions of this protocol",
+    "bad-greeting": "the first frame was not a greeting",
+    "denied": "no valid token or certificate was shown, or it does not allow this",
+    "name-in-use": "another client has that name",
+    "limit": "there are too many connections",
+    "unavailable": "the stage cannot do this now; trying again helps",
+    "mismatch": "the configurations of two stages differ",
+    "draining": "the stage is about to stop",
+    "bad-frame": "a frame was not what this protocol allows",
+    "slow": "more was waiting to be sent to this client than is allowed",
+}
+TRY_AGAIN = {"unavailable", "draining", "limit", "slow"}
+"""Rejections that another attempt, or another stage, may not meet."""
+
+
+class Ask(_Base, frozen=True, tag="ask"):
+    """A client asks, in this order."""
+
+    requests: list[Request]
+
+
+class Tell(_Base, frozen=True, tag="tell"):
+    """A stage answers."""
+
+    answers: list[Answer | Refusal]
+
+
+class Inquire(_Base, frozen=True, tag="inquire"):
+    """A client wants to know how the stage is."""
+
+    number: int
+
+
+class Report(_Base, frozen=True, tag="report"):
+    """How the stage is, as plain data; or, in `refusal`, why it does not say."""
+
+    number: int
+    data: dict[str, Any]
+    refusal: str = ""
+
+
+class Ping(_Base, frozen=True, tag="ping"):
+    """The other side is to say that it is there."""
+
+
+class Pong(_Base, frozen=True, tag="pong"):
+    """It is."""
+
+
+class Say(_Base, frozen=True, tag="say"):
+    """What one stage's state machine says to another's, in this order."""
+
+    messages: list[PeerMessage]
+
+
+class Claim(_Base, frozen=True, tag="claim"):
+    """A home stage asks the keeper of a name for it (`release` false), or gives it back."""
+
+    name: str
+    session: str
+    identity: str
+    release: bool
+
+
+class Claimed(_Base, frozen=True, tag="claimed"):
+    """The keeper's answer: granted, or the reason why not."""
+
+    name: str
+    session: str
+    refusal: str
+
+
+Greeting = ClientGreeting | PeerGreeting
+FromClient = Ask | Inquire | Ping | Pong
+ToClient = Welcome | Rejected | Tell | Report | Ping | Pong
+FromPeer = Welcome | Rejected | Say | Claim | Claimed | Ping | Pong
+
+_encoder = msgspec.msgpack.Encoder()
+greetings: msgspec.msgpack.Decoder[Greeting] = msgspec.msgpack.Decoder(Greeting)
+from_client: msgspec.msgpack.Decoder[FromClient] = msgspec.msgpack.Decoder(FromClient)
+to_client: msgspec.msgpack.Decoder[ToClient] = msgspec.msgpack.Decoder(ToClient)
+from_peer: msgspec.msgpack.Decoder[FromPeer] = msgspec.msgpack.Decoder(FromPeer)
+
+
+def encode(message: _Base) -> bytes:
+    """A message as a frame."""
+    return frame(_encoder.encode(message))
+
+
+def decode(decoder: msgspec.msgpack.Decoder[_Message], payload: bytes, who: str) -> _Message:
+    """The message in a frame's payload, or a `ProtocolError` that says what is wrong with it."""
+    try:
+        return decoder.decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(
+            f"{who} sent a frame of {len(payload)} bytes that is not a message known here: {error}"
+        ) from error

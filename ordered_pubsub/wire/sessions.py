@@ -1,0 +1,44 @@
+"""Whose session it is: a session's id holds the digest of a secret that only its client knows.
+
+A session's id is seen by others: it is part of what marks on the broker say. Whoever greets a stage under it shows the
+secret, too, so nobody can go on with, or ask in the name of, somebody else's session; and no stage needs to remember
+anything for that.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from secrets import token_bytes
+
+import attrs
+
+SECRET_BYTES = 16
+DIGEST_BYTES = 10
+
+
+@attrs.frozen
+class SessionKey:
+    """A session's id, and the secret that proves it."""
+
+    session: str
+    secret: bytes = attrs.field(repr=False)
+
+    @property
+    def nonce(self) -> str:
+        """The part of the id that no other session has."""
+        return _digest(self.secret)
+
+
+def make_session(name: str | None) -> SessionKey:
+    """A new session for a client of that name."""
+    secret = token_bytes(SECRET_BYTES)
+    return SessionKey(f"{name or 'anonymous'}#{_digest(secret)}", secret)
+
+
+def is_proven(session: str, secret: bytes, name: str | None) -> bool:
+    """Whether a secret is the one of a session that belongs to a client of that name."""
+    return session == f"{name or 'anonymous'}#{_digest(secret)}"
+
+
+def _digest(secret: bytes) -> str:
+    return blake2b(secret, digest_size=DIGEST_BYTES).hexdigest()
