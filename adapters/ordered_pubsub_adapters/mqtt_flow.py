@@ -5,23 +5,23 @@ messages each, so that a call with thousands of frames does not keep the others 
 order. A call ends when all its frames were taken, or when one was not.
 
 Coming in, messages are acknowledged when `on_frames` has returned. The broker sends no more than `RECEIVE_MAX` that were not,
-so reading on is safe and acknowledgements for what goes out are seen in time. That is not so at QoS 0, which nobody counts, nor
-for very large messages: when the inbox is full, the link stops reading for a while.
+so reading on is safe, and acknowledgements for what goes out are seen in time. That is not so at QoS 0, where nobody counts, nor
+with very large messages: when the inbox is full, the link stops reading for a while.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
-from paho.mqtt.client import MQTTErrorCode
+from paho.mqtt.enums import MQTTErrorCode
 from paho.mqtt.reasoncodes import ReasonCode
 
 from ordered_pubsub.adapter import Frame, FramesHandler
 from ordered_pubsub.errors import AdapterError
-from ordered_pubsub_adapters.mqtt_packets import PacketClient, Packed, pack_headers, read_headers
+from ordered_pubsub_adapters.mqtt_packets import Packed, PacketClient, pack_headers, read_headers
 from ordered_pubsub_adapters.names import NameTable
 
 WINDOW = 64
@@ -31,7 +31,7 @@ BURST = 8
 RECEIVE_MAX = 128
 """So many messages the broker may send before it hears that they were handled."""
 INBOX_FRAMES_MAX = 4 * RECEIVE_MAX
-INBOX_BYTES_MAX = 16 * 1024 * 1024
+INBOX_BYTES_MAX = 8 * 1024 * 1024
 PACKET_BYTES_MAX = 268_435_455
 """No packet of MQTT can be larger."""
 HEADERS_ROOM = 65_536
@@ -102,7 +102,9 @@ class Outbox:
             return
         if reason.is_failure:
             topic = call.frames[0].topic
-            call.done.set_exception(AdapterError(f"the broker refused an event on {topic!r}: {reason}{_advice(reason)}"))
+            call.done.set_exception(
+                AdapterError(f"the broker refused an event on {topic!r}: {reason}{_advice(reason)}")
+            )
             return
         call.taken += 1
         if call.taken == len(call.frames):
@@ -136,7 +138,12 @@ class Outbox:
         most = self.packet_bytes_max
         for frame in frames:
             if len(frame.payload) + HEADERS_ROOM > most:
-                size = 9 + len(self.names.name_of(frame.topic).encode()) + len(pack_headers(frame.headers)) + len(frame.payload)
+                size = (
+                    9
+                    + len(self.names.name_of(frame.topic).encode())
+                    + len(pack_headers(frame.headers))
+                    + len(frame.payload)
+                )
                 if size > most:
                     raise AdapterError(
                         f"an event on {frame.topic!r} needs a packet of {size} bytes; the broker takes {most} at most: "
@@ -160,52 +167,67 @@ class Inbox:
     client: PacketClient
     names: NameTable
     on_frames: FramesHandler
-    on_room: asyncio.Event = attrs.field(factory=asyncio.Event)
-    """set when frames were taken out"""
+    on_full: Callable[[], None]
+    """called whenever something arrives and there is no room for more"""
+    room: asyncio.Event = attrs.field(factory=asyncio.Event)
+    """set when frames are taken out"""
     dropped: int = 0
     """how many messages of QoS 0 came when there was no room"""
     _frames: list[Frame] = attrs.field(factory=list)
-    _acknowledgements: list[tuple[int, int]] = attrs.field(factory=list)
+    _origins: list[tuple[int, int]] = attrs.field(factory=list)
+    """the identifier and QoS of each"""
     _bytes: int = 0
     _connection: int = 0
     """counts connections: what came by another one is not acknowledged on this one"""
     _news: asyncio.Event = attrs.field(factory=asyncio.Event)
+
+    def __attrs_post_init__(self) -> None:
+        self.client.deliver = self.put
 
     @property
     def is_full(self) -> bool:
         """Whether reading should stop."""
         return len(self._frames) >= INBOX_FRAMES_MAX or self._bytes >= INBOX_BYTES_MAX
 
-    def put(self, name: bytes, payload: bytes, properties: bytes, qos: int, mid: int) -> None:
+    def put(self, name: bytes, payload: bytes, data: bytes, qos: int, mid: int) -> None:
         """Take what has arrived. What nobody counts is dropped if there is no room; what nobody wants is acknowledged."""
         topic = self.names.topic_of(name.decode(errors="replace"))
         if topic is None:
             self.client.accept(mid, qos)
-            return
-        if qos:
-            self._acknowledgements.append((mid, qos))
-        elif self.is_full:
+        elif not qos and self.is_full:
             self.dropped += 1
-            return
-        self._frames.append(Frame(topic, payload, read_headers(properties)))
-        self._bytes += len(payload) + len(properties)
-        self._news.set()
+        else:
+            self._frames.append(Frame(topic, payload, read_headers(data)))
+            self._origins.append((mid, qos))
+            self._bytes += len(payload) + len(data)
+            self._news.set()
+            if self.is_full:
+                self.on_full()
 
-    def restart(self) -> None:
-        """A new connection begins: what was not acknowledged comes again, or was lost with the broker's session."""
+    def restart(self, is_resumed: bool) -> None:
+        """A new connection begins. If the session was resumed, what was not acknowledged comes again, except at QoS 2."""
         self._connection += 1
-        self._acknowledgements.clear()
+        if is_resumed:
+            kept = [
+                (frame, origin) for frame, origin in zip(self._frames, self._origins, strict=True) if origin[1] != 1
+            ]
+            self._frames, self._origins = [frame for frame, _ in kept], [origin for _, origin in kept]
+            self._bytes = sum(len(frame.payload) for frame in self._frames)
+        self._origins = [(0, 0)] * len(self._origins)
 
     async def run(self) -> None:
         """Hand on what arrives, as much at once as there is."""
         while True:
             await self._news.wait()
             self._news.clear()
-            frames, self._frames, self._bytes = self._frames, [], 0
-            acknowledgements, self._acknowledgements = self._acknowledgements, []
-            connection = self._connection
-            self.on_room.set()
-            await self.on_frames(frames)
-            if connection == self._connection:
-                for mid, qos in acknowledgements:
-                    self.client.accept(mid, qos)
+            if self._frames:
+                await self._hand_on()
+
+    async def _hand_on(self) -> None:
+        frames, origins, connection = self._frames, self._origins, self._connection
+        self._frames, self._origins, self._bytes = [], [], 0
+        self.room.set()
+        await self.on_frames(frames)
+        if connection == self._connection:
+            for mid, qos in origins:
+                self.client.accept(mid, qos)

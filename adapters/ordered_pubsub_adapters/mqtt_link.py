@@ -20,7 +20,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from ordered_pubsub.errors import AdapterError, OrderedPubSubError
-from ordered_pubsub_adapters.mqtt_packets import PacketClient
+from ordered_pubsub_adapters.mqtt_packets import PacketClient, properties
 from ordered_pubsub_adapters.urls import BrokerUrl
 
 READS_PER_TURN = 256
@@ -103,14 +103,15 @@ class Link:
 
     # -- making a connection ------------------------------------------------------------------------------------------
 
-    async def connect(self, properties: Properties, is_new: bool) -> Welcome:
+    async def connect(self, asked: Properties, is_new: bool) -> Welcome:
         """Connect to the next of the hosts. `is_new` asks the broker to forget a session that it may have."""
         give_up_at = self._loop.time() + self.url.connect_timeout_s
         host, port = self.url.hosts[self._attempts % len(self.url.hosts)]
         self._attempts += 1
-        self._welcome = welcome = self._loop.create_future()
+        welcome: asyncio.Future[Welcome] = self._loop.create_future()
+        self._welcome = welcome
         try:
-            await self._open_socket(host, port, properties, is_new, give_up_at)
+            await self._open_socket(host, port, asked, is_new, give_up_at)
             self._attach()
             await asyncio.wait((welcome,), timeout=give_up_at - self._loop.time())
             if not welcome.done():
@@ -118,21 +119,26 @@ class Link:
                     f"{self.url.shown}: {host}:{port} is connected and says nothing for {self.url.connect_timeout_s:g} s "
                     "(connect_timeout_s); is it an MQTT broker, and without TLS?"
                 )
-            return welcome.result()
+            outcome = welcome.result()
+            if self._socket is None:
+                raise AdapterError(f"{self.url.shown}: the broker let us in, and ended the connection at once")
+            return outcome
         except BaseException:
             self._welcome = None
             self.drop()
             raise
         finally:
             self._welcome = None
+            if welcome.done() and not welcome.cancelled():
+                welcome.exception()  # it may have come too late for anybody to look at it
 
-    async def _open_socket(self, host: str, port: int, properties: Properties, is_new: bool, give_up_at: float) -> None:
+    async def _open_socket(self, host: str, port: int, asked: Properties, is_new: bool, give_up_at: float) -> None:
         client, url = self.client, self.url
 
         def connect() -> None:
             password = url.read_password()
             client.username_pw_set(url.user or ("" if password is not None else None), password)
-            client.connect_async(host, port, self.keepalive_s, clean_start=is_new, properties=properties)
+            client.connect_async(host, port, self.keepalive_s, clean_start=is_new, properties=asked)
             client.reconnect()
 
         if self._attempt is None:
@@ -154,20 +160,22 @@ class Link:
         if not failed and self._welcome is None:  # nobody waits for it any more
             self.client.hang_up()
 
-    def _on_connect(self, client: Any, data: Any, flags: ConnectFlags, reason: ReasonCode, properties: Properties) -> None:
+    def _on_connect(
+        self, client: Any, data: Any, flags: ConnectFlags, reason: ReasonCode, more: Properties | None
+    ) -> None:
         """CONNACK. After this, paho sends again what it still has; so whoever wants to forget that must do it now."""
         if self._welcome is None or self._welcome.done():
             return
         if reason.is_failure:
-            said = f"the broker does not let us in: {_said(reason, properties)}{_ADVICE.get(str(reason), '')}"
+            said = f"the broker does not let us in: {_said(reason, more)}{_ADVICE.get(str(reason), '')}"
             self._welcome.set_exception(AdapterError(f"{self.url.shown}: {said}"))
             return
         welcome = Welcome(
             is_resumed=flags.session_present,
-            receive_max=getattr(properties, "ReceiveMaximum", 65_535),
-            packet_bytes_max=getattr(properties, "MaximumPacketSize", None),
-            qos_max=getattr(properties, "MaximumQoS", 2),
-            session_s=getattr(properties, "SessionExpiryInterval", None),
+            receive_max=getattr(more, "ReceiveMaximum", 65_535),
+            packet_bytes_max=getattr(more, "MaximumPacketSize", None),
+            qos_max=getattr(more, "MaximumQoS", 2),
+            session_s=getattr(more, "SessionExpiryInterval", None),
         )
         self.owner.welcomed(welcome)
         self._welcome.set_result(welcome)
@@ -254,9 +262,11 @@ class Link:
             self._timer.cancel()
             self._timer = None
 
-    def _on_disconnect(self, client: Any, data: Any, flags: DisconnectFlags, reason: ReasonCode, properties: Properties) -> None:
+    def _on_disconnect(
+        self, client: Any, data: Any, flags: DisconnectFlags, reason: ReasonCode, more: Properties | None
+    ) -> None:
         if flags.is_disconnect_packet_from_server:
-            self._lose(f"the broker ended the connection: {_said(reason, properties)}")
+            self._lose(f"the broker ended the connection: {_said(reason, more)}")
         elif str(reason) == "Keep alive timeout":
             self._lose(f"the broker has not been heard of for longer than keepalive_s allows ({self.keepalive_s} s)")
         else:
@@ -274,9 +284,7 @@ class Link:
     async def end(self) -> None:
         """Say good-bye, so that the broker forgets the session, and hang up."""
         if self._socket is not None:
-            properties = Properties(PacketTypes.DISCONNECT)
-            properties.SessionExpiryInterval = 0
-            self.client.disconnect(properties=properties)
+            self.client.disconnect(properties=properties(PacketTypes.DISCONNECT, SessionExpiryInterval=0))
             waiter = asyncio.ensure_future(self._closed.wait())
             await asyncio.wait((waiter,), timeout=CLOSE_S)
             waiter.cancel()
@@ -288,8 +296,8 @@ class Link:
             self.client.hang_up()
 
 
-def _said(reason: ReasonCode, properties: Properties) -> str:
-    text = getattr(properties, "ReasonString", None)
+def _said(reason: ReasonCode, more: Properties | None) -> str:
+    text = getattr(more, "ReasonString", None)
     return f"{reason} ({text})" if text else str(reason)
 
 
@@ -297,7 +305,9 @@ def _mapped(error: BaseException, what: str, url: BrokerUrl) -> OrderedPubSubErr
     if isinstance(error, OrderedPubSubError):
         return error
     if isinstance(error, ssl.SSLCertVerificationError):
-        return AdapterError(f"{what}: its certificate does not convince: {error.verify_message}; name its authority with ca=FILE")
+        return AdapterError(
+            f"{what}: its certificate does not convince: {error.verify_message}; name its authority with ca=FILE"
+        )
     if isinstance(error, ssl.SSLError):
         return AdapterError(f"{what}: TLS failed: {error.reason or error}; is the port one for TLS?")
     return AdapterError(f"{what}: {error}; is the broker running, and the address right?")

@@ -25,8 +25,8 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 import paho.mqtt
-from paho.mqtt.client import CallbackAPIVersion, Client, MQTTErrorCode
-from paho.mqtt.enums import MQTTProtocolVersion
+from paho.mqtt.client import Client
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
@@ -65,15 +65,25 @@ def check_paho() -> None:
 # -- properties -----------------------------------------------------------------------------------------------------------
 
 
-class Packed(Properties):  # type: ignore[misc]  # paho's properties are not typed
+class Packed(Properties):
     """Properties that are bytes already, their length in front."""
 
+    data: bytes
+
     def __init__(self, data: bytes) -> None:
-        object.__setattr__(self, "data", data)
+        object.__setattr__(self, "data", data)  # paho's own knows no other names than those of properties
 
     def pack(self) -> bytes:
         """The bytes, as paho sends them."""
-        return self.data  # type: ignore[no-any-return]  # set past the checks of paho's `__setattr__`
+        return self.data
+
+
+def properties(kind: int, **values: int) -> Properties:
+    """Properties of a packet of some kind."""
+    made = Properties(kind)  # type: ignore[no-untyped-call]  # paho has no types here
+    for name, value in values.items():
+        setattr(made, name, value)
+    return made
 
 
 def pack_headers(headers: Mapping[str, bytes | str]) -> bytes:
@@ -160,18 +170,20 @@ def _skip(data: bytes, at: int, size: int) -> int:
 # -- the client -----------------------------------------------------------------------------------------------------------
 
 _PUBLISHED = ReasonCode(PacketTypes.PUBACK)
-_NO_PROPERTIES = Properties(PacketTypes.PUBACK)
+_NO_PROPERTIES = properties(PacketTypes.PUBACK)
 
 
 class PacketClient(Client):
     """paho's client; acknowledges nothing by itself."""
 
-    def __init__(self, client_id: str, deliver: Deliver) -> None:
+    deliver: Deliver
+    """set by whoever takes what arrives, before connecting"""
+
+    def __init__(self, client_id: str) -> None:
         check_paho()
         super().__init__(CallbackAPIVersion.VERSION2, client_id=client_id, protocol=MQTTProtocolVersion.MQTTv5)
         self.packets = 0
         """how many messages and acknowledgements have come: says whether there may be more to read"""
-        self._deliver = deliver
         self._unreleased: dict[int, bool] = {}
         """the identifiers of QoS 2 that have come, and may come again"""
 
@@ -195,12 +207,12 @@ class PacketClient(Client):
         packet = self._in_packet["packet"]
         qos = self._in_packet["command"] >> 1 & 3
         try:
-            topic, payload, properties, mid = split_publish(packet, qos)
+            topic, payload, data, mid = split_publish(packet, qos)
             if qos == 2:
                 if mid in self._unreleased:
                     return self._send_pubrec(mid)
                 self._unreleased[mid] = True
-            self._deliver(topic, payload, properties, qos, mid)
+            self.deliver(topic, payload, data, qos, mid)
         except (IndexError, ValueError):
             return MQTTErrorCode.MQTT_ERR_PROTOCOL
         return MQTTErrorCode.MQTT_ERR_SUCCESS

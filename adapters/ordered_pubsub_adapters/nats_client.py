@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -23,6 +23,8 @@ from ordered_pubsub_adapters.urls import BrokerUrl
 
 CLOSE_S = 5.0
 NEVER_S = 10**9
+SLOW_S = 1.0
+"""A connection that was not read for so long may have been cut off for that."""
 
 MessageHandler = Callable[[int, bytes, bytes, "bytes | None", bytes], None]
 """Takes a subscription's number, subject, reply, header block and payload."""
@@ -31,7 +33,9 @@ MessageHandler = Callable[[int, bytes, bytes, "bytes | None", bytes], None]
 class NatsClient(Client):
     """A connection of nats-py's, from its beginning to its end."""
 
-    def __init__(self, take: MessageHandler, inbox: Inbox, on_refusal: Callable[[str], None], is_encrypted: bool) -> None:
+    def __init__(
+        self, take: MessageHandler, inbox: Inbox, on_refusal: Callable[[str], None], is_encrypted: bool
+    ) -> None:
         super().__init__()
         self._take = take
         self._inbox = inbox
@@ -43,13 +47,18 @@ class NatsClient(Client):
         """how many messages have come"""
         self.trouble: Exception | None = None
         """the last one that nats-py reported"""
+        self.held_up_s = 0.0
+        """how long nothing was read, at the longest, because the inbox was full"""
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
         """A message came. While this has not returned, nothing is read."""
         self.heard += 1
         self._take(sid, subject, reply, headers, data)
         if self._inbox.is_full:
+            loop = asyncio.get_running_loop()
+            since = loop.time()
             await self._inbox.wait_for_room()
+            self.held_up_s = max(self.held_up_s, loop.time() - since)
 
     async def _process_pong(self) -> None:
         if self.pongs:
@@ -60,7 +69,7 @@ class NatsClient(Client):
         if initial_connection and self._is_encrypted:
             if not (info.get("tls_required") or info.get("tls_available")):
                 raise errors.SecureConnWantedError
-            info["tls_required"] = True
+            info["tls_required"] = True  # also where the server only offers it
         await super()._process_info(info, initial_connection)
 
     async def report(self, error: Exception) -> None:
@@ -71,18 +80,33 @@ class NatsClient(Client):
             self.trouble = error
 
     @property
-    def reading(self) -> asyncio.Task[None]:
+    def reading(self) -> asyncio.Task[Any]:
         """Ends with the connection, whatever ends it."""
-        task: asyncio.Task[None] = self._reading_task
+        task = self._reading_task
+        assert task is not None
         return task
 
     @property
-    def server(self) -> dict[str, Any]:
+    def reason(self) -> str:
+        """Why it is over, as far as that is known."""
+        error = self.last_error or self.trouble
+        is_cut = error is None or isinstance(error, errors.UnexpectedEOF)
+        text = "the server closed the connection" if is_cut else str(error) or type(error).__name__
+        if self.held_up_s < SLOW_S:
+            return text
+        return (
+            f"{text}; for {self.held_up_s:.3g} s nothing had been read, because the application did not take what had come: "
+            "a server cuts off who reads too slowly (its write_deadline and max_pending)"
+        )
+
+    @property
+    def server(self) -> Mapping[str, Any]:
         """What the server said of itself."""
-        return dict(self._server_info)
+        return self._server_info
 
     def write(self, data: bytes) -> None:
         """Write, behind everything that was written before."""
+        assert self._transport is not None
         self._transport.write(data)
 
     def abort(self) -> None:
@@ -132,7 +156,7 @@ async def dial(client: NatsClient, url: BrokerUrl, host: str, port: int) -> None
             allow_reconnect=False,
             max_reconnect_attempts=1,
             reconnect_time_wait=0,
-            connect_timeout=url.connect_timeout_s,
+            connect_timeout=url.connect_timeout_s,  # type: ignore[arg-type]  # a number of seconds, whole or not
             ping_interval=NEVER_S,
             tls=url.tls_context(),
             **login_of(url),
@@ -162,9 +186,11 @@ def explain(error: Exception, url: BrokerUrl, address: str) -> OrderedPubSubErro
             "the file of its authority with tls://...?ca=FILE"
         )
     if isinstance(error, errors.SecureConnWantedError):
-        return AdapterError(f"{where}: it does not offer encryption; switch that on there, or take nats:// instead of tls://")
+        return AdapterError(
+            f"{where}: it does not offer encryption; switch that on there, or take nats:// instead of tls://"
+        )
     if isinstance(error, asyncio.TimeoutError):
         return AdapterError(
             f"{where}: no answer within {url.connect_timeout_s:g} s (connect_timeout_s); check host, port and firewalls"
         )
-    return AdapterError(f"{where}: {error or type(error).__name__}; is it running, and are host and port right?")
+    return AdapterError(f"{where}: {str(error) or type(error).__name__}; is it running, and are host and port right?")

@@ -2,18 +2,10 @@
 
 Theory of operation
 ===================
-nats-py connects, greets, encrypts, authenticates and reads; each connection is a client of it of its own, which never connects
-again. What it does to each message is replaced, because it costs as much as everything else together, drops what is not
-taken quickly, and does not say what became of it:
-
-- `flush` of nats-py writes its PING before what was published, so the PONG says nothing; and what is still to be written when
-  a connection breaks is written to the next one, long after its publisher was told that it failed. Here everything of one
-  turn of the event loop is one write, with one PING behind it for all who wait; and what was not written dies with its
-  connection.
-- Messages go straight to `on_message`, without a queue and a task for each subscription. While the inbox is full, nothing is
-  read.
-
-The parts of nats-py that this relies on are all in `NatsClient`; tests/unit/test_nats_adapter.py says so when one of them changes.
+Each connection is a client of nats-py of its own, from its beginning to its end. nats-py's `flush` writes its PING before what
+was published, so the PONG says nothing; and what is still to be written when a connection breaks it writes to the next one,
+long after the publisher was told that it failed. So that is not used. Here everything of one turn of the event loop is one
+write, with one PING behind it for all who wait, and what was not written dies with its connection.
 
 A connection that broke is made again for ever, after pauses that grow and are cut by chance. Then its subscriptions are made
 again, `on_up` does what else is needed, and only then is it up.
@@ -23,21 +15,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from random import sample, uniform
 from secrets import token_hex
 from typing import Any
 
 import attrs
-from nats import errors
-from nats.aio.client import Client
 
-from ordered_pubsub.errors import AdapterError, ConfigurationError, OrderedPubSubError
+from ordered_pubsub.adapter import Frame
+from ordered_pubsub.errors import AdapterError, OrderedPubSubError
+from ordered_pubsub_adapters.names import NameTable
+from ordered_pubsub_adapters.nats_client import MessageHandler, NatsClient, dial, settle
 from ordered_pubsub_adapters.nats_inbox import Inbox
-from ordered_pubsub_adapters.nats_wire import PING, plain, subscription, unsubscription
+from ordered_pubsub_adapters.nats_wire import PING, command, header_block, plain, subscription, unsubscription
 from ordered_pubsub_adapters.urls import BrokerUrl
 
 _log = logging.getLogger(__name__)
@@ -48,15 +40,11 @@ RETRY_FIRST_S = 0.1
 RETRY_MOST_S = 5.0
 WAIT_S = 30.0
 """How long a subscription or a question waits for a connection and for its answer."""
-CLOSE_S = 5.0
 REFUSALS_MAX = 64
-NEVER_S = 10**9
+PAYLOAD_BYTES_MAX = 2**20
+"""of a message with its headers, if the server does not say"""
 REPLIES = 1
 """The number of the subscription to answers."""
-
-MessageHandler = Callable[[int, bytes, bytes, "bytes | None", bytes], None]
-"""Takes a subscription's number, subject, reply, header block and payload."""
-
 
 # -- questions ------------------------------------------------------------------------------------------------------------
 
@@ -97,7 +85,6 @@ class Connection:
         self.why_down = "it is not open"
         self.refusals: deque[str] = deque(maxlen=REFUSALS_MAX)
         """what the server did not permit, in its words, in lower case"""
-        self.on_refusal: Callable[[], None] = _nothing
         self._inbox = inbox
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
@@ -125,7 +112,7 @@ class Connection:
         return self._up.is_set() and not self._is_closed
 
     @property
-    def server(self) -> dict[str, Any]:
+    def server(self) -> Mapping[str, Any]:
         """What the server said of itself when it was last reached."""
         return self._last.server if self._last else {}
 
@@ -153,8 +140,9 @@ class Connection:
         client = self._last = await self._reach()
         self._client = client
         self._ended = self._loop.create_future()
-        client.reading.add_done_callback(lambda _: self._lost(client, _reason(client)))
+        client.reading.add_done_callback(lambda _: self._lost(client, client.reason))
         try:
+            self._check_headers()
             self.send(*(subscription(subject, sid) for sid, subject in self._subjects.items()))
             await self.on_up()
             self._check(client)
@@ -238,8 +226,17 @@ class Connection:
 
     def check_up(self) -> None:
         """Raise if it cannot be used now."""
+        if self._is_closed:
+            raise self.error("the adapter was closed meanwhile; open another one")
         if not self.is_up:
             raise self.error(f"not connected: {self.why_down}. It connects again by itself")
+
+    def _check_headers(self) -> None:
+        if not self.server.get("headers"):
+            version = self.server.get("version", "unknown")
+            raise self.error(
+                f"the server (version {version}) carries no headers; take one from 2.2 on, and not no_header_support"
+            )
 
     def _check(self, client: NatsClient) -> None:
         if client is not self._client:
@@ -257,6 +254,25 @@ class Connection:
             if not self._outgoing and self._next_pong is None:
                 self._loop.call_soon(self._write)
             self._outgoing += commands
+
+    def publish(self, frames: Sequence[Frame], names: NameTable, reply: bytes = b"") -> None:
+        """Send frames, and raise if the server would not take one."""
+        payload_max = self.server.get("max_payload", PAYLOAD_BYTES_MAX)
+        commands = []
+        for frame in frames:
+            text = command(names.name_of(frame.topic).encode(), reply, frame)
+            if len(text) > payload_max:
+                self._check_size(frame, payload_max)
+            commands.append(text)
+        self.send(*commands)
+
+    def _check_size(self, frame: Frame, payload_max: int) -> None:
+        size = len(frame.payload) + (len(header_block(frame.headers)) if frame.headers else 0)
+        if size > payload_max:
+            raise self.error(
+                f"a message on {frame.topic!r} has {size:,} bytes with its headers, and the server takes {payload_max:,}; raise "
+                "max_payload in its configuration"
+            )
 
     def _pong(self) -> asyncio.Future[str]:
         """The answer to a PING behind everything that was sent: empty, or why there is none. It is shared."""
@@ -298,7 +314,6 @@ class Connection:
     def _refused(self, text: str) -> None:
         _log.warning("%s: %s", self.url.shown, text)
         self.refusals.append(text.lower())
-        self.on_refusal()
 
     # -- in ---------------------------------------------------------------------------------------------------------------
 
@@ -352,10 +367,11 @@ class Connection:
 
         answers = self.expect(1, read)
         try:
-            self.send(plain(subject, answers.reply, payload))
-            await self.flush()
-            self.check_refusals((subject,))
-            trouble = await asyncio.wait_for(asyncio.shield(answers.done), WAIT_S)
+            with self._inbox.more_room():
+                self.send(plain(subject, answers.reply, payload))
+                await self.flush()
+                self.check_refusals((subject,))
+                trouble = await asyncio.wait_for(asyncio.shield(answers.done), WAIT_S)
         except asyncio.TimeoutError:
             raise self.error(f"no answer to {subject} within {WAIT_S:g} s; is JetStream well on the server?") from None
         finally:
@@ -373,17 +389,5 @@ class Connection:
             answers.take(headers, data)
 
 
-def _reason(client: NatsClient) -> str:
-    """Why a connection is over, as far as nats-py says."""
-    error = client.last_error or client.trouble
-    if error is None or isinstance(error, errors.UnexpectedEOF):
-        return "the server closed the connection"
-    return str(error) or type(error).__name__
-
-
 def _ignore(sid: int, subject: bytes, reply: bytes, headers: bytes | None, data: bytes) -> None:
     """Nobody wants it."""
-
-
-def _nothing() -> None:
-    """Nobody needs to know."""

@@ -23,7 +23,7 @@ HELD_BYTES_MAX = 4 * 2**20
 HELD_BYTES_MAX_WHILE_WAITED_FOR = 80 * 2**20
 """More than a server keeps for one connection before it cuts it off (`max_pending`, 64 MiB unless it was changed)."""
 FRAME_BYTES = 1_000
-"""What a frame takes beside its payload."""
+"""What a frame takes beside what it brought."""
 
 
 def _nothing() -> None:
@@ -44,12 +44,12 @@ class Inbox:
     _news: asyncio.Event = attrs.field(factory=asyncio.Event)
     _room: asyncio.Event = attrs.field(factory=asyncio.Event)
 
-    def put(self, frame: Frame) -> None:
-        """A frame has come."""
+    def put(self, frame: Frame, size: int) -> None:
+        """A frame has come, with so many bytes of payload and headers."""
         if not self._frames:
             self._news.set()
         self._frames.append(frame)
-        self._bytes += FRAME_BYTES + len(frame.payload)
+        self._bytes += FRAME_BYTES + size
         if self._bytes > HELD_BYTES_MAX:
             self._measure()
 

@@ -15,7 +15,7 @@ and otherwise percent-encoded, so that nothing can end its line. `Nats-` begins 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import quote, unquote
 
 from ordered_pubsub.adapter import Frame
@@ -26,6 +26,8 @@ CRLF = b"\r\n"
 PING = b"PING\r\n"
 NAMES_MAX = 1_024
 """names of headers whose written form is kept"""
+PIECE_BYTES = 2**18
+"""What is written at once is about so much, or one message."""
 
 _PLAIN_NAME = re.compile(r"(?!nats-)[!#$&'*+\-.^_`|~0-9A-Za-z]+", re.IGNORECASE)
 _written: dict[str, str] = {}
@@ -78,6 +80,18 @@ def command(subject: bytes, reply: bytes, frame: Frame) -> bytes:
     return b"HPUB %b %b%d %d\r\n%b%b\r\n" % (
         subject, reply, len(block), len(block) + len(payload), block, payload,
     )  # fmt: skip
+
+
+def pieces(frames: Sequence[Frame], frames_max: int) -> Iterator[Sequence[Frame]]:
+    """The frames in pieces that may be written at once."""
+    first, size = 0, 0
+    for at, frame in enumerate(frames):
+        if at - first == frames_max or size > PIECE_BYTES:
+            yield frames[first:at]
+            first, size = at, 0
+        size += len(frame.payload)
+    if first < len(frames):
+        yield frames[first:]
 
 
 def plain(subject: str, reply: bytes = b"", payload: bytes = b"") -> bytes:

@@ -104,8 +104,8 @@ class WireConnection(AsyncioConnection):  # type: ignore[misc]  # pika has no ty
         self._unread = data[at:]
 
     def abandon(self, reason: str) -> None:
-        """Break the connection off, without a word to the broker."""
-        if not self.ended.done() and not self.is_closed:
+        """Break an open connection off, without a word to the broker."""
+        if self.opened.done() and not self.ended.done():
             self._terminate_stream(StreamLostError(reason))
 
     async def shut(self) -> None:

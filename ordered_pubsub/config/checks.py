@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import attrs
 
-from ordered_pubsub.config.kinds import Path, did_you_mean, spell
+from ordered_pubsub.config.kinds import Path, spell
 from ordered_pubsub.config.schema import MEMORY, Configuration, StageSection
 from ordered_pubsub.errors import ConfigurationError
 
@@ -22,7 +22,7 @@ class Conflict(ConfigurationError):
 
     def __init__(self, path: Path, why: str) -> None:
         self.path = path
-        super().__init__(f"{spell(path)} {why}")
+        super().__init__(spell(path) + " " * (not why.startswith("=")) + why)
 
 
 def check(configuration: Configuration) -> None:
@@ -41,9 +41,7 @@ def stages_to_serve(
     names = [stage.name for stage in configuration.stages]
     chosen = tuple(stage for stage in configuration.stages if name in (None, stage.name))
     if not chosen:
-        raise ConfigurationError(
-            f"there is no stage {name!r} in the configuration; there are {', '.join(names)} {did_you_mean(name, names)}".rstrip()
-        )
+        raise ConfigurationError(f"there is no stage {name!r} in the configuration; there are {', '.join(names)}")
     if listen is not None:
         chosen = (_listen_elsewhere(chosen, listen),)
         _check_listener(configuration, names.index(chosen[0].name), chosen[0])

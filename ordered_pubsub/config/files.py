@@ -81,6 +81,14 @@ def check_files(section: ClientSection | StageSection) -> None:
     token_of(section)
 
 
+def missing_files(section: ClientSection | StageSection) -> list[str]:
+    """The files that a client or a stage needs and that are not on this machine."""
+    named = [path for path, _ in _files_of(section)]
+    if section.token_file is not None and getattr(section, "token", None) is None:
+        named.append(section.token_file)
+    return [path for path in named if not os.path.lexists(path)]
+
+
 def _check_private(found: os.stat_result, path: str, what: str) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise ConfigurationError(f"the {what} {path!r} is not a file")

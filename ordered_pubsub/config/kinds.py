@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from math import isfinite
 from reprlib import Repr
@@ -30,6 +30,7 @@ WHOLE_MAX = 2**63 - 1
 TEXT_LENGTH_MAX = 8_192
 SHOWN_LENGTH_MAX = 1_000
 """Looking for passwords in longer texts than anybody writes could take long."""
+ELEMENTS_SHOWN_MAX = 6
 
 _STAGE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]{1,60}", re.ASCII)
@@ -76,10 +77,15 @@ def spell(path: Path) -> str:
     return text
 
 
-def shown(value: object) -> str:
-    """A value in an error message: short, whatever it is."""
+def shown(value: object, depth: int = 2) -> str:
+    """A value in an error message: short, whatever it is, and without a password."""
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, Mapping):
+        return "(a table)"
+    if isinstance(value, (list, tuple)):
+        inner = [shown(element, depth - 1) for element in value[:ELEMENTS_SHOWN_MAX]] if depth else []
+        return f"[{', '.join(inner)}{', ...' * (len(value) > len(inner))}]"
     if isinstance(value, str) and len(value) > SHOWN_LENGTH_MAX:
         return f"(a text of {len(value)} characters)"
     try:
@@ -106,7 +112,7 @@ def hidden(value: object) -> str:
 def did_you_mean(word: object, known: Iterable[str]) -> str:
     """The nearest known word as a question, or nothing."""
     near = get_close_matches(str(word)[:80], list(known), 1) if isinstance(word, str) else []
-    return f"did you mean {near[0]!r}?" if near else ""
+    return f"did you mean {near[0]!r}" if near else ""
 
 
 @attrs.frozen

@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 
 from ordered_pubsub.config.kinds import Kind, Path, Unfit, did_you_mean, spell
-from ordered_pubsub.config.records import keys_of
+from ordered_pubsub.config.records import NOT_IN_FILES, keys_of
 from ordered_pubsub.config.schema import ClientSection
 from ordered_pubsub.errors import ConfigurationError
 
@@ -100,7 +100,7 @@ def _parse(name: str, path: Path, kind: Kind, text: str) -> object:
 
 def read_arguments(arguments: Mapping[str, Any]) -> list[Given]:
     """What arguments give: keys of `[client]`; None is not given."""
-    known = [key for key in keys_of(ClientSection) if key != "token"]
+    known = [key for key in keys_of(ClientSection) if ("client", key) != NOT_IN_FILES]
     given = []
     for key, value in arguments.items():
         if key not in known:

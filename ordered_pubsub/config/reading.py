@@ -24,7 +24,7 @@ from ordered_pubsub.config.kinds import Path, redacted
 from ordered_pubsub.config.later import find_what_comes_later, refuse_what_comes_later
 from ordered_pubsub.config.lines import find_lines, toml
 from ordered_pubsub.config.overlay import FILE_VARIABLE, read_arguments, read_environment
-from ordered_pubsub.config.records import Source, read_record
+from ordered_pubsub.config.records import NOT_IN_FILES, Source, read_record
 from ordered_pubsub.config.schema import Configuration
 from ordered_pubsub.errors import ConfigurationError
 
@@ -111,9 +111,9 @@ def read_tables(tables: Mapping[str, Any], source: Source | None = None) -> Conf
 
 
 def _refuse_token(tables: Mapping[str, Any], source: Source) -> None:
-    client, path = tables.get("client"), ("client", "token")
-    if isinstance(client, dict) and "token" in client and path not in source.origins:
-        raise source.error(path, _TOKEN_ELSEWHERE)
+    client = tables.get("client")
+    if isinstance(client, dict) and "token" in client and NOT_IN_FILES not in source.origins:
+        raise source.error(NOT_IN_FILES, _TOKEN_ELSEWHERE)
 
 
 # -- files ------------------------------------------------------------------------------------------------------------

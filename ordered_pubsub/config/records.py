@@ -18,6 +18,9 @@ from ordered_pubsub.errors import ConfigurationError
 
 Record = TypeVar("Record")
 
+NOT_IN_FILES = ("client", "token")
+"""The key that only the environment can give."""
+
 
 @attrs.frozen
 class Source:
@@ -108,9 +111,10 @@ def _bracket_hint(path: Path, value: object) -> str:
 
 def _unknown(path: Path, key: object, known: list[str]) -> str:
     here = spell((*path, key if isinstance(key, str) else str(key)))
+    known = [key for key in known if (*path, key) != NOT_IN_FILES]
     homes = [home for home, keys in _homes().items() if key in keys]
     hint = did_you_mean(key, known) or (f"{key!r} belongs into {' or '.join(homes)}" if homes else "")
-    return f"{here} is unknown; {hint}{'; ' * bool(hint)}known here: {', '.join(known)}"
+    return f"{here} is unknown{'; ' * bool(hint)}{hint}; known here: {', '.join(known)}"
 
 
 def _homes(record: type = Configuration, name: str = "the top of the file, before any table") -> dict[str, list[str]]:

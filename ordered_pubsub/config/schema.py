@@ -76,6 +76,21 @@ def locate_store(text: str, folder: str) -> str:
     return text if path is None or not folder else "sqlite://" + os.path.join(folder, path)
 
 
+# attrs makes defaults before it looks at what was given, so what these get may be anything.
+
+
+def _store_of(name: object) -> str:
+    return f"sqlite:ordered_pubsub-{name}.db" if isinstance(name, str) else MEMORY
+
+
+def _frame_bytes(payload_bytes_max: object) -> int:
+    return payload_bytes_max + FRAME_BYTES_MORE if isinstance(payload_bytes_max, int) else FRAME_BYTES_MORE
+
+
+def _buffered_bytes(frame_bytes_max: object) -> int:
+    return 4 * frame_bytes_max if isinstance(frame_bytes_max, int) else FRAME_BYTES_MOST
+
+
 def _split_sequencers(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")]
 
@@ -85,7 +100,7 @@ def _is_ens(text: str) -> bool:
     return bool(scheme and separator) and " " not in text
 
 
-ENS = kinds.text_kind("the URL of a broker, such as 'nats://127.0.0.1:4222'", _is_ens, is_optional=True)
+ENS = kinds.text_kind("the URL of a broker, such as 'nats://127.0.0.1:4222' or 'memory://'", _is_ens, is_optional=True)
 SEQUENCERS = kinds.text_kind(
     "the address of a stage, such as 'ops://127.0.0.1:7411', or a list of them",
     lambda text: bool(parse_address(text)),
@@ -195,7 +210,7 @@ class StageSection:
     topics: tuple[str, ...] = attrs.field(default=(), converter=as_tuple, validator=kinds.PATTERNS)
     """patterns of the topics that it owns; those that nobody names are spread over all stages"""
     store: str = attrs.field(
-        default=attrs.Factory(lambda self: f"sqlite:ordered_pubsub-{self.name}.db", takes_self=True), validator=STORE
+        default=attrs.Factory(lambda self: _store_of(self.name), takes_self=True), validator=STORE
     )
     """where its journal is"""
     durability: str = attrs.field(
@@ -340,12 +355,12 @@ class LimitsSection:
     payload_bytes_max: int = attrs.field(default=MEBIBYTE, validator=kinds.whole(1, PAYLOAD_BYTES_MOST))
     """bytes that one event's payload and headers may have together"""
     frame_bytes_max: int = attrs.field(
-        default=attrs.Factory(lambda self: self.payload_bytes_max + FRAME_BYTES_MORE, takes_self=True),
+        default=attrs.Factory(lambda self: _frame_bytes(self.payload_bytes_max), takes_self=True),
         validator=kinds.whole(FRAME_BYTES_LEAST, FRAME_BYTES_MOST),
     )
     """bytes of one frame, from somebody whom the stage knows; left out: 3 MiB more than a payload"""
     buffered_bytes_max: int = attrs.field(
-        default=attrs.Factory(lambda self: 4 * self.frame_bytes_max, takes_self=True),
+        default=attrs.Factory(lambda self: _buffered_bytes(self.frame_bytes_max), takes_self=True),
         validator=kinds.whole(FRAME_BYTES_LEAST),
     )
     """bytes that may wait to be sent on one connection, before it is closed; left out: four frames"""

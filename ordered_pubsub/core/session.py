@@ -215,10 +215,21 @@ class Session:
         if not queued.items:
             return True
         # The last one stands for all: each of them was sent under this rule.
-        last = next((u for u in reversed(self._unfinished.values()) if u.queued.items), None)
+        last = self._last_unfinished()
         if last is None:
             return True
         return queued.change is None and last.queued.change is None and last.rank == self._rank(queued)
+
+    def lowest_to_merge(self, queued: Queued) -> int:
+        """The lowest stage whose topics may go along.
+
+        Behind unfinished publications, only what the same stage takes: it is the one that keeps the order of all of them.
+        """
+        return self._rank(queued) if self._last_unfinished() is not None else len(self.topology.stages)
+
+    def _last_unfinished(self) -> Unfinished | None:
+        """The last request with publications that has no answer yet."""
+        return next((u for u in reversed(self._unfinished.values()) if u.queued.items), None)
 
     def _rank(self, queued: Queued) -> int:
         return taken_at(self.topology, Request(self.client, self.epoch, 0, 0, 0, queued.asks))
@@ -227,6 +238,7 @@ class Session:
         """Let what waits behind it go with it: one operation, in one batch for each run of publications on one topic."""
         if not queued.may_merge or not self._queue:
             return
+        lowest = self.lowest_to_merge(queued)
         topics = [_only_topic(queued)]
         count = queued.count
         while self._queue and self._queue[0].may_merge:
@@ -236,7 +248,7 @@ class Session:
                 break
             if topic == topics[-1]:
                 queued.items[-1].extend(items)
-            elif len(topics) < PARTS_MERGED_MAX:
+            elif len(topics) < PARTS_MERGED_MAX and self.topology.owner(topic) <= lowest:
                 topics.append(topic)
                 queued.items.append(items)
             else:

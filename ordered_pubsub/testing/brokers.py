@@ -57,6 +57,11 @@ Tls = tuple["str | Path", "str | Path", "str | Path | None"]
 B = TypeVar("B", bound="Broker")
 
 
+def _spelled(value: object) -> object:
+    """A value as configuration files have it."""
+    return str(value).lower() if isinstance(value, bool) else value
+
+
 class Broker(ABC):
     """One broker of our own. As a context manager it is started at the beginning and stopped at the end."""
 
@@ -74,14 +79,24 @@ class Broker(ABC):
         self.port = 0
         """where it listens, from the first start on"""
         self.folder: Path | None = None
+        self._command: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port."""
+        return HOST, self.port
 
     @property
     def url(self) -> str:
         """What `connect` takes: with the first of the users, if there are any."""
+        return self.url_at(HOST, self.port)
+
+    def url_at(self, host: str, port: int) -> str:
+        """The same for somebody who reaches it by another address, through a proxy for one."""
         scheme = self.schemes[self.tls is not None]
         login = next((f"{quote(name, '')}:{quote(word, '')}@" for name, word in self.users.items()), "")
-        return f"{scheme}://{login}{HOST}:{self.port}"
+        return f"{scheme}://{login}{host}:{port}"
 
     @property
     def is_running(self) -> bool:
@@ -104,10 +119,10 @@ class Broker(ABC):
         if self.is_running:
             raise BrokerError(f"{self.program} runs already, on port {self.port}; `restart` kills it first")
         if self.folder is None:
-            command = self._find()
+            executable = self._find()
             self.folder = Path(mkdtemp(prefix=f"{self.program}-"))
             self.port = free_port()
-            self._configure(self.folder, command)
+            self._command = self._configure(self.folder, executable)
         self._process = self._run(self.folder)
         self._wait_until_ready(self._process)
 
@@ -148,12 +163,12 @@ class Broker(ABC):
         return find_broker(self.program)
 
     @abstractmethod
-    def _configure(self, folder: Path, executable: str) -> None:
-        """Write its configuration, once, and remember its command."""
+    def _configure(self, folder: Path, executable: str) -> list[str]:
+        """Write its configuration, before the first start, and return its command."""
 
-    @abstractmethod
     def _run(self, folder: Path) -> subprocess.Popen[bytes]:
         """Start its process."""
+        return launch(self._command, folder / "log")
 
     def _is_ready(self, connection: socket.socket) -> bool:
         """Whether it would serve the client that this connection could become."""
@@ -172,7 +187,7 @@ class Broker(ABC):
         tail = "\n".join(self.log.splitlines()[-LOG_LINES_SHOWN:]) or "(nothing)"
         raise BrokerError(
             f"{self.program} {what} on port {self.port}. The end of its log:\n{tail}\nIf it is not complete, install it "
-            f"again: {APT.format('--reinstall ' + PACKAGES[self.program])}"
+            f"again: {APT.format('--reinstall ' + PACKAGES.get(self.program, self.program))}"
         )
 
 
@@ -193,7 +208,7 @@ class Mosquitto(Broker):
         super().__init__(tls=tls, users=users)
         self._options = {"max_queued_messages": 0, "persistence": persistence, **options}
 
-    def _configure(self, folder: Path, executable: str) -> None:
+    def _configure(self, folder: Path, executable: str) -> list[str]:
         lines = {
             "listener": f"{self.port} {HOST}",
             "allow_anonymous": not self.users,
@@ -204,11 +219,9 @@ class Mosquitto(Broker):
             **(self._tls_lines(self.tls) if self.tls else {}),
             **self._options,
         }
-        text = "".join(
-            f"{key} {str(value).lower() if value in (True, False) else value}\n" for key, value in lines.items()
-        )
+        text = "".join(f"{key} {_spelled(value)}\n" for key, value in lines.items())
         (folder / "mosquitto.conf").write_text(text)
-        self._command = [executable, "-c", str(folder / "mosquitto.conf")]
+        return [executable, "-c", str(folder / "mosquitto.conf")]
 
     def _write_users(self, folder: Path) -> Path:
         path = folder / "users"
@@ -224,9 +237,6 @@ class Mosquitto(Broker):
         certificate, key, client_ca = tls
         verify: dict[str, str | Path | bool] = {"cafile": client_ca, "require_certificate": True} if client_ca else {}
         return {"certfile": certificate, "keyfile": key, **verify}
-
-    def _run(self, folder: Path) -> subprocess.Popen[bytes]:
-        return launch(self._command, folder / "log")
 
 
 class NatsServer(Broker):
@@ -254,7 +264,7 @@ class NatsServer(Broker):
     def _find(self) -> str:
         return self._executable or super()._find()
 
-    def _configure(self, folder: Path, executable: str) -> None:
+    def _configure(self, folder: Path, executable: str) -> list[str]:
         settings: dict[str, object] = {"host": HOST, "port": self.port, **self._options}
         if self._jetstream:
             settings["jetstream"] = {"store_dir": str(folder / "jetstream")}
@@ -267,10 +277,7 @@ class NatsServer(Broker):
             settings["tls"] = {"cert_file": str(certificate), "key_file": str(key), **verify}
         path = folder / "nats.conf"
         path.write_text(json.dumps(settings, ensure_ascii=False), encoding="utf-8")  # it knows no \\uXXXX
-        self._command = [executable, "-c", str(path)]
-
-    def _run(self, folder: Path) -> subprocess.Popen[bytes]:
-        return launch(self._command, folder / "log")
+        return [executable, "-c", str(path)]
 
     def _is_ready(self, connection: socket.socket) -> bool:
         return connection.recv(5).startswith(b"INFO")
@@ -309,14 +316,13 @@ class RabbitMq(Broker):
         found = Path(super()._find()).resolve()
         return str(found.with_name("rabbitmq-server"))
 
-    def _configure(self, folder: Path, executable: str) -> None:
+    def _configure(self, folder: Path, executable: str) -> list[str]:
         epmd = shutil.which("epmd")
         if epmd is None:
             raise BrokerMissing(f"expected Erlang's epmd on PATH; it is not. Try: {APT.format('erlang-base')}")
         ports = {free_port() for _ in range(10)} - {self.port}
         self._epmd_port, dist_port = ports.pop(), ports.pop()
         self._epmd_command = [epmd, "-address", HOST, "-port", str(self._epmd_port)]
-        self._command = [executable]
         (folder / "plugins").write_text("[].")
         (folder / "env").touch()
         (folder / "rabbitmq.conf").write_text(
@@ -340,6 +346,7 @@ class RabbitMq(Broker):
             "RABBITMQ_ALLOW_INPUT": "1",
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-noinput -kernel inet_dist_use_interface {127,0,0,1}",
         }
+        return [executable]
 
     def _lines(self, folder: Path) -> dict[str, object]:
         if self.tls is None:
@@ -354,7 +361,7 @@ class RabbitMq(Broker):
         if self.users:
             lines["load_definitions"] = self._write_users(folder)
         for key, value in self._options.items():
-            lines[key.replace("__", ".")] = str(value).lower() if isinstance(value, bool) else value
+            lines[key.replace("__", ".")] = _spelled(value)
         return lines
 
     def _write_users(self, folder: Path) -> Path:

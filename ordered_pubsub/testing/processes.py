@@ -53,13 +53,18 @@ def find_broker(name: str) -> str:
     """
     if name == PYPI_NATS:
         return _find_pypi_nats()
-    own = sysconfig.get_path("scripts")
-    folders = [folder for folder in os.environ.get("PATH", "").split(os.pathsep) if folder and folder != own]
+    folders = [
+        folder for folder in os.environ.get("PATH", "").split(os.pathsep) if folder and not _is_of_python(folder)
+    ]
     found = shutil.which(name, path=os.pathsep.join((*folders, *FOLDERS)))
     if found is None:
         remedy = APT.format(PACKAGES.get(name, name))
         raise BrokerMissing(f"expected {name} on PATH or in {', '.join(FOLDERS)}; it is in none of them. Try: {remedy}")
     return found
+
+
+def _is_of_python(folder: str) -> bool:
+    return folder == sysconfig.get_path("scripts") or (Path(folder).parent / "pyvenv.cfg").exists()
 
 
 def _find_pypi_nats() -> str:

@@ -131,6 +131,10 @@ def _without_baseline(delivery: Delivery, lane: Lane, head: Any) -> list[tuple[s
     return _demands_of(delivery, lane, head)
 
 
+def _merge_everything(session: Session, queued: Any) -> int:
+    return len(session.topology.stages)
+
+
 def _nothing(*_: object) -> None:
     return None
 
@@ -290,6 +294,11 @@ MUTANTS = (
         "pipeline-all",
         "a publication does not overtake an unfinished one at another stage",
         ((Session, "may_pipeline", _pipeline_everything),),
+    ),
+    Mutant(
+        "merge-all",
+        "behind unfinished publications, only those are merged that the same stage takes",
+        ((Session, "lowest_to_merge", _merge_everything),),
     ),
     Mutant("see-nothing", "a passing publication is counted at later stages", ((Clocks, "see", _see_nothing),)),
 )

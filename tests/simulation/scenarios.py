@@ -50,9 +50,12 @@ EXCHANGE = _world(
     2,
     Subscribe(0.0, 0, "s", ("u",)),
     Alter(3.0, "s", ("t",), ("u",)),
-    *(Publish(3.0 + 0.05 * n, 1, (("t", 1),)) for n in range(12)),
-    *(Publish(3.01 + 0.05 * n, 1, (("u", 1),)) for n in range(12)),
+    *(Publish(3.0 + 0.05 * n, 1, (("t", 1), ("t", 1))) for n in range(12)),
+    *(Publish(3.01 + 0.05 * n, 1, (("u", 1), ("u", 1))) for n in range(12)),
 )
-"""A subscription exchanges a high topic for a low one, while a client publishes on both, one after the other."""
+"""A subscription exchanges a high topic for a low one, while a client publishes on both, one after the other.
+
+Two at a time, since what is published together keeps to itself and is not merged with what waits.
+"""
 
 SCENARIOS = {"slow-then-quick": SLOW_THEN_QUICK, "exchange": EXCHANGE}

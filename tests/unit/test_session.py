@@ -51,17 +51,39 @@ def test_a_publication_for_another_stage_waits_until_those_before_it_are_complet
     assert (shape([second]), second.sequence, second.after, second.done) == ([[("x", 1)]], 2, 0, 1)
 
 
-def test_what_waits_is_merged_into_batches_of_one_topic() -> None:
+def test_what_waits_is_merged_into_one_operation_with_a_batch_for_each_run() -> None:
     made = session()
     made.publish("a", [0], 0.0)
     for number, topic in enumerate("xxxaax", start=1):
         made.publish(topic, [number], 0.0)
     (first,) = sent(made)
     made.handle_answer(answer(first), 0.0)
-    (batch,) = sent(made)
-    assert shape([batch]) == [[("x", 3)]]
-    (outcome,) = made.handle_answer(answer(batch), 0.0)
-    assert outcome.asked.items == [[1, 2, 3]]
+    (merged,) = sent(made)
+    assert shape([merged]) == [[("x", 3), ("a", 2), ("x", 1)]]
+    (outcome,) = made.handle_answer(answer(merged), 0.0)
+    assert outcome.asked.items == [[1, 2, 3], [4, 5], [6]]
+
+
+def test_what_was_published_together_keeps_to_itself() -> None:
+    made = session()
+    made.publish("a", [0], 0.0)
+    made.publish("x", [1], 0.0)
+    made.publish_together([("x", [2]), ("a", [3])], 0.0)
+    made.publish("x", [4], 0.0)
+    (first,) = sent(made)
+    made.handle_answer(answer(first), 0.0)
+    assert shape(sent(made)) == [[("x", 1)], [("x", 1), ("a", 1)], [("x", 1)]]
+
+
+def test_behind_unfinished_ones_only_what_the_same_stage_takes_is_merged() -> None:
+    """A request that another stage takes could overtake them, if they have to be asked again."""
+    made = session()
+    for number in range(REQUESTS_IN_FLIGHT_MAX + 1):
+        made.publish("a", [number], 0.0)
+    made.publish("x", [0], 0.0)
+    sends = sent(made)
+    made.handle_answer(answer(sends[0]), 0.0)
+    assert shape(sent(made)) == [[("a", 1)]]
 
 
 def test_everything_unfinished_is_asked_again_unchanged_and_in_order() -> None:

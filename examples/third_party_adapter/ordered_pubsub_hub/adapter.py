@@ -12,11 +12,23 @@ from collections.abc import Sequence
 from contextlib import suppress
 from urllib.parse import urlsplit
 
-import msgspec
-
 from ordered_pubsub.adapter import Adapter, Capabilities, Frame, FramesHandler, StateHandler, redacted
 from ordered_pubsub.errors import AdapterError, ConfigurationError
-from ordered_pubsub_hub.wire import Ask, Bring, Done, Publish, Subscribe, Took, Unsubscribe, batch_of, encode, read
+from ordered_pubsub_hub.wire import (
+    Ask,
+    Bring,
+    Done,
+    Message,
+    Publish,
+    Subscribe,
+    Took,
+    Unsubscribe,
+    batch_of,
+    encode,
+    frames_of,
+    items_of,
+    read,
+)
 
 CONNECT_S = 10.0
 PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -74,7 +86,7 @@ class HubAdapter(Adapter):
 
     async def publish(self, frames: Sequence[Frame]) -> None:
         """Batch by batch; the hub answers when the subscribers of a batch have room for more."""
-        rest = list(frames)
+        rest = items_of(frames)
         while rest:
             count = batch_of(rest)
             batch, rest = rest[:count], rest[count:]
@@ -132,7 +144,7 @@ class HubAdapter(Adapter):
             return await asyncio.wait_for(asyncio.open_connection(self._host, self._port), CONNECT_S)
         except (OSError, asyncio.TimeoutError) as error:
             raise AdapterError(
-                f"the hub at {self._host}:{self._port} cannot be reached: {error or 'no answer'}. Does it run? "
+                f"the hub at {self._host}:{self._port} cannot be reached: {str(error) or 'it does not answer'}. Does it run? "
                 f"python -m ordered_pubsub_hub.hub --port {self._port}"
             ) from error
 
@@ -153,9 +165,9 @@ class HubAdapter(Adapter):
         except (OSError, EOFError, ValueError) as error:
             return f"the connection to {self.url} broke: {error}"
 
-    async def _take(self, message: msgspec.Struct, writer: asyncio.StreamWriter | None) -> None:
+    async def _take(self, message: Message, writer: asyncio.StreamWriter | None) -> None:
         if isinstance(message, Bring) and writer is not None:
-            await self._brought.put((writer, message.frames))
+            await self._brought.put((writer, frames_of(message.items)))
         elif isinstance(message, Done) and (answer := self._asked.get(message.number)) and not answer.done():
             answer.set_result(None)
 

@@ -10,10 +10,20 @@ import argparse
 import asyncio
 from contextlib import suppress
 
-import msgspec
-
-from ordered_pubsub.adapter import Frame
-from ordered_pubsub_hub.wire import Bring, Done, Publish, Subscribe, Took, Unsubscribe, batch_of, encode, read, size_of
+from ordered_pubsub_hub.wire import (
+    Bring,
+    Done,
+    Item,
+    Message,
+    Publish,
+    Subscribe,
+    Took,
+    Unsubscribe,
+    batch_of,
+    encode,
+    read,
+    size_of,
+)
 
 QUEUE_BYTES_MAX = 2**22
 
@@ -23,7 +33,7 @@ class Line:
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self.writer = writer
-        self.queue: list[Frame] = []
+        self.queue: list[Item] = []
         self.queue_bytes = 0
         self.news = asyncio.Event()
         self.room = asyncio.Event()
@@ -31,10 +41,10 @@ class Line:
         self.took = asyncio.Event()
         self.took.set()
 
-    def put(self, frame: Frame) -> None:
+    def put(self, item: Item) -> None:
         """Let a frame wait for its turn."""
-        self.queue.append(frame)
-        self.queue_bytes += size_of(frame)
+        self.queue.append(item)
+        self.queue_bytes += size_of(item)
         self.news.set()
         if self.queue_bytes > QUEUE_BYTES_MAX:
             self.room.clear()
@@ -77,13 +87,13 @@ class Hub:
             task.cancel()
         writer.close()
 
-    def take(self, line: Line, message: msgspec.Struct) -> asyncio.Task[None]:
+    def take(self, line: Line, message: Message) -> asyncio.Task[None]:
         """Do what a message says at once, so that the order stays; the answer may have to wait."""
         full: list[Line] = []
         if isinstance(message, Publish):
-            for frame in message.frames:
-                for subscriber in self.subscribers.get(frame.topic, ()):
-                    subscriber.put(frame)
+            for item in message.items:
+                for subscriber in self.subscribers.get(item.topic, ()):
+                    subscriber.put(item)
                     full.append(subscriber)
         elif isinstance(message, Subscribe):
             for topic in message.topics:
@@ -102,11 +112,11 @@ class Hub:
         if not lines:
             self.subscribers.pop(topic, None)
 
-    async def answer(self, line: Line, message: msgspec.Struct, full: dict[Line, None]) -> None:
+    async def answer(self, line: Line, message: Message, full: dict[Line, None]) -> None:
         """Say that it is done, when there is room again in the queues that it filled."""
         for subscriber in full:
             await subscriber.room.wait()
-        if isinstance(message, Publish | Subscribe | Unsubscribe):
+        if isinstance(message, (Publish, Subscribe, Unsubscribe)):
             line.writer.write(encode(Done(message.number)))
 
 

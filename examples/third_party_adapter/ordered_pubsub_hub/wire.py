@@ -8,21 +8,31 @@ still get through.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from ordered_pubsub.adapter import Frame
 
 MESSAGE_BYTES_MAX = 2**26
-BATCH_FRAMES_MAX = 500
+BATCH_ITEMS_MAX = 500
 BATCH_BYTES_MAX = 2**20
+
+
+class Item(msgspec.Struct):
+    """A frame as it travels. A header's value is text or bytes; msgpack tells them apart by itself."""
+
+    topic: str
+    payload: bytes
+    headers: Mapping[str, Any]
 
 
 class Publish(msgspec.Struct, tag=True):
     """Pass these on. Done when their subscribers have room for more."""
 
     number: int
-    frames: list[Frame]
+    items: list[Item]
 
 
 class Subscribe(msgspec.Struct, tag=True):
@@ -52,23 +62,22 @@ class Done(msgspec.Struct, tag=True):
 class Bring(msgspec.Struct, tag=True):
     """Frames of topics that were subscribed to."""
 
-    frames: list[Frame]
+    items: list[Item]
 
 
 Ask = Publish | Subscribe | Unsubscribe
+Message = Ask | Took | Done | Bring
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[Publish | Subscribe | Unsubscribe | Took | Done | Bring] = msgspec.msgpack.Decoder(
-    Publish | Subscribe | Unsubscribe | Took | Done | Bring
-)
+_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 
-def encode(message: msgspec.Struct) -> bytes:
+def encode(message: Message) -> bytes:
     """A message as it travels."""
     body = _encoder.encode(message)
     return len(body).to_bytes(4, "big") + body
 
 
-async def read(reader: asyncio.StreamReader) -> msgspec.Struct:
+async def read(reader: asyncio.StreamReader) -> Message:
     """The next message; an OSError or EOFError if the connection ends, a ValueError if it is not one."""
     length = int.from_bytes(await reader.readexactly(4), "big")
     if length > MESSAGE_BYTES_MAX:
@@ -76,16 +85,26 @@ async def read(reader: asyncio.StreamReader) -> msgspec.Struct:
     return _decoder.decode(await reader.readexactly(length))
 
 
-def size_of(frame: Frame) -> int:
+def size_of(item: Item) -> int:
     """Roughly the bytes that a frame takes."""
-    return 100 + len(frame.payload) + sum(len(name) + len(value) for name, value in frame.headers.items())
+    return 100 + len(item.payload) + sum(len(name) + len(value) for name, value in item.headers.items())
 
 
-def batch_of(frames: list[Frame]) -> int:
-    """How many of the first frames make a batch: at least one."""
+def batch_of(items: Sequence[Item]) -> int:
+    """How many of the first ones make a batch: at least one."""
     size = 0
-    for count, frame in enumerate(frames[:BATCH_FRAMES_MAX]):
-        size += size_of(frame)
+    for count, item in enumerate(items[:BATCH_ITEMS_MAX]):
+        size += size_of(item)
         if count and size > BATCH_BYTES_MAX:
             return count
-    return min(len(frames), BATCH_FRAMES_MAX)
+    return min(len(items), BATCH_ITEMS_MAX)
+
+
+def items_of(frames: Sequence[Frame]) -> list[Item]:
+    """Frames as they travel."""
+    return [Item(frame.topic, frame.payload, frame.headers) for frame in frames]
+
+
+def frames_of(items: Sequence[Item]) -> list[Frame]:
+    """And back."""
+    return [Frame(item.topic, item.payload, item.headers) for item in items]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ordered_pubsub.adapter import Frame
-from ordered_pubsub.testing.conformance.peers import Peer, fresh_topic, numbered, opened
+from ordered_pubsub.testing.conformance.peers import Peer, first_arrival, fresh_topic, numbered, opened
 from ordered_pubsub.testing.conformance.subject import Subject, check, expect
 
 FRAME_BYTES = 16_384
@@ -17,8 +17,8 @@ BATCHES, BATCH_FRAMES = 48, 64
 """48 MiB in all."""
 HELD_BYTES_MAX = 16 * 2**20
 """What an adapter may hold of them in memory."""
-QUIET_S = 2.0
-"""If an ENS takes nothing for so long, it has passed the pressure on to the publisher."""
+HOLD_S = 4.0
+"""For so long the subscriber takes nothing, unless all has been published before. NATS would cut it off after 10 s."""
 FLOOD_FRAMES = 12_000
 
 
@@ -52,14 +52,6 @@ async def _publish_all(publisher: Peer, topic: str, taken: list[int]) -> None:
         taken.append(batch)
 
 
-async def _until_held_up(work: asyncio.Task[None], taken: list[int]) -> None:
-    """Wait until all is published, or nothing more is taken."""
-    before = -1
-    while not work.done() and before < len(taken):
-        before = len(taken)
-        await asyncio.wait((work,), timeout=QUIET_S)
-
-
 @check(
     "while on_frames() has not returned, little is held in memory, and all of it arrives afterwards",
     promise="the adapter stops reading, or leaves the frames with the ENS, as far as that lets it",
@@ -74,7 +66,7 @@ async def a_slow_consumer_is_felt_by_the_ens(subject: Subject) -> None:
         with traced():
             before = _held_bytes()
             work = asyncio.ensure_future(_publish_all(publisher, topic, taken))
-            await _until_held_up(work, taken)
+            await asyncio.wait((work,), timeout=HOLD_S)
             held = _held_bytes() - before
         calls = len(receiver.frames)
         receiver.may_receive.set()
@@ -110,3 +102,21 @@ async def a_topic_that_is_held_up_holds_up_no_other(subject: Subject) -> None:
             await publisher.within(work, "publish() of the topic that was held up did not return afterwards")
         if not subject.capabilities.loses:
             await slow.receive(flood)
+
+
+@check(
+    "publish() returns although on_frames() of the same connection has not",
+    promise="`publish` works while `on_frames` has not returned",
+)
+async def publishing_goes_on_while_frames_wait(subject: Subject) -> None:
+    """Or an application that publishes before it reads on would wait for itself."""
+    async with opened(subject, 2) as (both, witness):
+        waiting, frames = numbered(fresh_topic(), 2_000, size=1_000), numbered(fresh_topic(), 100)
+        first = Frame(waiting[0].topic, b"first")
+        await both.subscribe(waiting[0].topic)
+        await witness.subscribe(frames[0].topic)
+        both.may_receive.clear()
+        await first_arrival(first, witness, both)
+        await witness.publish(waiting)
+        await both.publish(frames)
+        await witness.receive(frames, both)

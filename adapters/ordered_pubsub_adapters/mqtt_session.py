@@ -1,0 +1,332 @@
+"""One client's session at an MQTT broker, over all the connections that it takes.
+
+    publish ──> outbox ─┐          ┌─> inbox ──> on_frames
+                        link (paho, socket)
+    subscribe ──────────┘          └─> lost ──> again, after a moment ──> welcomed
+
+When the connection breaks, what is being published or subscribed to fails at once. The session then connects again until it
+is closed, first at once and later every few seconds, with chance in it so that not all clients of a broker that restarts come
+in the same moment. If the broker has forgotten the session, it subscribes again before anybody may publish.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Sequence
+from random import uniform
+from secrets import token_hex
+from typing import Any
+
+from paho.mqtt.enums import MQTTErrorCode
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+from paho.mqtt.subscribeoptions import SubscribeOptions
+
+from ordered_pubsub.adapter import Frame, FramesHandler, StateHandler
+from ordered_pubsub.errors import AdapterError, OrderedPubSubError
+from ordered_pubsub_adapters.mqtt_flow import PACKET_BYTES_MAX, RECEIVE_MAX, WINDOW, Inbox, Outbox
+from ordered_pubsub_adapters.mqtt_link import Link, Welcome
+from ordered_pubsub_adapters.mqtt_packets import PacketClient, properties
+from ordered_pubsub_adapters.names import NameRules, NameTable
+from ordered_pubsub_adapters.urls import BrokerUrl
+
+_log = logging.getLogger(__name__)
+
+RULES = NameRules(separator="/", special="+#", bytes_max=65_535, reserved=("$",))
+RETRY_FIRST_S = 0.1
+RETRY_MOST_S = 5.0
+REST_MAX_S = 5.0
+"""So long nothing is read when the inbox is full; then what nobody counts is dropped, so that the rest can be seen."""
+TOPICS_PER_PACKET = 100
+TOPICS_ROOM = 20
+"""What a SUBSCRIBE has besides its topics, in bytes."""
+
+
+class Session:
+    """What an open adapter is."""
+
+    def __init__(self, url: BrokerUrl, qos: int, keepalive_s: int, session_s: int, on_state: StateHandler) -> None:
+        self.session_s = session_s
+        """how long the broker keeps the session while we are away"""
+        self._url, self._qos, self._keepalive_s, self._on_state = url, qos, keepalive_s, on_state
+        self._names = NameTable(RULES)
+        self._up = asyncio.Event()
+        self._broken = asyncio.Event()
+        self._reason = "the client was closed"
+        """why it is not connected, if it is not"""
+        self._answers: dict[int, asyncio.Future[list[ReasonCode]]] = {}
+        """of SUBSCRIBE and UNSUBSCRIBE"""
+        self._leaving: dict[str, bool] = {}
+        """names that the broker may still have subscriptions to, and that nobody wants"""
+        self._tasks: list[asyncio.Task[None]] = []
+        self._rest: asyncio.Task[None] | None = None
+        self._is_overrun = False
+        self._is_closed = False
+
+    # -- opening and closing --------------------------------------------------------------------------------------------
+
+    async def open(self, on_frames: FramesHandler) -> None:
+        """Connect, or raise; the session then keeps itself."""
+        loop = asyncio.get_running_loop()
+        context = await loop.run_in_executor(None, self._url.tls_context)
+        # 23 characters are what every broker must accept.
+        self._client = client = PacketClient(f"ops{token_hex(10)}")
+        client.max_inflight_messages_set(
+            0
+        )  # the outbox counts; paho would look at all of them at every acknowledgement
+        if context is not None:
+            client.tls_set_context(context)
+        if self._qos:
+            client.on_publish = self._on_publish
+        client.on_subscribe = client.on_unsubscribe = self._on_answer
+        self._outbox = Outbox(client, self._names, self._qos)
+        self._inbox = Inbox(client, self._names, on_frames, self._pause)
+        self._link = Link(self._url, client, self._keepalive_s, self)
+        await self._connect(is_new=True)
+        name = self._url.shown
+        self._tasks = [
+            loop.create_task(self._inbox.run(), name=f"frames of {name}"),
+            loop.create_task(self._keep(), name=f"connection to {name}"),
+        ]
+
+    async def close(self) -> None:
+        """End the session at the broker, if it can be told in time."""
+        self._is_closed = True
+        self._up.clear()
+        tasks = [task for task in (*self._tasks, self._rest) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        self._fail("the client was closed")
+        await self._link.end()
+
+    # -- the connection -------------------------------------------------------------------------------------------------
+
+    async def _connect(self, is_new: bool) -> Welcome:
+        asked = properties(PacketTypes.CONNECT, SessionExpiryInterval=self.session_s, ReceiveMaximum=RECEIVE_MAX)
+        self._broken.clear()
+        welcome = await self._link.connect(asked, is_new)
+        try:
+            self._check_qos(welcome)
+            if welcome.is_resumed:
+                await self._leave()
+            else:
+                self._leaving.clear()
+                await self._subscribe(self._names.subscribed)
+            if self._broken.is_set():
+                raise AdapterError(self._reason)
+        except BaseException:
+            self._link.drop()
+            raise
+        self._up.set()
+        return welcome
+
+    def _check_qos(self, welcome: Welcome) -> None:
+        if welcome.qos_max < self._qos:
+            raise AdapterError(
+                f"{self._url.shown}: the broker offers QoS {welcome.qos_max} at most, and QoS {self._qos} was asked for: take "
+                f"?qos={welcome.qos_max}, or allow more there"
+            )
+
+    async def _keep(self) -> None:
+        """Come back whenever the connection has broken."""
+        while True:
+            await self._broken.wait()
+            self._on_state(False, self._reason)
+            welcome = await self._come_back()
+            kept = "has kept" if welcome.is_resumed else "has forgotten"
+            self._on_state(True, f"{self._url.shown}: connected again; the broker {kept} the session")
+
+    async def _come_back(self) -> Welcome:
+        pause_s = RETRY_FIRST_S
+        while True:
+            await asyncio.sleep(uniform(0.0, pause_s))
+            pause_s = min(2 * pause_s, RETRY_MOST_S)
+            if self._inbox.is_full:  # a new session may bring as much again
+                await self._wait_for_room(REST_MAX_S)
+            try:
+                return await self._connect(is_new=False)
+            except OrderedPubSubError as error:
+                if str(error) != self._reason:
+                    self._reason = str(error)
+                    _log.warning("not connected yet: %s", error)
+
+    def welcomed(self, welcome: Welcome) -> None:
+        """A connection begins: forget what the broker has forgotten, and keep to its limits."""
+        if not welcome.is_resumed:
+            self._client.forget_session()
+        if welcome.session_s is not None:
+            self.session_s = welcome.session_s
+        self._inbox.restart(welcome.is_resumed)
+        self._outbox.restart(keep_unacknowledged=welcome.is_resumed and self._qos == 2)
+        self._outbox.window = min(WINDOW, welcome.receive_max) if self._qos else WINDOW
+        self._outbox.packet_bytes_max = welcome.packet_bytes_max or PACKET_BYTES_MAX
+
+    def lost(self, reason: str) -> None:
+        """The connection has broken."""
+        if not self._is_closed:
+            self._reason = f"{self._url.shown}: {reason}"
+            self._up.clear()
+            self._fail(self._reason)
+            self._broken.set()
+
+    def _fail(self, reason: str) -> None:
+        self._outbox.fail(reason)
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(AdapterError(reason))
+
+    async def _until_up(self) -> None:
+        """Wait for the connection, if it is broken; but not for long."""
+        if not self._up.is_set() and not self._is_closed:
+            await _first(self._up, self._url.connect_timeout_s)
+        if not self._up.is_set():
+            raise AdapterError(f"not connected: {self._reason}")
+
+    # -- publishing and receiving ---------------------------------------------------------------------------------------
+
+    async def publish(self, frames: Sequence[Frame]) -> None:
+        """Publish frames; see `Outbox`."""
+        await self._until_up()
+        await self._outbox.publish(frames)
+
+    def _on_publish(self, client: Any, data: Any, mid: int, reason: ReasonCode, more: Properties) -> None:
+        self._outbox.take(mid, reason)
+
+    def was_written(self) -> None:
+        """At QoS 0 that is all there is to know."""
+        if not self._qos:
+            self._outbox.take_written()
+            self._outbox.fill()
+
+    def was_read(self) -> None:
+        """The window may have room."""
+        self._outbox.fill()
+
+    def _pause(self) -> None:
+        """The inbox is full: stop reading, unless that has been tried for long enough."""
+        if self._rest is None and not self._is_overrun:
+            self._link.pause()
+            self._rest = asyncio.create_task(self._take_rest(), name=f"pause of {self._url.shown}")
+
+    async def _take_rest(self) -> None:
+        """Read nothing until there is room again, or until it has been too long: other answers wait behind."""
+        await self._wait_for_room(REST_MAX_S)
+        if self._inbox.is_full:
+            self._is_overrun = True
+            self._link.resume()
+            _log.warning(
+                "%s: what came has not been taken for %g s; messages of QoS 0 are dropped until it is",
+                self._url.shown,
+                REST_MAX_S,
+            )
+            await self._wait_for_room()
+            _log.warning("%s: %d messages of QoS 0 have been dropped so far", self._url.shown, self._inbox.dropped)
+        self._is_overrun = False
+        self._rest = None
+        self._link.resume()
+
+    async def _wait_for_room(self, timeout_s: float | None = None) -> None:
+        if self._inbox.is_full:
+            self._inbox.room.clear()
+            await _first(self._inbox.room, timeout_s)
+
+    # -- subscribing ----------------------------------------------------------------------------------------------------
+
+    async def subscribe(self, topics: Sequence[str]) -> None:
+        """Subscribe, and return when the broker has agreed to all of it."""
+        await self._until_up()
+        names = [self._names.subscribe(topic) for topic in topics]
+        for name in names:
+            self._leaving.pop(name, None)
+        try:
+            await self._subscribe(names)
+        except BaseException:
+            self._forget(topics)
+            raise
+
+    async def unsubscribe(self, topics: Sequence[str]) -> None:
+        """Take no more of these topics, and tell the broker, now or when the connection is back."""
+        self._forget(topics)
+        try:
+            if self._up.is_set():
+                await self._leave()
+        except AdapterError:
+            if self._up.is_set():
+                raise
+
+    def _forget(self, topics: Sequence[str]) -> None:
+        for topic in topics:
+            self._leaving[self._names.unsubscribe(topic)] = True
+
+    async def _subscribe(self, names: Sequence[str]) -> None:
+        options = SubscribeOptions(qos=self._qos, retainHandling=SubscribeOptions.RETAIN_DO_NOT_SEND)
+        for chunk in self._chunks(names):
+            reasons = await self._answer(*self._client.subscribe([(name, options) for name in chunk]))
+            for name, reason in zip(chunk, reasons, strict=True):
+                self._check_grant(name, reason)
+
+    def _check_grant(self, name: str, reason: ReasonCode) -> None:
+        if reason.is_failure:
+            raise AdapterError(
+                f"{self._url.shown}: the broker refused the subscription to {name!r}: {reason}; does it let this user subscribe "
+                "there?"
+            )
+        if reason.value < self._qos:
+            raise AdapterError(
+                f"{self._url.shown}: the broker grants QoS {reason.value} on {name!r}, and QoS {self._qos} was asked for: take "
+                f"?qos={reason.value}, or allow more there"
+            )
+
+    async def _leave(self) -> None:
+        for chunk in self._chunks(list(self._leaving)):
+            await self._answer(*self._client.unsubscribe(chunk))
+            for name in chunk:
+                self._leaving.pop(name, None)
+
+    def _chunks(self, names: Sequence[str]) -> Iterator[list[str]]:
+        """As many names at once as fit in a packet."""
+        room = self._outbox.packet_bytes_max - TOPICS_ROOM
+        chunk: list[str] = []
+        size = 0
+        for name in names:
+            size += len(name.encode()) + 3
+            if chunk and (len(chunk) >= TOPICS_PER_PACKET or size > room):
+                yield chunk
+                chunk, size = [], len(name.encode()) + 3
+            chunk.append(name)
+        if chunk:
+            yield chunk
+
+    async def _answer(self, code: MQTTErrorCode, mid: int | None) -> list[ReasonCode]:
+        """The reason codes of a SUBACK or UNSUBACK."""
+        if code != MQTTErrorCode.MQTT_ERR_SUCCESS or mid is None:
+            raise AdapterError(f"{self._url.shown}: not connected ({code.name})")
+        answer: asyncio.Future[list[ReasonCode]] = asyncio.get_running_loop().create_future()
+        self._answers[mid] = answer
+        try:
+            await asyncio.wait((answer,), timeout=self._url.connect_timeout_s)
+            if not answer.done():
+                raise AdapterError(
+                    f"{self._url.shown}: the broker did not confirm a change of subscriptions within "
+                    f"{self._url.connect_timeout_s:g} s (connect_timeout_s); try again, or give it longer"
+                )
+            return answer.result()
+        finally:
+            del self._answers[mid]
+
+    def _on_answer(self, client: Any, data: Any, mid: int, reasons: list[ReasonCode], more: Properties | None) -> None:
+        answer = self._answers.get(mid)
+        if answer is not None and not answer.done():
+            answer.set_result(reasons)
+
+
+async def _first(event: asyncio.Event, timeout_s: float | None) -> None:
+    """Return when the event has happened, or the time is over."""
+    waiter = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait((waiter,), timeout=timeout_s)
+    finally:
+        waiter.cancel()

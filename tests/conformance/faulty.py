@@ -1,0 +1,448 @@
+"""Adapters that break one promise each, and the check that has to notice.
+
+Most are made from `memory://`; what needs a connection, from the example's hub.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ordered_pubsub_hub.adapter import HubAdapter
+
+from ordered_pubsub.adapter import Adapter, Frame, FramesHandler, StateHandler
+from ordered_pubsub.errors import AdapterError
+from ordered_pubsub_adapters.memory import MemoryAdapter
+
+FAULTS: dict[str, tuple[str, type[Adapter]]] = {}
+"""By the name of the class: the check that it must not pass, and the class."""
+
+
+def fails(check: str) -> Callable[[type[Adapter]], type[Adapter]]:
+    """Say which check a faulty adapter must not pass."""
+
+    def register(adapter: type[Adapter]) -> type[Adapter]:
+        FAULTS[adapter.__name__] = (check, adapter)
+        return adapter
+
+    return register
+
+
+class Changing(MemoryAdapter):
+    """Changes frames on their way in."""
+
+    def change(self, frame: Frame) -> Frame:
+        return frame
+
+    async def open(self, on_frames: FramesHandler, on_state: StateHandler) -> None:
+        async def changed(frames: Sequence[Frame]) -> None:
+            await on_frames([self.change(frame) for frame in frames])
+
+        await super().open(changed, on_state)
+
+    def with_headers(self, frame: Frame, change: Callable[[Any], Any]) -> Frame:
+        return Frame(frame.topic, frame.payload, {name: change(value) for name, value in frame.headers.items()})
+
+
+@fails("payloads_arrive_unchanged")
+class TextMode(Changing):
+    def change(self, frame: Frame) -> Frame:
+        return Frame(frame.topic, frame.payload.replace(b"\r\n", b"\n"), frame.headers)
+
+
+@fails("large_payloads_arrive_unchanged")
+class SixteenBits(Changing):
+    def change(self, frame: Frame) -> Frame:
+        return Frame(frame.topic, frame.payload[:65_535], frame.headers)
+
+
+@fails("text_headers_arrive_unchanged")
+class Strips(Changing):
+    def change(self, frame: Frame) -> Frame:
+        return self.with_headers(frame, lambda value: value.strip(" ") if isinstance(value, str) else value)
+
+
+@fails("bytes_headers_arrive_unchanged")
+class Latin(Changing):
+    def change(self, frame: Frame) -> Frame:
+        return self.with_headers(frame, lambda value: value.decode("latin-1") if isinstance(value, bytes) else value)
+
+
+@fails("header_names_arrive_unchanged")
+class Lowers(Changing):
+    def change(self, frame: Frame) -> Frame:
+        return Frame(frame.topic, frame.payload, {name.lower(): value for name, value in frame.headers.items()})
+
+
+@fails("header_names_arrive_unchanged")
+class AddsItsOwn(Changing):
+    def change(self, frame: Frame) -> Frame:
+        return Frame(frame.topic, frame.payload, {**frame.headers, "hop": "1"})
+
+
+@fails("topics_never_meet")
+class CutsTopics(MemoryAdapter):
+    async def publish(self, frames: Sequence[Frame]) -> None:
+        await super().publish([Frame(frame.topic[:254], frame.payload, frame.headers) for frame in frames])
+
+    async def subscribe(self, topics: Sequence[str]) -> None:
+        await super().subscribe([topic[:254] for topic in topics])
+
+
+@fails("topics_never_meet")
+class FoldsTopics(MemoryAdapter):
+    async def publish(self, frames: Sequence[Frame]) -> None:
+        await super().publish([Frame(frame.topic.replace(".", "/"), frame.payload, frame.headers) for frame in frames])
+
+    async def subscribe(self, topics: Sequence[str]) -> None:
+        await super().subscribe([topic.replace(".", "/") for topic in topics])
+
+
+@fails("subscribe_returns_when_active")
+class SubscribesSoon(MemoryAdapter):
+    async def subscribe(self, topics: Sequence[str]) -> None:
+        soon = super().subscribe(topics)
+        asyncio.get_running_loop().call_later(0.01, asyncio.ensure_future, soon)
+
+
+@fails("every_subscriber_gets_every_frame")
+class NotToItself(MemoryAdapter):
+    async def publish(self, frames: Sequence[Frame]) -> None:
+        held = [topic for topic, lanes in self._opened().subscribers.items() if self._lane in lanes]
+        await self.unsubscribe(held)
+        await super().publish(frames)
+        await self.subscribe(held)
+
+
+@fails("topics_add_up")
+class OneCallOnly(MemoryAdapter):
+    async def subscribe(self, topics: Sequence[str]) -> None:
+        held = [topic for topic, lanes in self._opened().subscribers.items() if self._lane in lanes]
+        await self.unsubscribe(held)
+        await super().subscribe(topics)
+
+
+class Repeats(MemoryAdapter):
+    """Says every so many frames twice."""
+
+    every = 0
+
+    async def publish(self, frames: Sequence[Frame]) -> None:
+        twice = [(frame,) * (1 + (number % self.every == self.every - 1)) for number, frame in enumerate(frames)]
+        await super().publish([frame for pair in twice for frame in pair])
+
+
+@fails("nothing_is_repeated")
+class RepeatsSome(Repeats):
+    every = 100
+
+
+@fails("subscribing_twice_is_subscribing_once")
+class CountsSubscriptions(Changing):
+    async def open(self, on_frames: FramesHandler, on_state: StateHandler) -> None:
+        self.counts: dict[str, int] = {}
+
+        async def repeated(frames: Sequence[Frame]) -> None:
+            await on_frames([frame for frame in frames for _ in range(self.counts[frame.topic])])
+
+        await super().open(repeated, on_state)
+
+    async def subscribe(self, topics: Sequence[str]) -> None:
+        for topic in topics:
+            self.counts[topic] = self.counts.get(topic, 0) + 1
+        await super().subscribe(topics)
+
+
+@fails("unsubscribe_stops")
+class NeverLetsGo(MemoryAdapter):
+    async def unsubscribe(self, topics: Sequence[str]) -> None:
+        self._opened()
+
+
+@fails("a_topic_is_fifo")
+class LastFirst(MemoryAdapter):
+    async def publish(self, frames: Sequence[Frame]) -> None:
+        await super().publish([*reversed(frames)])
+
+
+@fails("many_frames_at_once")
+class ThousandAtMost(MemoryAdapter):
+    async def publish(self, frames: Sequence[Frame]) -> None:
+        await super().publish(frames[:1_000])
+
+
+@fails("topics_are_published_side_by_side")
+class OneAtATime(MemoryAdapter):
+    is_busy = False
+
+    async def publish(self, frames: Sequence[Frame]) -> None:
+        if self.is_busy:
+            raise AdapterError("something else is being published")
+        self.is_busy = True
+        await asyncio.sleep(0)
+        await super().publish(frames)
+        self.is_busy = False
+
+
+@fails("a_slow_consumer_is_felt_by_the_ens")
+class DropsWhenBusy(MemoryAdapter):
+    async def open(self, on_frames: FramesHandler, on_state: StateHandler) -> None:
+        self.calls: set[asyncio.Future[None]] = set()
+
+        async def without_waiting(frames: Sequence[Frame]) -> None:
+            if not self.calls:
+                call = asyncio.ensure_future(on_frames(frames))
+                self.calls.add(call)
+                call.add_done_callback(self.calls.discard)
+
+        await super().open(without_waiting, on_state)
+
+
+@fails("publishing_goes_on_while_frames_wait")
+class CallsAgain(MemoryAdapter):
+    """It does go on, and so does everything else."""
+
+    async def open(self, on_frames: FramesHandler, on_state: StateHandler) -> None:
+        self.calls: list[asyncio.Future[None]] = []
+
+        async def without_waiting(frames: Sequence[Frame]) -> None:
+            self.calls.extend(asyncio.ensure_future(on_frames([frame])) for frame in frames)
+
+        await super().open(without_waiting, on_state)
+
+
+@fails("a_slow_consumer_is_felt_by_the_ens")
+class TakesEverything(HubAdapter):
+    async def open(self, on_frames: FramesHandler, on_state: StateHandler) -> None:
+        pile: asyncio.Queue[list[Frame]] = asyncio.Queue()
+
+        async def heap(frames: Sequence[Frame]) -> None:
+            pile.put_nowait([*frames])
+
+        async def give() -> None:
+            while True:
+                await on_frames(await pile.get())
+
+        await super().open(heap, on_state)
+        self._tasks.append(asyncio.create_task(give()))
+
+
+@fails("publishing_goes_on_while_frames_wait")
+class ReadsInOneTask(HubAdapter):
+    async def open(self, on_frames: FramesHandler, on_state: StateHandler) -> None:
+        self.may_publish = asyncio.Event()
+        self.may_publish.set()
+
+        async def blocking(frames: Sequence[Frame]) -> None:
+            self.may_publish.clear()
+            await on_frames(frames)
+            self.may_publish.set()
+
+        await super().open(blocking, on_state)
+
+    async def publish(self, frames: Sequence[Frame]) -> None:
+        await super().publish(frames)
+        await self.may_publish.wait()
+
+
+@fails("a_topic_that_is_held_up_holds_up_no_other")
+class OneQueue(MemoryAdapter):
+    async def open(self, on_frames: FramesHandler, on_state: StateHandler) -> None:
+        self.turn = asyncio.Lock()
+        await super().open(on_frames, on_state)
+
+    async def publish(self, frames: Sequence[Frame]) -> None:
+        async with self.turn:
+            await super().publish(frames)
+
+
+@fails("capabilities_are_as_claimed")
+class Boasts(MemoryAdapter):
+    @property
+    def capabilities(self) -> Any:
+        import attrs
+
+        return attrs.evolve(super().capabilities, keeps_while_away=True)
+
+
+@fails("what_is_not_open_refuses")
+class NeedsNoOpening(MemoryAdapter):
+    async def publish(self, frames: Sequence[Frame]) -> None:
+        if self._ens is not None:
+            await super().publish(frames)
+
+
+@fails("what_is_closed_refuses")
+class ClosesOnce(MemoryAdapter):
+    is_closed = False
+
+    async def close(self) -> None:
+        if self.is_closed:
+            raise RuntimeError("closed")
+        self.is_closed = self._ens is not None
+        await super().close()
+
+
+@fails("close_is_final")
+class LivesOn(MemoryAdapter):
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task = None
+            asyncio.get_running_loop().call_later(1.0, _end, self)
+
+
+def _end(adapter: LivesOn) -> None:
+    """Much later."""
+
+
+@fails("close_does_not_wait_for_a_slow_consumer")
+class Finishes(MemoryAdapter):
+    async def close(self) -> None:
+        while self._ens is not None and self._lane.heap:
+            await asyncio.sleep(0)
+        await super().close()
+
+
+@fails("close_takes_nothing_back")
+class SendsSoon(MemoryAdapter):
+    async def publish(self, frames: Sequence[Frame]) -> None:
+        self._opened()
+        asyncio.get_running_loop().call_later(0.01, self.send, frames)
+
+    def send(self, frames: Sequence[Frame]) -> None:
+        if self._ens is not None:
+            for frame in frames:
+                self._ens.publish(frame, 0.0)
+
+
+@fails("a_cancelled_open_leaves_nothing")
+class LeavesATask(MemoryAdapter):
+    async def open(self, on_frames: FramesHandler, on_state: StateHandler) -> None:
+        self.beat = asyncio.create_task(asyncio.sleep(3600))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await super().open(on_frames, on_state)
+
+    async def close(self) -> None:
+        if self._ens is not None:
+            self.beat.cancel()
+        await super().close()
+
+
+class Forgetful(MemoryAdapter):
+    """Takes a lock, and keeps it if it is cancelled then."""
+
+    async def open(self, on_frames: FramesHandler, on_state: StateHandler) -> None:
+        self.turn = asyncio.Lock()
+        await super().open(on_frames, on_state)
+
+    async def lock(self) -> None:
+        await self.turn.acquire()
+        await asyncio.sleep(0)
+        self.turn.release()
+
+
+@fails("a_cancelled_publish_harms_nothing")
+class PublishesUnderLock(Forgetful):
+    async def publish(self, frames: Sequence[Frame]) -> None:
+        await self.lock()
+        await super().publish(frames)
+
+
+@fails("a_cancelled_subscribe_harms_nothing")
+class SubscribesUnderLock(Forgetful):
+    async def subscribe(self, topics: Sequence[str]) -> None:
+        await self.lock()
+        await super().subscribe(topics)
+
+
+@fails("a_cancelled_unsubscribe_harms_nothing")
+class UnsubscribesUnderLock(Forgetful):
+    async def unsubscribe(self, topics: Sequence[str]) -> None:
+        await self.lock()
+        await super().unsubscribe(topics)
+
+
+# -- over a connection ----------------------------------------------------------------------------------------------------
+
+
+class ForgetsTopics(HubAdapter):
+    async def _subscribe_again(self, reader: Any, writer: Any) -> None:
+        self._topics.clear()
+        await super()._subscribe_again(reader, writer)
+
+
+@fails("a_broken_connection_comes_back")
+class ForgetsTopicsOnTheLine(ForgetsTopics):
+    pass
+
+
+@fails("subscriptions_come_back")
+class ForgetsTopicsInACrash(ForgetsTopics):
+    pass
+
+
+@fails("a_broken_connection_comes_back")
+class TellsNothing(HubAdapter):
+    async def open(self, on_frames: FramesHandler, on_state: StateHandler) -> None:
+        await super().open(on_frames, lambda is_connected, reason: None)
+
+
+@fails("a_broken_connection_comes_back")
+class TellsNoReason(HubAdapter):
+    async def open(self, on_frames: FramesHandler, on_state: StateHandler) -> None:
+        await super().open(on_frames, lambda is_connected, reason: on_state(is_connected, ""))
+
+
+@fails("what_is_missed_is_kept")
+class ClaimsToKeep(HubAdapter):
+    pass
+
+
+@fails("a_broken_line_takes_nothing_away")
+class ClaimsToKeepEverything(HubAdapter):
+    pass
+
+
+@fails("a_crash_loses_nothing")
+class ClaimsToHaveADisk(HubAdapter):
+    pass
+
+
+@fails("nothing_confirmed_is_lost_on_the_way")
+class DoesNotWaitForTheAnswer(HubAdapter):
+    async def _ask(self, ask: Any) -> None:
+        from ordered_pubsub_hub.wire import Publish, encode
+
+        if isinstance(ask, Publish):
+            self._check_connected().write(encode(ask))
+        else:
+            await super()._ask(ask)
+
+
+@fails("an_absent_ens_is_named")
+class RaisesWhatItGot(HubAdapter):
+    async def _connect(self) -> Any:
+        return await asyncio.open_connection(self._host, self._port)
+
+
+@fails("an_absent_ens_is_named")
+class SaysNothing(HubAdapter):
+    async def _connect(self) -> Any:
+        try:
+            return await super()._connect()
+        except AdapterError:
+            raise AdapterError("connection failed, as so often; try again at some other time, or ask somebody") from None
+
+
+@fails("publishing_survives_an_outage")
+class WaitsForTheAnswerForEver(HubAdapter):
+    def _lose_connection(self, reason: str) -> None:
+        asked, self._asked = self._asked, {}
+        super()._lose_connection(reason)
+        self._asked = asked
+
+    def _check_connected(self) -> Any:
+        while_down = getattr(self, "down", None)
+        return while_down or super()._check_connected()

@@ -1,0 +1,31 @@
+"""Mosquitto, with each quality of service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+import pytest
+
+from conformance.brokered import RELIABLE, checks_of, subject_of
+from ordered_pubsub.testing.brokers import Mosquitto
+from ordered_pubsub.testing.conformance import run_check
+
+BROKER = Mosquitto()
+SUBJECTS = {
+    "qos0": subject_of(BROKER, "?qos=0", attrs.evolve(RELIABLE, loses=True, confirms=False)),
+    "qos1": subject_of(BROKER, "?qos=1", attrs.evolve(RELIABLE, duplicates=True, keeps_while_away=True)),
+    "qos2": subject_of(BROKER, "?qos=2", attrs.evolve(RELIABLE, keeps_while_away=True)),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _broker() -> Iterator[None]:
+    with BROKER:
+        yield
+
+
+@pytest.mark.parametrize(("kind", "name"), checks_of(SUBJECTS))
+async def test_mqtt(kind: str, name: str) -> None:
+    """Each check that applies to this quality of service."""
+    await run_check(name, SUBJECTS[kind])

