@@ -84,7 +84,7 @@ class Session:
         self._outbox = Outbox(client, self._names, self._qos)
         self._inbox = Inbox(client, self._names, on_frames, self._pause)
         self._link = Link(self._url, client, self._keepalive_s, self)
-        await self._connect(is_new=True)
+        await self._connect_to_any()
         name = self._url.shown
         self._tasks = [
             loop.create_task(self._inbox.run(), name=f"frames of {name}"),
@@ -101,6 +101,15 @@ class Session:
         await asyncio.wait(tasks)
         self._fail("the client was closed")
         await self._link.end()
+
+    async def _connect_to_any(self) -> None:
+        for left in reversed(range(len(self._url.hosts))):
+            try:
+                await self._connect(is_new=True)
+                return
+            except AdapterError:
+                if not left:
+                    raise
 
     # -- the connection -------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ the answer, connections between servers break unnoticed, and two ways may take d
 that frames get lost and reordered.
 
 *JetStream* (`jetstream=STREAM`) stores what is published in a stream and acknowledges it, so nothing is missed; see
-`nats_jetstream.py` and `nats_consumer.py`. With `create=true` the stream is made when it does not exist, without limits, and is
+`nats_publisher.py` and `nats_consumer.py`. With `create=true` the stream is made when it does not exist, without limits, and is
 given the subjects of topics as they are used. That is for tests and small systems; otherwise make it with subjects that
 cover all topics (`nats stream add EVENTS --subjects 'eu.>'`), and with limits that keep messages for longer than any
 subscriber is away.
@@ -40,7 +40,9 @@ from ordered_pubsub_adapters.names import NameRules, NameTable
 from ordered_pubsub_adapters.nats_connection import Connection
 from ordered_pubsub_adapters.nats_consumer import Consumer
 from ordered_pubsub_adapters.nats_inbox import Inbox
-from ordered_pubsub_adapters.nats_jetstream import Stream, StreamPublisher
+from ordered_pubsub_adapters.nats_jetstream import Stream
+from ordered_pubsub_adapters.nats_publisher import StreamPublisher
+from ordered_pubsub_adapters.nats_waiting import end
 from ordered_pubsub_adapters.nats_wire import pieces, read_headers
 from ordered_pubsub_adapters.urls import UrlRules, file_name, one_of, read_url
 
@@ -287,9 +289,7 @@ class NatsAdapter(Adapter):
         opened, self._opened = self._opened, None
         if opened is None:
             return
-        opened.reading.cancel()
-        await asyncio.gather(opened.mode.close(), opened.out.close(), opened.into.close())
-        await asyncio.wait((opened.reading,))
+        await asyncio.gather(end(opened.reading), opened.mode.close(), opened.out.close(), opened.into.close())
 
     def _mode(self) -> _Mode:
         if self._opened is None:

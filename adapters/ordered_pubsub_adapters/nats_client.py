@@ -19,6 +19,7 @@ from nats.aio.client import Client
 
 from ordered_pubsub.errors import AdapterError, ConfigurationError, OrderedPubSubError
 from ordered_pubsub_adapters.nats_inbox import Inbox
+from ordered_pubsub_adapters.nats_waiting import bounded, end, settle
 from ordered_pubsub_adapters.urls import BrokerUrl
 
 CLOSE_S = 5.0
@@ -119,17 +120,8 @@ class NatsClient(Client):
         """Drop the connection and all that belongs to it, whatever state it is in."""
         self.abort()
         with suppress(Exception):  # the connection may have failed in any way; it is over
-            await asyncio.wait_for(self.close(), CLOSE_S)
-        tasks = [task for task in (self._reading_task, self._ping_interval_task, self._flusher_task) if task]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=CLOSE_S)
-
-
-def settle(future: asyncio.Future[str], trouble: str = "") -> None:
-    if not future.done():
-        future.set_result(trouble)
+            await bounded(self.close(), CLOSE_S)
+        await end(*(task for task in (self._reading_task, self._ping_interval_task, self._flusher_task) if task))
 
 
 def login_of(url: BrokerUrl) -> dict[str, Any]:
@@ -161,7 +153,7 @@ async def dial(client: NatsClient, url: BrokerUrl, host: str, port: int) -> None
             tls=url.tls_context(),
             **login_of(url),
         )
-        await asyncio.wait_for(work, url.connect_timeout_s)
+        await bounded(work, url.connect_timeout_s)
     except BaseException as error:
         await client.finish()
         if isinstance(error, Exception) and not isinstance(error, OrderedPubSubError):

@@ -19,16 +19,15 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from random import sample, uniform
-from secrets import token_hex
 from typing import Any
-
-import attrs
 
 from ordered_pubsub.adapter import Frame
 from ordered_pubsub.errors import AdapterError, OrderedPubSubError
 from ordered_pubsub_adapters.names import NameTable
-from ordered_pubsub_adapters.nats_client import MessageHandler, NatsClient, dial, settle
+from ordered_pubsub_adapters.nats_client import MessageHandler, NatsClient, dial
 from ordered_pubsub_adapters.nats_inbox import Inbox
+from ordered_pubsub_adapters.nats_replies import Replies
+from ordered_pubsub_adapters.nats_waiting import bounded, end, in_time, settle
 from ordered_pubsub_adapters.nats_wire import PING, command, header_block, plain, subscription, unsubscription
 from ordered_pubsub_adapters.urls import BrokerUrl
 
@@ -46,33 +45,6 @@ PAYLOAD_BYTES_MAX = 2**20
 REPLIES = 1
 """The number of the subscription to answers."""
 
-# -- questions ------------------------------------------------------------------------------------------------------------
-
-
-@attrs.define(eq=False)
-class Answers:
-    """So many messages are to come under one reply subject."""
-
-    token: bytes
-    reply: bytes
-    """the subject, and a space"""
-    missing: int
-    read: Callable[[bytes | None, bytes], str]
-    """takes an answer's header block and payload, and says what is wrong with it"""
-    done: asyncio.Future[str]
-    """of what is wrong: empty if nothing is"""
-    trouble: str = ""
-
-    def take(self, headers: bytes | None, data: bytes) -> None:
-        """One of them has come."""
-        self.missing -= 1
-        self.trouble = self.read(headers, data) or self.trouble
-        if not self.missing:
-            settle(self.done, self.trouble)
-
-
-# -- a connection that comes back ------------------------------------------------------------------------------------------
-
 
 class Connection:
     """A connection to the server of a URL."""
@@ -85,6 +57,7 @@ class Connection:
         self.why_down = "it is not open"
         self.refusals: deque[str] = deque(maxlen=REFUSALS_MAX)
         """what the server did not permit, in its words, in lower case"""
+        self.replies = Replies()
         self._inbox = inbox
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
@@ -98,11 +71,8 @@ class Connection:
         self._sid = REPLIES
         self._outgoing: list[bytes] = []
         self._next_pong: asyncio.Future[str] | None = None
-        self._prefix = f"_INBOX.{token_hex(11)}."
-        self._expected: dict[bytes, Answers] = {}
-        self._tokens = 0
         if has_replies:
-            self._subjects[REPLIES] = f"{self._prefix}*"
+            self._subjects[REPLIES] = self.replies.pattern
 
     # -- its life ---------------------------------------------------------------------------------------------------------
 
@@ -126,8 +96,7 @@ class Connection:
         self._is_closed = True
         self._up.set()
         if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait((self._keeper,))
+            await end(self._keeper)
         self._lost(self._client, "it was closed")
         if self._last is not None:
             await self._last.finish()
@@ -174,11 +143,10 @@ class Connection:
         self.why_down = reason
         client.abort()
         self._outgoing.clear()
-        waiting = [*client.pongs, *(answers.done for answers in self._expected.values())]
-        for future in [*waiting, self._next_pong] if self._next_pong else waiting:
+        for future in [*client.pongs, self._next_pong] if self._next_pong else client.pongs:
             settle(future, reason)
         self._next_pong = None
-        self._expected.clear()
+        self.replies.give_up(reason)
         settle(self._ended, reason)
         if self._up.is_set() and not self._is_closed:
             self._up.clear()
@@ -219,7 +187,7 @@ class Connection:
     async def wait_until_up(self, timeout_s: float = WAIT_S) -> None:
         """Return when it can be used."""
         try:
-            await asyncio.wait_for(self._up.wait(), timeout_s)
+            await bounded(self._up.wait(), timeout_s)
         except asyncio.TimeoutError:
             raise self.error(f"not connected within {timeout_s:g} s: {self.why_down}") from None
         self.check_up()
@@ -301,7 +269,7 @@ class Connection:
         """Return when the server has handled everything that was sent before; raise if the connection breaks."""
         trouble = await asyncio.shield(self._pong())
         if trouble:
-            raise self.error(f"the connection broke before the server answered: {trouble}")
+            raise self._broken(trouble)
 
     def check_refusals(self, subjects: Iterable[str]) -> None:
         """Raise if the server has refused something on one of these subjects."""
@@ -340,23 +308,6 @@ class Connection:
                     break
         self.check_refusals(subjects)
 
-    def new_inbox(self) -> str:
-        """A subject that nobody else uses."""
-        self._tokens += 1
-        return f"{self._prefix}inbox.{self._tokens}"
-
-    def expect(self, count: int, read: Callable[[bytes | None, bytes], str]) -> Answers:
-        """A reply subject, under which so many messages are to come. To be given to `forget`."""
-        self._tokens += 1
-        token = b"%d" % self._tokens
-        reply = self._prefix.encode() + token + b" "
-        answers = self._expected[token] = Answers(token, reply, count, read, self._loop.create_future())
-        return answers
-
-    def forget(self, answers: Answers) -> None:
-        """Answers that are not waited for any more."""
-        self._expected.pop(answers.token, None)
-
     async def request(self, subject: str, payload: bytes = b"") -> tuple[bytes | None, bytes]:
         """Ask, and return the answer's header block and payload."""
         came: list[tuple[bytes | None, bytes]] = []
@@ -365,28 +316,29 @@ class Connection:
             came.append((headers, data))
             return ""
 
-        answers = self.expect(1, read)
+        answers = self.replies.expect(1, read)
         try:
             with self._inbox.more_room():
                 self.send(plain(subject, answers.reply, payload))
                 await self.flush()
                 self.check_refusals((subject,))
-                trouble = await asyncio.wait_for(asyncio.shield(answers.done), WAIT_S)
+                trouble = await in_time(answers.done, WAIT_S)
         except asyncio.TimeoutError:
             raise self.error(f"no answer to {subject} within {WAIT_S:g} s; is JetStream well on the server?") from None
         finally:
-            self.forget(answers)
+            self.replies.forget(answers)
         if trouble:
-            raise self.error(f"the connection broke before the server answered: {trouble}")
+            raise self._broken(trouble)
         return came[0]
+
+    def _broken(self, reason: str) -> AdapterError:
+        return self.error(f"the connection broke before the server answered: {reason}")
 
     def _take(self, sid: int, subject: bytes, reply: bytes, headers: bytes | None, data: bytes) -> None:
         if sid != REPLIES:
             self.on_message(sid, subject, reply, headers, data)
-            return
-        answers = self._expected.get(subject[len(self._prefix) :])
-        if answers is not None:
-            answers.take(headers, data)
+        else:
+            self.replies.take(subject, headers, data)
 
 
 def _ignore(sid: int, subject: bytes, reply: bytes, headers: bytes | None, data: bytes) -> None:

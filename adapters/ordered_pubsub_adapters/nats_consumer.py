@@ -36,6 +36,7 @@ from ordered_pubsub_adapters.names import NameTable
 from ordered_pubsub_adapters.nats_connection import WAIT_S, Connection
 from ordered_pubsub_adapters.nats_inbox import Inbox
 from ordered_pubsub_adapters.nats_jetstream import JetStreamError, Stream, StreamState, ask
+from ordered_pubsub_adapters.nats_waiting import end
 from ordered_pubsub_adapters.nats_wire import plain, read_headers, status_of
 
 HEARTBEAT_S = 5.0
@@ -105,11 +106,7 @@ class Consumer:
 
     async def close(self) -> None:
         """Give up what is under way."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await end(*self._tasks)
 
     async def _add(self, topics: Sequence[str]) -> None:
         """Over breaks, if need be."""
@@ -175,7 +172,7 @@ class Consumer:
         if not self._topics:
             return
         start = self._start(another)
-        inbox = self.connection.new_inbox()
+        inbox = self.connection.replies.new_inbox()
         self._sid, self._next, self._heard = self.connection.subscribe(inbox), 1, True
         config = {
             **start,

@@ -110,7 +110,9 @@ class WireConnection(AsyncioConnection):  # type: ignore[misc]  # pika has no ty
 
     async def shut(self) -> None:
         """Close the connection, and return when it is closed; if the broker does not answer, without it."""
-        with suppress(AMQPError):  # it is closing or closed
+        if self.ended.done():
+            return
+        with suppress(AMQPError):  # it is closing
             self.close()
         for reason in ("the broker did not answer", "it was given up"):
             await asyncio.wait((self.ended,), timeout=CLOSE_S)
@@ -158,6 +160,7 @@ def explain(error: BaseException) -> str:
     return f"{text} ({advice})" if advice else text
 
 
+_WENT_AWAY = "the broker went away; if it never answers, check the port, and amqp:// against amqps://"
 _ADVICE = {
     "ACCESS_REFUSED - Login": "check user and password; guest may come from the broker's own machine only",
     "ACCESS_REFUSED": "the broker's administrator has to permit it",
@@ -166,7 +169,8 @@ _ADVICE = {
     "Connection refused": "nothing listens there: check host and port, and that the broker runs",
     "CERTIFICATE_VERIFY_FAILED": "ca= names the file of the authority that signed the broker's certificate",
     "wrong version number": "no TLS is spoken there: take its port for TLS, or amqp://",
-    "indicated EOF": "the broker went away; if it never answers, check the port, and amqp:// against amqps://",
+    "indicated EOF": _WENT_AWAY,
+    "Stream connection lost": _WENT_AWAY,
 }
 
 

@@ -98,7 +98,9 @@ def _split(text: str, rest: str) -> tuple[str, int]:
     if any(sign in rest for sign in "/?#"):
         raise _not_one(text, "nothing comes after the port")
     if rest.startswith("["):
-        host, _, tail = rest[1:].partition("]")
+        host, bracket, tail = rest[1:].partition("]")
+        if not bracket:
+            raise _not_one(text, "its bracket does not end")
         return _read_ipv6(text, host), _read_port(text, tail)
     if rest.count(":") > 1:
         raise _not_one(text, "an IPv6 address stands in brackets, as in [::1]:7411")

@@ -8,6 +8,9 @@ from ordered_pubsub.config.covering import covers
 from ordered_pubsub.config.kinds import Path, spell
 from ordered_pubsub.config.schema import MEMORY, Configuration, IdentitySection, StageSection
 
+COMPARED_MAX = 100
+"""With so many patterns before it one is compared, so that a long file is not read slowly."""
+
 
 def find_advice(configuration: Configuration) -> tuple[str, ...]:
     """Warnings: nothing that would be refused, in the order of the file."""
@@ -77,7 +80,7 @@ def _of_topics(configuration: Configuration) -> Iterator[str]:
 
 
 def _shadowed(pattern: str, path: Path, earlier: list[tuple[str, Path]], outcome: str) -> Iterator[str]:
-    for wide, place in earlier:
+    for wide, place in earlier[:COMPARED_MAX]:
         if covers(wide, pattern):
             yield f"{spell(path)} = {pattern!r} {outcome}: {spell(place)} = {wide!r} comes first and matches all of it"
             return

@@ -209,9 +209,7 @@ class StageSection:
     """how clients and other stages reach it; left out: at `listen`"""
     topics: tuple[str, ...] = attrs.field(default=(), converter=as_tuple, validator=kinds.PATTERNS)
     """patterns of the topics that it owns; those that nobody names are spread over all stages"""
-    store: str = attrs.field(
-        default=attrs.Factory(lambda self: _store_of(self.name), takes_self=True), validator=STORE
-    )
+    store: str = attrs.field(default=attrs.Factory(lambda self: _store_of(self.name), takes_self=True), validator=STORE)
     """where its journal is"""
     durability: str = attrs.field(
         default=attrs.Factory(lambda self: "none" if self.store == MEMORY else "fsync", takes_self=True),

@@ -25,9 +25,12 @@ from ordered_pubsub.adapter import Adapter, Frame, load_adapter
 from ordered_pubsub.errors import AdapterError, ConfigurationError
 from ordered_pubsub.testing.brokers import RabbitMq, find_broker, free_port
 from ordered_pubsub.testing.conformance.line import linked
-from ordered_pubsub_adapters.rabbitmq import EXCHANGE, RabbitMqAdapter
+from ordered_pubsub_adapters import rabbitmq_wire as wire
+from ordered_pubsub_adapters.rabbitmq import EXCHANGE, URLS, RabbitMqAdapter
+from ordered_pubsub_adapters.rabbitmq_connection import connect, open_line
 from ordered_pubsub_adapters.rabbitmq_consuming import PREFETCH
 from ordered_pubsub_adapters.rabbitmq_publishing import WINDOW_MESSAGES
+from ordered_pubsub_adapters.urls import read_url
 
 PATIENCE_S = 60.0
 """A test that waits longer than this hangs."""
@@ -54,7 +57,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMq]:
 def definitions() -> dict[str, Any]:
     """Its users and what they may do."""
     salt = b"salt"
-    hashes = {user: b64encode(salt + sha256(salt + word.encode()).digest()).decode() for user, word in PASSWORDS.items()}
+    hashes = {
+        user: b64encode(salt + sha256(salt + word.encode()).digest()).decode() for user, word in PASSWORDS.items()
+    }
     rights = [(user, "/", *what) for user, what in RIGHTS.items()] + [("guest", OTHER_VHOST, ".*", ".*", ".*")]
     return {
         "vhosts": [{"name": "/"}, {"name": OTHER_VHOST}],
@@ -65,11 +70,15 @@ def definitions() -> dict[str, Any]:
     }
 
 
-async def control(broker: RabbitMq, *arguments: str) -> None:
-    """What an operator does."""
-    program = Path(find_broker("rabbitmq-server")).resolve().with_name("rabbitmqctl")
-    command = [str(program), "--quiet", *arguments]
-    await asyncio.to_thread(subprocess.run, command, env=broker._environment, check=True, capture_output=True)
+async def control(broker: RabbitMq, *arguments: str) -> str:
+    """What an operator does, and is told."""
+
+    def run() -> str:
+        program = Path(find_broker("rabbitmq-server")).resolve().with_name("rabbitmqctl")
+        command = [str(program), "--quiet", *arguments]
+        return subprocess.run(command, env=broker._environment, check=True, capture_output=True, text=True).stdout
+
+    return await asyncio.to_thread(run)
 
 
 @asynccontextmanager
@@ -167,7 +176,7 @@ async def eventually(is_so: Callable[[], Awaitable[bool]]) -> None:
     """Wait for something that can only be looked at."""
 
     async def wait() -> None:
-        while not await is_so():
+        while not await is_so():  # noqa: ASYNC110  # it happens in another process
             await asyncio.sleep(POLL_S)
 
     await asyncio.wait_for(wait(), PATIENCE_S)
@@ -195,7 +204,9 @@ async def plainly(broker: RabbitMq, use: Callable[[Any], Any]) -> Any:
     return await asyncio.to_thread(run)
 
 
-async def publish_plainly(broker: RabbitMq, key: str, body: bytes, properties: pika.BasicProperties | None = None) -> None:
+async def publish_plainly(
+    broker: RabbitMq, key: str, body: bytes, properties: pika.BasicProperties | None = None
+) -> None:
     """As the tutorial does."""
     await plainly(broker, lambda channel: channel.basic_publish(EXCHANGE, key, body, properties))
 
@@ -222,7 +233,7 @@ def queue_of(adapter: Adapter) -> str:
 async def test_a_plain_consumer_gets_the_payload_and_can_see_the_headers(broker: RabbitMq) -> None:
     """The payload is the application's own; what else there is are properties."""
     name = topic()
-    queue = await plainly(broker, lambda channel: (channel.queue_declare(name).method.queue))
+    queue = await plainly(broker, lambda channel: channel.queue_declare(name).method.queue)
     async with opened(broker.url) as (publisher,):
         await plainly(broker, lambda channel: channel.queue_bind(name, EXCHANGE, name.replace("/", ".")))
         table = {"content-type": "application/json", "ordered-pubsub-stamp": STAMP, "text": "ü"}
@@ -241,7 +252,9 @@ async def test_a_plain_consumer_may_use_wildcards(broker: RabbitMq) -> None:
     async with opened(broker.url) as (publisher,):
         await plainly(broker, lambda channel: channel.queue_declare(name))
         await plainly(broker, lambda channel: channel.queue_bind(name, EXCHANGE, f"{name.replace('/', '.')}.*"))
-        await publisher.adapter.publish([Frame(f"{name}/eu", b"one"), Frame(f"{name}/eu/x", b""), Frame(f"{name}/us", b"two")])
+        await publisher.adapter.publish(
+            [Frame(f"{name}/eu", b"one"), Frame(f"{name}/eu/x", b""), Frame(f"{name}/us", b"two")]
+        )
     bodies = [(await plainly(broker, lambda channel: channel.basic_get(name, auto_ack=True)))[2] for _ in range(3)]
     await plainly(broker, lambda channel: channel.queue_delete(name))
     assert bodies == [b"one", b"two", None]
@@ -250,38 +263,430 @@ async def test_a_plain_consumer_may_use_wildcards(broker: RabbitMq) -> None:
 async def test_a_plain_publisher_is_heard(broker: RabbitMq) -> None:
     """Without any properties, and with headers of all the types that pika can send."""
     name = topic()
-    odd = {
-        **{"int": 7, "long": 2**60, "bool": True, "decimal": Decimal("1.5"), "none": None, "bytes": b"\xff\x00"},
+    scalars = {"int": 7, "long": 2**60, "bool": True, "decimal": Decimal("1.5"), "none": None, "bytes": b"\xff\x00"}
+    nested = {
+        "table": {"a": {"b": [1, "c"]}},
+        "array": [1, {"a": "b"}],
         "time": datetime(2024, 5, 1, tzinfo=timezone.utc),
-        **{"table": {"a": {"b": [1, "c"]}}, "array": [1, {"a": "b"}], "text": "ü", "ordered-pubsub-stamp": 5},
     }
+    odd = {**scalars, **nested, "text": "ü", "ordered-pubsub-stamp": 5}
     async with opened(broker.url) as (peer,):
         await peer.adapter.subscribe([name])
         key = name.replace("/", ".")
         await publish_plainly(broker, key, b"bare")
-        await publish_plainly(broker, key, b"", pika.BasicProperties(content_type="text/plain", headers=odd, timestamp=5))
+        await publish_plainly(
+            broker, key, b"", pika.BasicProperties(content_type="text/plain", headers=odd, timestamp=5)
+        )
         await peer.receive(b"bare", b"")
     assert peer.frames[0] == Frame(name, b"bare", {})
-    assert peer.frames[1].headers == {
-        **{"int": "7", "long": str(2**60), "bool": "true", "decimal": "1.5", "bytes": b"\xff\x00", "time": "1714521600"},
-        **{"text": "ü", "ordered-pubsub-stamp": "5", "content-type": "text/plain"},
+    read = {
+        "int": "7",
+        "long": str(2**60),
+        "bool": "true",
+        "decimal": "1.5",
+        "bytes": b"\xff\x00",
+        "time": "1714521600",
     }
+    others = {"text": "ü", "ordered-pubsub-stamp": "5", "content-type": "text/plain"}
+    assert peer.frames[1].headers == {**read, **others}
 
 
 async def test_a_header_that_pika_cannot_read_does_no_harm(broker: RabbitMq) -> None:
     """A time in milliseconds, as other languages' clients send it: pika would drop the connection, again and again."""
     name = topic()
+    milliseconds = b"T" + (1_772_000_000_000).to_bytes(8, "big") + b"\x02noV"
+    async with opened(broker.url) as (peer,):
+        await peer.adapter.subscribe([name])
+        connection = await connect(read_url(broker.url, URLS), *broker.address, "testing")
+        number = (await open_line(connection)).channel.channel_number
+        header = wire.header_frame(number, Frame(name, b"odd", {"when": "12345678"}), wire.PERSISTENT, 131_072)
+        method = wire.publish_method(number, EXCHANGE, name.replace("/", "."))
+        for odd in (header.replace(b"S\0\0\0\x0812345678", milliseconds), header):
+            assert len(odd) == len(header)
+            connection.send(b"".join([method, odd, *wire.body_frames(number, b"odd", 131_072)]))
+        await peer.until(lambda: len(peer.frames) == 2)
+        await connection.shut()
+    assert [frame.headers for frame in peer.frames] == [{"when": "1772000000000"}, {"when": "12345678"}]
+    assert peer.states == []
+
+
+# -- what cannot be opened ----------------------------------------------------------------------------------------------
+
+
+def as_user(broker: RabbitMq, user: str, password: str | None = None, vhost: str = "") -> str:
+    """The broker's URL for one of its users."""
+    host, port = broker.address
+    return f"amqp://{user}:{quote(password or PASSWORDS[user], safe='')}@{host}:{port}/{quote(vhost, safe='')}"
+
+
+async def test_a_wrong_port_is_told_at_once() -> None:
+    """With what to look at."""
+    port = free_port()
+    reason = await refused(f"amqp://me:secret@127.0.0.1:{port}")
+    assert f"amqp://me:***@127.0.0.1:{port}: cannot connect to 127.0.0.1:{port}: " in reason
+    assert "nothing listens there: check host and port" in reason
+
+
+async def test_a_host_that_says_nothing_is_given_up() -> None:
+    """After the time that the URL names."""
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(say_nothing, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        reason = await refused(f"amqp://127.0.0.1:{port}?connect_timeout_s=0.2")
+    assert f"127.0.0.1:{port} did not answer within 0.2 s (connect_timeout_s)" in reason
+
+
+async def test_a_host_that_speaks_something_else_is_told_at_once() -> None:
+    """It hangs up."""
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
+        reason = await refused(f"amqp://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    assert "check the port, and amqp:// against amqps://" in reason
+
+
+async def test_a_wrong_password_is_told_at_once(broker: RabbitMq) -> None:
+    """Without showing it."""
+    reason = await refused(as_user(broker, "guest", "wrong"))
+    assert "Login was refused" in reason
+    assert "check user and password" in reason
+    assert "wrong" not in reason
+
+
+async def test_a_wrong_vhost_is_told_at_once(broker: RabbitMq) -> None:
+    """One that does not exist, and one that this user may not enter."""
+    for url in (as_user(broker, "guest", vhost="nowhere"), as_user(broker, "writer", vhost=OTHER_VHOST)):
+        assert "the vhost is the URL's path" in await refused(url)
+
+
+async def test_an_exchange_of_another_type_is_told_at_once(broker: RabbitMq) -> None:
+    """It would not route topics."""
+    reason = await refused(f"{broker.url}/?exchange=amq.fanout")
+    assert "the exchange 'amq.fanout' cannot be used; expected a durable topic exchange" in reason
+    assert "inequivalent arg 'type'" in reason
+
+
+async def test_who_may_not_make_an_exchange_needs_one_that_is_there(broker: RabbitMq) -> None:
+    """And is told so."""
+    assert "the broker's administrator has to permit it" in await refused(
+        f"{as_user(broker, 'nobody')}?exchange=missing"
+    )
+
+
+async def test_who_may_only_write_can_publish_and_is_told_that_it_cannot_subscribe(broker: RabbitMq) -> None:
+    """To an exchange that somebody else has made."""
+    name = topic()
+    async with opened(broker.url, as_user(broker, "writer")) as (reader, writer):
+        await reader.adapter.subscribe([name])
+        await writer.adapter.publish([Frame(name, b"one")])
+        with pytest.raises(AdapterError, match=r"ACCESS_REFUSED - .* queue"):
+            await writer.adapter.subscribe([name])
+        await writer.adapter.publish([Frame(name, b"two")])
+        await reader.receive(b"one", b"two")
+        assert writer.states == []
+
+
+async def test_who_may_not_write_is_told_why(broker: RabbitMq) -> None:
+    """Each publication is refused; the connection comes back."""
+    async with opened(broker.url, as_user(broker, "nobody")) as (_, peer):
+        with pytest.raises(AdapterError, match=r"ACCESS_REFUSED - .*the broker's administrator has to permit it"):
+            await peer.adapter.publish([Frame(topic(), b"")])
+        await peer.told(True, "connected again")
+
+
+async def test_another_vhost_and_a_password_with_marks_can_be_written(broker: RabbitMq) -> None:
+    """Encoded, as URLs have it."""
+    async with opened(
+        as_user(broker, "guest", vhost=OTHER_VHOST), as_user(broker, "guest", vhost=OTHER_VHOST)
+    ) as peers:
+        publisher, reader = peers
+        await reader.adapter.subscribe(["t"])
+        await publisher.adapter.publish([Frame("t", b"there")])
+        await reader.receive(b"there")
+    async with opened(as_user(broker, "writer")) as (writer,):
+        await writer.adapter.publish([Frame("t", b"")])
+
+
+async def test_a_password_can_be_in_a_file_that_changes(broker: RabbitMq, tmp_path: Path) -> None:
+    """It is read when the connection is made."""
+    secret = tmp_path / "secret"
+    secret.write_text("wrong\n")
+    host, port = broker.address
+    url = f"amqp://guest@{host}:{port}?password_file={quote(str(secret), safe='')}"
+    assert "Login was refused" in await refused(url)
+    secret.write_text("guest\n")
+    async with opened(url):
+        pass
+    secret.unlink()
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        await load_adapter(url).open(Peer(url).on_frames, lambda is_connected, reason: None)
+
+
+# -- how much ----------------------------------------------------------------------------------------------------------
+
+
+async def test_thousands_of_frames_on_several_topics_come_in_order(broker: RabbitMq) -> None:
+    """As long as nothing breaks, each once."""
+    batches = [numbered(topic(), 2_000, size) for size in (0, 200, 3_000)]
+    async with opened(broker.url, broker.url) as (publisher, peer):
+        await peer.adapter.subscribe([frames[0].topic for frames in batches])
+        await asyncio.gather(*(publisher.adapter.publish(frames) for frames in batches))
+        await peer.until(lambda: len(peer.frames) >= 6_000)
+        for frames in batches:
+            assert [frame for frame in peer.frames if frame.topic == frames[0].topic] == frames
+
+
+async def test_frames_are_written_in_batches(broker: RabbitMq, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not with a system call for each: the seam to pika is where it was."""
+    writes: list[int] = []
+    emit = AsyncioConnection._adapter_emit_data
+    monkeypatch.setattr(
+        AsyncioConnection, "_adapter_emit_data", lambda self, data: (writes.append(len(data)), emit(self, data))
+    )
+    async with opened(broker.url) as (publisher,):
+        writes.clear()
+        await publisher.adapter.publish(numbered(topic(), WINDOW_MESSAGES))
+        assert len(writes) <= 2
+        assert sum(writes) > WINDOW_MESSAGES * len(STAMP)
+
+
+async def test_a_slow_reader_leaves_its_messages_with_the_broker(broker: RabbitMq) -> None:
+    """But for the first of them; and they come when it reads again."""
+    frames = numbered(topic(), 3_000)
+    async with opened(broker.url, broker.url) as (publisher, slow):
+        await slow.adapter.subscribe([frames[0].topic])
+        slow.may_receive.clear()
+        await publisher.adapter.publish(frames)
+        queue = queue_of(slow.adapter)
+        await eventually(lambda: is_ready(broker, queue, len(frames) - PREFETCH))
+        assert len(slow.frames) <= PREFETCH
+        slow.may_receive.set()
+        await slow.until(lambda: len(slow.frames) >= len(frames))
+        assert slow.frames == frames
+        await eventually(lambda: is_ready(broker, queue, 0))
+
+
+async def is_ready(broker: RabbitMq, queue: str, count: int | None) -> bool:
+    """Whether so many messages wait in a queue."""
+    return await messages_ready(broker, queue) == count
+
+
+async def test_a_broker_that_is_short_of_memory_holds_up_publishing_only(
+    broker: RabbitMq, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who publishes waits, and is told why; who reads gets what is there, and can acknowledge it."""
+    frames, later = numbered(topic(), 2_000), numbered(topic(), 2_000)
+    async with opened(broker.url) as (peer,):
+        await peer.adapter.subscribe([frames[0].topic, later[0].topic])
+        peer.may_receive.clear()
+        await peer.adapter.publish(frames)
+        async with memory_alarm(broker):
+            work = asyncio.ensure_future(peer.adapter.publish(later))
+            await peer.told(True, "takes no messages until it has room again: low on memory")
+            peer.may_receive.set()
+            await peer.until(lambda: len(peer.frames) >= len(frames))
+            await eventually(lambda: is_ready(broker, queue_of(peer.adapter), 0))
+            assert not work.done()
+        await work
+        await peer.told(True, "takes messages again")
+        await peer.until(lambda: len(peer.frames) >= len(frames) + len(later))
+    assert "takes no messages" in caplog.text
+    assert all(is_connected for is_connected, _ in peer.states)
+
+
+async def test_closing_does_not_wait_for_a_broker_that_reads_nothing(broker: RabbitMq) -> None:
+    """What was not confirmed fails."""
+    async with memory_alarm(broker), opened(broker.url) as (peer,):
+        work = asyncio.ensure_future(peer.adapter.publish(numbered(topic(), 10)))
+        await peer.told(True, "takes no messages")
+        await asyncio.wait_for(peer.adapter.close(), PATIENCE_S)
+        with pytest.raises(AdapterError, match="did not confirm 10 messages: the adapter was closed"):
+            await work
+
+
+# -- what breaks --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_broker_that_is_killed_while_thousands_are_on_their_way_loses_none(broker: RabbitMq) -> None:
+    """What it confirmed is on its disk; what it did not is handed over again."""
+    name = topic()
+    before, during = numbered(name, 500), [Frame(name, b"during %d" % number) for number in range(20_000)]
     async with opened(broker.url, broker.url) as (publisher, peer):
         await peer.adapter.subscribe([name])
-        adapter = publisher.adapter
-        assert isinstance(adapter, RabbitMqAdapter)
-        sink = adapter._window._sink
-        assert sink is not None
-        usual, send = b"\x05whendS\x00\x00\x00\x08", sink.send
-        field = b"\x04whenS\x00\x00\x00\x08"
-        assert usual != field
-        sink.send = lambda data: send(data.replace(field + b"mmmmmmmm", b"\x04whenT" + (1_772_000_000_000).to_bytes(8, "big") + b"\x03pad" + b"V"))
-        await adapter.publish([Frame(name, b"odd", {"when": "mmmmmmmm"})])
-        await peer.receive(b"odd")
-    assert peer.frames[0].headers == {"when": "1772000000000"}
-    assert peer.states == []
+        peer.may_receive.clear()
+        await publisher.adapter.publish(before)
+        work = asyncio.ensure_future(publisher.adapter.publish(during))
+        await peer.until(lambda: len(peer.frames) > 0)
+        await asyncio.to_thread(broker.kill)
+        with pytest.raises(AdapterError, match=r"the broker did not confirm \d+ messages: .*the broker went away"):
+            await work
+        await publisher.told(False, "broke: ")
+        await asyncio.to_thread(broker.start)
+        peer.may_receive.set()
+        await publisher.told(True, "connected again")
+        await publisher.publish_until_taken(during)
+        await peer.receive(*(frame.payload for frame in before + during))
+        await peer.told(True, "connected again")
+
+
+async def test_what_is_published_while_a_subscriber_is_cut_off_arrives_when_it_is_back(broker: RabbitMq) -> None:
+    """Its queue waits for it. Topics may be left meanwhile."""
+    kept, left = numbered(topic(), 300), numbered(topic(), 300)
+    async with linked(*broker.address) as line, opened(broker.url, broker.url_at("127.0.0.1", line.port)) as peers:
+        publisher, peer = peers
+        await peer.adapter.subscribe([kept[0].topic, left[0].topic])
+        line.cut()
+        await peer.told(False, "broke: ")
+        await publisher.adapter.publish(kept)
+        await publisher.adapter.publish(left)
+        with pytest.raises(AdapterError, match="there is no connection to publish on"):
+            await peer.adapter.publish(kept)
+        await peer.adapter.unsubscribe([left[0].topic])
+        line.mend()
+        await peer.told(True, "connected again")
+        await publisher.adapter.publish([Frame(left[0].topic, b"later"), Frame(kept[0].topic, b"end")])
+        await peer.receive(b"end")
+        assert [frame for frame in peer.frames if frame.topic == kept[0].topic][:-1] == kept
+        assert {frame.topic for frame in peer.frames} == {kept[0].topic}
+
+
+async def test_subscribing_waits_for_a_connection_that_comes_back(broker: RabbitMq) -> None:
+    """And not for longer than connecting may take."""
+    name = topic()
+    async with linked(*broker.address) as line:
+        url = broker.url_at("127.0.0.1", line.port)
+        async with opened(f"{url}?connect_timeout_s=60", f"{url}?connect_timeout_s=0.3") as (patient, hasty):
+            for peer in (patient, hasty):
+                await peer.adapter.subscribe(["other"])
+            line.cut()
+            for peer in (patient, hasty):
+                await peer.told(False, "broke: ")
+            work = asyncio.ensure_future(patient.adapter.subscribe([name]))
+            with pytest.raises(AdapterError, match="is not connected: "):
+                await hasty.adapter.subscribe([name])
+            line.mend()
+            await work
+            await hasty.told(True, "connected again")
+            await patient.told(True, "connected again")
+            await hasty.adapter.publish([Frame(name, b"come")])
+            await patient.receive(b"come")
+            assert hasty.frames == []
+
+
+async def test_a_queue_is_deleted_when_its_client_closes(broker: RabbitMq) -> None:
+    """With whatever is in it."""
+    async with opened(broker.url) as (peer,):
+        await peer.adapter.subscribe([topic()])
+        queue = queue_of(peer.adapter)
+        assert await messages_ready(broker, queue) == 0
+    assert await messages_ready(broker, queue) is None
+
+
+async def test_a_client_whose_queue_has_expired_says_that_events_are_lost(
+    broker: RabbitMq, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And goes on with a new one."""
+    name = topic()
+    async with (
+        linked(*broker.address) as line,
+        opened(f"{broker.url_at('127.0.0.1', line.port)}?expires_s=1") as (peer,),
+    ):
+        await peer.adapter.subscribe([name])
+        line.cut()
+
+        async def is_gone() -> bool:
+            return queue_of(peer.adapter) not in await control(
+                broker, "list_queues", "name"
+            )  # looking at it would keep it
+
+        await eventually(is_gone)
+        line.mend()
+        await peer.told(True, "connected again")
+        await peer.adapter.publish([Frame(name, b"new")])
+        await peer.receive(b"new")
+    assert f"the queue '{queue_of(peer.adapter)}' was gone when its client came back" in caplog.text
+    assert "the client was away for more than 1 s (expires_s)" in caplog.text
+
+
+async def test_a_queue_that_somebody_deletes_is_made_again(broker: RabbitMq, caplog: pytest.LogCaptureFixture) -> None:
+    """The broker says so, and so does the log."""
+    name = topic()
+    async with opened(broker.url) as (peer,):
+        await peer.adapter.subscribe([name])
+        await plainly(broker, lambda channel: channel.queue_delete(queue_of(peer.adapter)))
+        await peer.told(False, "the queue was deleted")
+        await peer.told(True, "connected again")
+        await peer.adapter.publish([Frame(name, b"new")])
+        await peer.receive(b"new")
+    assert "was gone when its client came back" in caplog.text
+
+
+async def test_an_exchange_that_somebody_deletes_is_made_again(broker: RabbitMq) -> None:
+    """What is published meanwhile is refused, and taken afterwards."""
+    exchange = uuid4().hex
+    async with opened(f"{broker.url}?exchange={exchange}") as (publisher,):
+        await plainly(broker, lambda channel: channel.exchange_delete(exchange))
+        with pytest.raises(AdapterError, match=f"no exchange '{exchange}' in vhost"):
+            await publisher.adapter.publish(numbered(topic(), 3))
+        await publisher.told(True, "connected again")
+        await publisher.adapter.publish(numbered(topic(), 3))
+    await plainly(broker, lambda channel: channel.exchange_delete(exchange))
+
+
+async def test_what_is_not_durable_does_not_survive_the_broker_and_the_log_says_so(
+    broker: RabbitMq, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is faster, and its capabilities say what it costs."""
+    name = topic()
+    async with opened(f"{broker.url}?durable=false") as (peer,):
+        assert peer.adapter.capabilities.loses
+        await peer.adapter.subscribe([name])
+        peer.may_receive.clear()
+        await peer.adapter.publish([Frame(name, b"first")])
+        await peer.receive(b"first")
+        await peer.adapter.publish([Frame(name, b"forgotten")])
+        await asyncio.to_thread(broker.restart)
+        peer.may_receive.set()
+        await peer.told(True, "connected again")
+        await peer.publish_until_taken([Frame(name, b"new")])
+        await peer.receive(b"new")
+        assert b"forgotten" not in peer.payloads
+    assert "or the broker was started again" in caplog.text
+
+
+# -- TLS ---------------------------------------------------------------------------------------------------------------
+
+
+async def test_an_encrypted_connection_checks_the_broker(tmp_path: Path) -> None:
+    """Against the authority that the URL names."""
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=test"]
+    more = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    await asyncio.to_thread(subprocess.run, [*command, *more], check=True, capture_output=True)
+    broker = RabbitMq(tls=(certificate, key, None))
+    try:
+        await asyncio.to_thread(broker.start)
+        assert "ca= names the file of the authority" in await refused(broker.url)
+        url = f"{broker.url}?ca={quote(str(certificate), safe='')}"
+        large = [Frame("t", os.urandom(300_000)) for _ in range(5)]
+        async with opened(url, url) as (publisher, peer):
+            await peer.adapter.subscribe(["t"])
+            await publisher.adapter.publish(large)
+            await peer.until(lambda: peer.frames == large)
+        plain = f"amqps://127.0.0.1:{free_port()}"
+        assert "nothing listens there" in await refused(plain)
+    finally:
+        await asyncio.to_thread(broker.stop)
+
+
+async def test_a_broker_without_tls_is_told_apart(broker: RabbitMq) -> None:
+    """By what its answer looks like."""
+    host, port = broker.address
+    assert "no TLS is spoken there" in await refused(f"amqps://{host}:{port}")

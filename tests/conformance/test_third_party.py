@@ -11,26 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from ordered_pubsub.testing.brokers import Broker
+from conformance.hub import EXAMPLE, Hub
 from ordered_pubsub.testing.conformance import Subject, applicable, run_check
 from ordered_pubsub_hub.adapter import CAPABILITIES, HubAdapter
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "third_party_adapter"
 INSTALL_S = 120.0
-
-
-class Hub(Broker):
-    """The example's hub, started like any other broker."""
-
-    program = "ordered_pubsub_hub.hub"
-    schemes = ("hub", "hub")
-
-    def _find(self) -> str:
-        return sys.executable
-
-    def _configure(self, folder: Path, executable: str) -> list[str]:
-        os.symlink(EXAMPLE / "ordered_pubsub_hub", folder / "ordered_pubsub_hub")
-        return [executable, "-m", self.program, "--port", str(self.port)]
 
 
 HUB = Hub()

@@ -20,6 +20,14 @@ BYTES = (b"", b"\x00", EVERY_BYTE, b"plain", b"b64:AAAA", "é".encode(), b"\xff"
 HEADER_NAMES = ("x", "X", "x:y", "a=b", '"quoted"', "%2E", "nats-msg-id", "x-match", "content-type", "n" * 200)
 """A user's header has a name of printable ASCII without spaces (`ordered_pubsub.client.frames.check_headers`)."""
 
+CLIENTS: dict[str, bytes | str] = {
+    "ordered-pubsub-stamp": EVERY_BYTE * 8,
+    "content-type": "application/json",
+    "trace-id": "é",
+    "blob": EVERY_BYTE,
+}
+"""What a client publishes."""
+
 _LEVELS = (
     "+", "#", "*", ">", ".", "..", "a.b", "a/b", "a/+", "a/#", "a/>", "a/*", "%", "%2E", "%2e", "%252E", "%~", "a b", " a", "a ",
     "$SYS/x", "$JS/API/x", "$share/g/a", "_INBOX/x", "amq/x", "é", "e\u0301", "漢字", "𝄞", "A", "a", "a/b/c/d/e/f", "-", "_",
@@ -103,7 +111,7 @@ async def header_names_arrive_unchanged(subject: Subject) -> None:
     """Also names that differ in case only, or mean something to a broker."""
     together: dict[str, bytes | str] = {name: f"of {name}" for name in HEADER_NAMES}
     single = [Frame(fresh_topic(), b"", {name: b"alone"}) for name in HEADER_NAMES]
-    await _come_unchanged(subject, [Frame(fresh_topic(), b"", together), *single])
+    await _come_unchanged(subject, [Frame(fresh_topic(), b"", CLIENTS), Frame(fresh_topic(), b"", together), *single])
     async with opened(subject, 2) as (publisher, receiver):
         bare = Frame(fresh_topic(), b"bare")
         await receiver.subscribe(bare.topic)

@@ -109,13 +109,14 @@ async def publishing_survives_an_outage(subject: Subject) -> None:
     when=lambda subject: can_crash(subject) and subject.keeps_when_killed and subject.capabilities.keeps_while_away,
 )
 async def a_crash_loses_nothing(subject: Subject) -> None:
-    """In the middle of a publisher's work; the subscriber takes nothing until the end."""
+    """Neither what was published before, nor what is under way; the subscriber takes nothing until the end."""
     async with opened(subject, 2) as (publisher, receiver):
         topic = fresh_topic()
         batches = [[Frame(topic, b"%d/%d" % (batch, i)) for i in range(FRAMES)] for batch in range(6)]
         await receiver.subscribe(topic)
         receiver.may_receive.clear()
-        work = asyncio.ensure_future(_publish_all(publisher, batches))
+        await _publish_all(publisher, batches[:3])
+        work = asyncio.ensure_future(_publish_all(publisher, batches[3:]))
         async with crashed(subject):
             await publisher.told(False)
         await publisher.within(work, "frames that were handed over again were not taken")

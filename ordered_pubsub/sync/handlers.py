@@ -1,0 +1,116 @@
+"""Handlers (`notify=`, `on_bad_event=`) of blocking subscriptions, which may block and so have threads of their own.
+
+The loop gives such a thread one event at a time and awaits that the handler has returned, so everything that is true of handlers in
+the asynchronous face is true here. A handler runs in the context of the subscription whose event it is given: when it closes
+that one itself, nobody waits for it. The thread ends when nothing has come for a while, and begins again when something does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextvars import Context, copy_context
+from inspect import isawaitable, iscoroutinefunction
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import attrs
+
+from ordered_pubsub.client.event import Event
+from ordered_pubsub.errors import UsageError
+
+IDLE_S = 1.0
+
+Handler = Callable[[Event], object]
+"""What `notify=` takes: a plain function."""
+
+_Call = tuple[Context, Event, "asyncio.Future[None]"]
+
+
+@attrs.define(eq=False)
+class HandlerThread:
+    """A handler, and the thread that it runs in when there is something to do."""
+
+    handler: Handler
+    name: str
+    _calls: SimpleQueue[_Call | None] = attrs.field(factory=SimpleQueue)
+    _gate: threading.Lock = attrs.field(factory=threading.Lock)
+    _is_running: bool = False
+
+    async def __call__(self, event: Event) -> None:
+        """Have an event handled. Cancelled, the handler goes on by itself."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        with self._gate:
+            self._calls.put((copy_context(), event, future))
+            if not self._is_running:
+                self._is_running = True
+                threading.Thread(target=self._run, name=self.name, daemon=True).start()
+        await future
+
+    def end(self) -> None:
+        """Let the thread end now."""
+        self._calls.put(None)
+
+    def _run(self) -> None:
+        while (call := self._next()) is not None:
+            context, event, future = call
+            error = context.run(self._handle, event)
+            _tell(future, error)
+
+    def _next(self) -> _Call | None:
+        call = None
+        try:
+            call = self._calls.get(timeout=IDLE_S)
+        except Empty:
+            pass
+        if call is None:
+            with self._gate:
+                try:
+                    call = self._calls.get_nowait()
+                except Empty:
+                    pass
+                self._is_running = call is not None
+        return call
+
+    def _handle(self, event: Event) -> Exception | None:
+        try:
+            result = self.handler(event)
+        except Exception as error:
+            return _carried(error)
+        except BaseException as error:  # such as SystemExit, which would end the loop that all clients share
+            return RuntimeError(f"the handler raised {type(error).__name__}: {error}")
+        if isawaitable(result):
+            return UsageError(f"{self.handler!r} returned something to be awaited: {_PLAIN}")
+        return None
+
+
+_PLAIN = "handlers of ordered_pubsub.sync are plain functions, async ones are for ordered_pubsub.connect()"
+
+
+def _carried(error: Exception) -> Exception:
+    """An exception that a future can hold."""
+    if isinstance(error, StopIteration):
+        return RuntimeError(f"the handler raised StopIteration: {error}")
+    return error
+
+
+def _tell(future: asyncio.Future[None], error: Exception | None) -> None:
+    def tell() -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+    try:
+        future.get_loop().call_soon_threadsafe(tell)
+    except RuntimeError:
+        pass  # the loop is closed, and nobody waits for it
+
+
+def check_plain(key: str, handler: Any) -> None:
+    """Raise if a handler is async."""
+    if iscoroutinefunction(handler) or iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004  (not to call it)
+        raise UsageError(f"{key}={handler!r} does not fit: {_PLAIN}")

@@ -1,0 +1,217 @@
+"""A publisher or a subscriber of a trial, as a process: told what to do by lines on its standard input.
+
+Both say `ready`, and begin when they are told `go`. A publisher publishes until it is told `stop`, and then says what it was
+given receipts for. A subscriber notes every notification, and what it changes, until it has everything up to the numbers
+that it is told with `finish`. When the standard input is closed, whoever started it is gone, and so is it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import sys
+from collections.abc import Sequence
+from typing import IO, Any
+
+import ordered_pubsub
+from ordered_pubsub.adapter import Adapter, Capabilities, Frame, FramesHandler, StateHandler, load_adapter
+
+STAMP = "ordered-pubsub-stamp"
+PIPELINE = 500
+
+
+class Tap(Adapter):
+    """Another adapter, of which the order is noted in which frames arrive."""
+
+    def __init__(self, inner: Adapter, note: IO[str]) -> None:
+        super().__init__(inner.url)
+        self._inner = inner
+        self._note = note
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Those of the other one."""
+        return self._inner.capabilities
+
+    async def open(self, on_frames: FramesHandler, on_state: StateHandler) -> None:
+        """Open the other one, and listen in."""
+
+        async def noted(frames: Sequence[Frame]) -> None:
+            for frame in frames:
+                self._note.write(f"{frame.topic} {json.loads(frame.payload)['id']}\n")
+            await on_frames(frames)
+
+        await self._inner.open(noted, on_state)
+
+    async def publish(self, frames: Sequence[Frame]) -> None:
+        """As the other one."""
+        await self._inner.publish(frames)
+
+    async def subscribe(self, topics: Sequence[str]) -> None:
+        """As the other one."""
+        await self._inner.subscribe(topics)
+
+    async def unsubscribe(self, topics: Sequence[str]) -> None:
+        """As the other one."""
+        await self._inner.unsubscribe(topics)
+
+    async def close(self) -> None:
+        """As the other one."""
+        await self._inner.close()
+
+
+class Worker:
+    """What both have."""
+
+    def __init__(self, plan: dict[str, Any], lines: asyncio.StreamReader) -> None:
+        self.plan = plan
+        self.lines = lines
+        self.random = random.Random(plan["seed"])
+
+    async def told(self) -> list[str]:
+        """The next thing that it is told."""
+        line = await self.lines.readline()
+        if not line:
+            os._exit(3)  # whoever started it is gone
+        return line.decode().split(maxsplit=1)
+
+    def say(self, **what: Any) -> None:
+        """Tell whoever started it."""
+        sys.stdout.write(json.dumps(what) + "\n")
+        sys.stdout.flush()
+
+    async def run(self) -> None:
+        """Connect, do what it is for, and close."""
+        plan = self.plan
+        with open(plan["raw"], "w") as raw, open(plan["log"], "w") as log:
+            adapter = Tap(load_adapter(plan["ens"]), raw)
+            async with ordered_pubsub.connect(
+                adapter, sequencer=plan["sequencer"], name=plan["name"], timeout_s=120.0, **plan["settings"]
+            ) as client:
+                await self.work(client, log)
+
+    async def work(self, client: ordered_pubsub.Client, log: IO[str]) -> None:
+        """What it is for."""
+        raise AssertionError("a publisher or a subscriber says what")
+
+
+class Publishing(Worker):
+    """Publishes until it is told to stop."""
+
+    async def work(self, client: ordered_pubsub.Client, log: IO[str]) -> None:
+        """Publish on its topics, in an order that the seed decides, and note the receipts."""
+        self.say(state="ready")
+        await self.told()
+        stopped = asyncio.ensure_future(self.told())
+        waiting: list[asyncio.Future[ordered_pubsub.Receipt]] = []
+        loop = asyncio.get_running_loop()
+        began, count = loop.time(), 0
+        while count < self.plan["events"] or not stopped.done():
+            count += 1
+            identity = f"{self.plan['name']}-{count}"
+            data = {"id": identity, "filler": "x" * self.plan["filler"]}
+            waiting.append(client.publish_nowait(self.random.choice(self.plan["topics"]), data, id=identity))
+            if len(waiting) >= PIPELINE:
+                await self._note(waiting, log)
+            ahead_s = count / self.plan["rate"] - (loop.time() - began)
+            if ahead_s > 0:
+                await asyncio.sleep(ahead_s)
+        await self._note(waiting, log)
+        log.flush()
+        self.say(state="done", published=count, seconds=loop.time() - began)
+
+    async def _note(self, waiting: list[asyncio.Future[ordered_pubsub.Receipt]], log: IO[str]) -> None:
+        for future in waiting:
+            receipt = await future
+            log.write(f"{receipt.topic} {receipt.number} {receipt.id}\n")
+        waiting.clear()
+
+
+class Subscribing(Worker):
+    """Notes what it is notified of, and changes its topics now and then."""
+
+    def __init__(self, plan: dict[str, Any], lines: asyncio.StreamReader) -> None:
+        super().__init__(plan, lines)
+        self.notified = 0
+        self.changes = 0
+        self._news = asyncio.Event()
+        self._enough = False
+        """whether no more changes are wanted"""
+
+    async def work(self, client: ordered_pubsub.Client, log: IO[str]) -> None:
+        """Subscribe, and go on until it has everything."""
+        subscription = await client.subscribe(*self.plan["topics"])
+        for topic, number in subscription.clock.items():
+            log.write(f"@ {topic} {number}\n")
+        self.say(state="ready")
+        taking = asyncio.ensure_future(self._take(subscription, log))
+        changing = asyncio.ensure_future(self._change(subscription, log))
+        while (order := await self.told())[0] != "finish":
+            pass
+        self._enough = True
+        self._news.set()
+        await changing
+        missing = await self._finish(subscription, json.loads(order[1]))
+        lag = subscription.lag
+        await subscription.close()
+        await taking
+        log.flush()
+        waiting_for = "" if not missing else f"{missing}; {lag.waiting_for}; {client.status()['waiting_for']}"
+        self.say(state="done", notified=self.notified, changes=self.changes, missing=missing, waiting_for=waiting_for)
+
+    async def _take(self, subscription: ordered_pubsub.Subscription, log: IO[str]) -> None:
+        async for event in subscription:
+            log.write(f"{event.topic} {event.number} {event.data['id']} {event.position}\n")
+            self.notified += 1
+            self._news.set()
+
+    async def _change(self, subscription: ordered_pubsub.Subscription, log: IO[str]) -> None:
+        """Leave a topic, or hold one more, each time that so many events were notified."""
+        while self.plan["change_every"]:
+            goal = self.notified + self.plan["change_every"]
+            while self.notified < goal and not self._enough:
+                self._news.clear()
+                await self._news.wait()
+            if self._enough:
+                return
+            held = subscription.topics
+            others = [topic for topic in self.plan["every_topic"] if topic not in held]
+            if others and (len(held) <= 3 or self.random.random() < 0.5):
+                topic = self.random.choice(others)
+                log.write(f"+ {topic}\n")
+                await subscription.add(topic)
+                if topic in subscription.clock:  # else it begins behind notifications that were not taken yet
+                    log.write(f"@ {topic} {subscription.clock[topic]}\n")
+            else:
+                topic = self.random.choice(held)
+                log.write(f"- {topic}\n")
+                await subscription.remove(topic)
+            self.changes += 1
+
+    async def _finish(self, subscription: ordered_pubsub.Subscription, totals: dict[str, int]) -> dict[str, list[int]]:
+        """Wait until it has everything; say what it has not."""
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + self.plan["patience_s"]
+        while True:
+            clock = subscription.clock
+            missing = {t: [clock[t], total] for t, total in totals.items() if t in clock and clock[t] < total}
+            if not missing or loop.time() > give_up_at:
+                return missing
+            self._news.clear()
+            timer = loop.call_later(0.5, self._news.set)
+            await self._news.wait()
+            timer.cancel()
+
+
+async def _main() -> None:
+    plan = json.loads(sys.argv[1])
+    lines = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    kind = Publishing if plan["role"] == "publisher" else Subscribing
+    await kind(plan, lines).run()
+
+
+if __name__ == "__main__":
+    asyncio.run(_main())

@@ -1,0 +1,590 @@
+"""The pieces of the adapter to MQTT, without a broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paho.mqtt.client import Client, MQTTMessageInfo
+from paho.mqtt.enums import MQTTErrorCode
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+
+from ordered_pubsub.adapter import Frame, load_adapter
+from ordered_pubsub.client.frames import CONTENT_TYPE, STAMP
+from ordered_pubsub.errors import AdapterError, ConfigurationError
+from ordered_pubsub_adapters import mqtt_packets
+from ordered_pubsub_adapters.mqtt import MqttAdapter
+from ordered_pubsub_adapters.mqtt_flow import BURST, INBOX_BYTES_MAX, INBOX_FRAMES_MAX, Inbox, Outbox
+from ordered_pubsub_adapters.mqtt_packets import (
+    STAMP_MARK,
+    Packed,
+    PacketClient,
+    check_paho,
+    pack_headers,
+    properties,
+    read_headers,
+    split_publish,
+)
+from ordered_pubsub_adapters.mqtt_session import RULES
+from ordered_pubsub_adapters.names import NameTable
+
+# -- the URL ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("mqtt://h?qos=3", "qos is a whole number from 0 to 2"),
+        ("mqtt://h?keepalive_s=5", "keepalive_s is a whole number from 10 to 65535"),
+        ("mqtt://h?session_s=-1", "session_s is a whole number from 0 to 604800"),
+        ("mqtt://h?ca=x.pem", "ca is for encrypted connections, and mqtt:// is none"),
+        ("mqtt://h/topic", "there is a path behind the host"),
+        ("mqtts://h?clean=1", "there is no parameter 'clean'; there are qos, keepalive_s, session_s, ca"),
+    ],
+)
+def test_a_url_that_does_not_fit_is_refused_before_anything_is_connected(url: str, reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=reason):
+        load_adapter(url)
+
+
+@pytest.mark.parametrize(
+    ("query", "loses", "duplicates", "keeps", "confirms"),
+    [
+        ("", False, True, True, True),
+        ("?qos=0", True, False, False, False),
+        ("?qos=1", False, True, True, True),
+        ("?qos=1&session_s=0", False, True, False, True),
+        ("?qos=2", False, False, True, True),
+    ],
+)
+def test_capabilities_say_what_the_quality_of_service_promises(
+    query: str, loses: bool, duplicates: bool, keeps: bool, confirms: bool
+) -> None:
+    said = load_adapter(f"mqtts://h{query}").capabilities
+
+    assert (said.loses, said.duplicates, said.keeps_while_away, said.confirms) == (loses, duplicates, keeps, confirms)
+    assert (said.reorders, said.carries_headers) == (False, True)
+
+
+async def test_an_adapter_that_is_not_open_says_so() -> None:
+    adapter = MqttAdapter("mqtt://me:secret@h")
+
+    with pytest.raises(AdapterError, match=r"mqtt://me:\*\*\*@h is not open"):
+        await adapter.subscribe(["a"])
+    await adapter.close()
+
+
+# -- properties ---------------------------------------------------------------------------------------------------------------
+
+NAMES = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=20)
+VALUES = st.one_of(st.binary(max_size=300), st.text(st.characters(exclude_categories=["Cs"]), max_size=100))
+HEADERS = st.dictionaries(st.one_of(NAMES, st.sampled_from([CONTENT_TYPE, STAMP])), VALUES, max_size=5)
+
+
+def unpacked(data: bytes) -> Properties:
+    """As paho reads them, so as a plain client sees them."""
+    made = properties(PacketTypes.PUBLISH)
+    _, size = made.unpack(data)
+    assert size == len(data)
+    return made
+
+
+def body_of(packed: bytes) -> bytes:
+    """Without the length in front."""
+    _, _, body, _ = split_publish(b"\x00\x00" + packed, qos=0)
+    return body
+
+
+@given(HEADERS)
+def test_headers_that_are_packed_are_read(headers: Mapping[str, bytes | str]) -> None:
+    assert read_headers(body_of(pack_headers(headers))) == headers
+
+
+@given(HEADERS)
+def test_what_is_packed_is_what_paho_packs(headers: Mapping[str, bytes | str]) -> None:
+    """So that a plain client can read it."""
+    read = unpacked(pack_headers(headers))
+
+    if isinstance(stamp := headers.get(STAMP), bytes):
+        assert read.CorrelationData == STAMP_MARK + stamp
+    pairs = dict(getattr(read, "UserProperty", []))
+    assert {*pairs, *({CONTENT_TYPE} & {*headers})} >= {name for name in headers if name != STAMP}
+    assert Packed(pack_headers(headers)).pack() == pack_headers(headers)
+
+
+def test_plain_text_is_plain_on_the_broker() -> None:
+    read = unpacked(pack_headers({CONTENT_TYPE: "application/json", "trace": "a1"}))
+
+    assert (read.ContentType, read.UserProperty) == ("application/json", [("trace", "a1")])
+
+
+def plain(**values: Any) -> bytes:
+    """Properties as a plain client packs them, without the length in front."""
+    return body_of(properties(PacketTypes.PUBLISH, **values).pack())
+
+
+@pytest.mark.parametrize(
+    ("data", "headers"),
+    [
+        (b"", {}),
+        (plain(ContentType="text/plain"), {CONTENT_TYPE: "text/plain"}),
+        (plain(UserProperty=[("a", "1"), ("b", "é")]), {"a": "1", "b": "é"}),
+        (plain(UserProperty=[("a", "1"), ("a", "2")]), {"a": "2"}),
+        (plain(CorrelationData=b"request 7", ResponseTopic="replies"), {}),
+        (plain(PayloadFormatIndicator=1, MessageExpiryInterval=9, TopicAlias=3, UserProperty=("a", "1")), {"a": "1"}),
+        (plain(SubscriptionIdentifier=300, UserProperty=("a", "1")), {"a": "1"}),
+        (b"\x26\x00\x01\xff\x00\x01\xfe", {"\ufffd": "\ufffd"}),
+    ],
+)
+def test_a_plain_client_s_message_has_its_own_headers_and_no_stamp(data: bytes, headers: Mapping[str, str]) -> None:
+    assert read_headers(data) == headers
+
+
+def test_a_header_that_is_too_long_for_mqtt_is_named() -> None:
+    with pytest.raises(
+        AdapterError, match=r"the header 'large' takes 93344 bytes on the broker; MQTT carries 65535 at most"
+    ):
+        pack_headers({"large": b"x" * 70_005})
+
+
+# -- packets -----------------------------------------------------------------------------------------------------------------
+
+
+class Wire(PacketClient):
+    """A client whose packets are seen instead of sent."""
+
+    def __init__(self) -> None:
+        super().__init__("wire")
+        self.came: list[tuple[bytes, bytes, bytes, int, int]] = []
+        self.sent: list[bytes] = []
+        self.published: list[tuple[int, int]] = []
+        self.deliver = lambda *message: self.came.append(message)
+        self.on_publish = lambda client, data, mid, reason, more: self.published.append((mid, reason.value))
+
+    def comes(self, command: int, packet: bytes) -> MQTTErrorCode:
+        """A packet has arrived, as paho gives it to its handlers."""
+        self._in_packet["command"] = command
+        self._in_packet["packet"] = bytearray(packet)
+        self._in_packet["remaining_length"] = len(packet)
+        return self._packet_handle()
+
+    def _packet_queue(self, command: int, packet: bytes, *more: Any) -> MQTTErrorCode:
+        self.sent.append(bytes(packet))
+        return MQTTErrorCode.MQTT_ERR_SUCCESS
+
+    def sends(self, qos: int) -> int:
+        """Publish something; returns its identifier."""
+        self._sock = object()  # type: ignore[assignment]  # only its being there is asked for
+        mid = self.publish("t", b"", qos).mid
+        self._sock = None
+        self.sent.clear()
+        return mid
+
+
+def publication(topic: bytes, mid: int, data: bytes, payload: bytes, qos: int) -> bytes:
+    number = mid.to_bytes(2, "big") if qos else b""
+    return len(topic).to_bytes(2, "big") + topic + number + mqtt_packets._varint(len(data)) + data + payload
+
+
+@given(
+    topic=st.binary(max_size=300),
+    mid=st.integers(1, 65_535),
+    data=st.integers(0, 20_000).map(bytes),
+    payload=st.binary(max_size=50),
+    qos=st.sampled_from([0, 1, 2]),
+)
+def test_a_publish_is_split_into_its_parts(topic: bytes, mid: int, data: bytes, payload: bytes, qos: int) -> None:
+    packet = publication(topic, mid, data, payload, qos)
+
+    assert split_publish(packet, qos) == (topic, payload, data, mid if qos else 0)
+
+
+@given(st.binary(max_size=40), st.sampled_from([0x30, 0x32, 0x34]))
+def test_what_is_no_publish_is_a_protocol_error_and_nothing_worse(packet: bytes, command: int) -> None:
+    wire = Wire()
+    wire.deliver = lambda name, payload, data, qos, mid: read_headers(data) and None
+
+    assert wire.comes(command, packet) in (MQTTErrorCode.MQTT_ERR_SUCCESS, MQTTErrorCode.MQTT_ERR_PROTOCOL)
+
+
+@pytest.mark.parametrize(("qos", "answer"), [(0, []), (1, [b"\x40\x02\x00\x07"]), (2, [b"\x50\x02\x00\x07"])])
+def test_what_arrives_is_acknowledged_when_it_was_accepted_and_not_before(qos: int, answer: list[bytes]) -> None:
+    wire = Wire()
+
+    wire.comes(0x30 | qos << 1, publication(b"t", 7, b"", b"x", qos))
+    assert (wire.came, wire.sent) == ([(b"t", b"x", b"", qos, 7 if qos else 0)], [])
+
+    wire.accept(7, qos)
+    assert wire.sent == answer
+
+
+def test_at_qos_2_what_comes_again_is_not_handed_on_again() -> None:
+    """Though it was released under another connection, or its acknowledgement was lost."""
+    wire = Wire()
+    packet = publication(b"t", 7, b"", b"x", 2)
+    wire.comes(0x34, packet)
+    wire.comes(0x3C, packet)
+
+    assert len(wire.came) == 1
+    assert wire.sent == [b"\x50\x02\x00\x07"]
+
+
+def test_at_qos_2_an_identifier_that_was_released_stands_for_a_new_message() -> None:
+    wire = Wire()
+    packet = publication(b"t", 7, b"", b"x", 2)
+    wire.comes(0x34, packet)
+    wire.comes(0x62, b"\x00\x07")
+    wire.comes(0x34, packet)
+
+    assert len(wire.came) == 2
+    assert wire.sent == [b"\x70\x02\x00\x07"]
+
+
+def test_a_release_of_something_unknown_is_answered_too() -> None:
+    """Otherwise the broker waits for ever, and its window shrinks."""
+    wire = Wire()
+    wire.comes(0x62, b"\x00\x09")
+
+    assert wire.sent == [b"\x70\x02\x00\x09"]
+
+
+def test_when_the_broker_has_forgotten_the_session_its_identifiers_are_new() -> None:
+    wire = Wire()
+    packet = publication(b"t", 7, b"", b"x", 2)
+    wire.comes(0x34, packet)
+    wire.forget_session()
+    wire.comes(0x34, packet)
+
+    assert len(wire.came) == 2
+
+
+@pytest.mark.parametrize(
+    ("packet", "reason"), [(b"", 0), (b"\x00", 0), (b"\x10\x00", 0x10), (b"\x97", 0x97), (b"\x97\x00", 0x97)]
+)
+def test_the_broker_s_reason_is_told_at_qos_1(packet: bytes, reason: int) -> None:
+    wire = Wire()
+    mid = wire.sends(qos=1)
+    wire.comes(0x40, mid.to_bytes(2, "big") + packet)
+
+    assert wire.published == [(mid, reason)]
+
+
+def test_at_qos_2_a_refusal_is_told_and_not_released() -> None:
+    """paho alone would release it, and report it as published."""
+    wire = Wire()
+    mid = wire.sends(qos=2)
+    wire.comes(0x50, mid.to_bytes(2, "big") + b"\x87\x00")
+
+    assert wire.published == [(mid, 0x87)]
+    assert wire.sent == []
+
+
+def test_at_qos_2_what_was_taken_is_released_and_told_when_it_is_complete() -> None:
+    wire = Wire()
+    number = wire.sends(qos=2).to_bytes(2, "big")
+    wire.comes(0x50, number)
+    assert (wire.sent, wire.published) == ([b"\x62\x02" + number], [])
+
+    wire.comes(0x70, number)
+    assert wire.published == [(int.from_bytes(number, "big"), 0)]
+
+
+def test_an_acknowledgement_of_something_unknown_is_ignored() -> None:
+    wire = Wire()
+    for command, reason in ((0x40, b"\x97"), (0x50, b"\x97"), (0x70, b"\x92")):
+        assert wire.comes(command, b"\x00\x05") == MQTTErrorCode.MQTT_ERR_SUCCESS
+        assert wire.comes(command, b"\x00\x05" + reason) == MQTTErrorCode.MQTT_ERR_SUCCESS
+
+    assert wire.published == []
+
+
+def test_a_paho_without_the_methods_that_are_replaced_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(Client, "_handle_pubrec")
+
+    with pytest.raises(ConfigurationError, match=r"does not have _handle_pubrec.*install 'paho-mqtt>=2.2,<3'"):
+        check_paho()
+
+
+# -- the outbox ----------------------------------------------------------------------------------------------------------------
+
+
+class Sent(PacketClient):
+    """A client that remembers what it was to publish."""
+
+    def __init__(self) -> None:
+        super().__init__("sent")
+        self.topics: list[str] = []
+        self.accepted: list[tuple[int, int]] = []
+
+    def publish(self, topic: str, *arguments: Any, **more: Any) -> MQTTMessageInfo:
+        """Take a message for sent."""
+        self.topics.append(topic)
+        info = MQTTMessageInfo(len(self.topics))
+        info.rc = MQTTErrorCode.MQTT_ERR_SUCCESS
+        return info
+
+    def accept(self, mid: int, qos: int) -> None:
+        """Remember what was acknowledged."""
+        self.accepted.append((mid, qos))
+
+
+TAKEN = ReasonCode(PacketTypes.PUBACK)
+REFUSED = ReasonCode(PacketTypes.PUBACK, identifier=0x97)
+
+
+def frames_on(topic: str, count: int) -> list[Frame]:
+    return [Frame(topic, b"") for _ in range(count)]
+
+
+async def begun(outbox: Outbox, *calls: Sequence[Frame]) -> list[asyncio.Task[None]]:
+    tasks = [asyncio.create_task(outbox.publish(frames)) for frames in calls]
+    await asyncio.sleep(0)
+    return tasks
+
+
+async def test_no_more_than_the_window_is_sent_unacknowledged() -> None:
+    client = Sent()
+    outbox = Outbox(client, NameTable(RULES), qos=1, window=3)
+    (task,) = await begun(outbox, frames_on("a", 5))
+    assert len(client.topics) == 3
+
+    for mid in (1, 2):
+        outbox.take(mid, TAKEN)
+    outbox.fill()
+    assert len(client.topics) == 5
+
+    for mid in (3, 4, 5):
+        assert not task.done()
+        outbox.take(mid, TAKEN)
+    await task
+
+
+async def test_calls_share_the_window_in_turns() -> None:
+    """A call with many frames does not keep one with few waiting for all of them."""
+    client = Sent()
+    outbox = Outbox(client, NameTable(RULES), qos=1, window=BURST)
+    many, few = await begun(outbox, frames_on("many", 1_000), frames_on("few", 2))
+
+    acknowledged = 0
+    while not few.done():
+        acknowledged += 1
+        outbox.take(acknowledged, TAKEN)
+        outbox.fill()
+        await asyncio.sleep(0)
+    assert acknowledged <= 3 * BURST
+    many.cancel()
+    await asyncio.wait((many,))
+
+
+async def test_the_frames_of_a_call_are_sent_in_their_order() -> None:
+    client = Sent()
+    outbox = Outbox(client, NameTable(RULES), qos=1, window=10)
+    one = [Frame(f"one/{number}", b"") for number in range(100)]
+    two = [Frame(f"two/{number}", b"") for number in range(100)]
+    tasks = await begun(outbox, one, two)
+    for mid in range(1, 201):
+        outbox.take(mid, TAKEN)
+        outbox.fill()
+    await asyncio.gather(*tasks)
+
+    for name, frames in (("one", one), ("two", two)):
+        assert [topic for topic in client.topics if topic.startswith(name)] == [frame.topic for frame in frames]
+
+
+async def test_a_refusal_ends_its_call_and_no_other() -> None:
+    client = Sent()
+    outbox = Outbox(client, NameTable(RULES), qos=1, window=2)
+    refused, other = await begun(outbox, frames_on("refused", 5), frames_on("other", 1))
+    outbox.take(1, REFUSED)
+    outbox.fill()
+
+    with pytest.raises(AdapterError, match="the broker refused an event on 'refused': Quota exceeded"):
+        await refused
+    assert client.topics == ["refused", "refused", "other"]
+    outbox.take(3, TAKEN)
+    await other
+
+
+async def test_a_cancelled_call_sends_no_more_and_frees_the_window() -> None:
+    client = Sent()
+    outbox = Outbox(client, NameTable(RULES), qos=1, window=2)
+    cancelled, other = await begun(outbox, frames_on("cancelled", 5), frames_on("other", 1))
+    cancelled.cancel()
+    await asyncio.wait((cancelled,))
+    outbox.take(1, TAKEN)
+    outbox.fill()
+
+    assert client.topics == ["cancelled", "cancelled", "other"]
+    outbox.take(3, TAKEN)
+    await other
+
+
+async def test_when_the_connection_breaks_every_call_fails() -> None:
+    """Those that were sent, and those that wait for their turn."""
+    outbox = Outbox(Sent(), NameTable(RULES), qos=1, window=2)
+    tasks = await begun(outbox, frames_on("a", 5), frames_on("b", 1))
+    outbox.fail("the connection broke")
+
+    for task in tasks:
+        with pytest.raises(AdapterError, match="were not confirmed: the connection broke"):
+            await task
+
+
+async def test_at_qos_0_a_call_ends_when_all_was_written() -> None:
+    client = Sent()
+    outbox = Outbox(client, NameTable(RULES), qos=0, window=3)
+    (task,) = await begun(outbox, frames_on("a", 5))
+    outbox.take_written()
+    outbox.fill()
+    assert not task.done()
+
+    outbox.take_written()
+    await task
+
+
+async def test_an_event_that_is_too_large_for_the_broker_is_refused_before_any_is_sent() -> None:
+    client = Sent()
+    outbox = Outbox(client, NameTable(RULES), qos=1, packet_bytes_max=1_000)
+
+    with pytest.raises(
+        AdapterError, match=r"an event on 'a' needs a packet of \d+ bytes; the broker takes 1000 at most"
+    ):
+        await outbox.publish([Frame("a", b""), Frame("a", b"x" * 1_000)])
+    assert client.topics == []
+
+
+# -- the inbox -----------------------------------------------------------------------------------------------------------------
+
+
+class Consumer:
+    """Takes frames when it is allowed to."""
+
+    def __init__(self) -> None:
+        self.batches: list[Sequence[Frame]] = []
+        self.may_return = asyncio.Event()
+        self.pauses = 0
+        self.client = Sent()
+        self.names = NameTable(RULES)
+        self.names.subscribe("t")
+        self.inbox = Inbox(self.client, self.names, self.on_frames, self.on_full)
+        self.task = asyncio.create_task(self.inbox.run())
+
+    async def on_frames(self, frames: Sequence[Frame]) -> None:
+        """Remember, and wait."""
+        self.batches.append(frames)
+        await self.may_return.wait()
+
+    def on_full(self) -> None:
+        """Count."""
+        self.pauses += 1
+
+    def comes(self, mid: int, qos: int = 1, payload: bytes = b"", topic: bytes = b"t") -> None:
+        """A message arrives."""
+        self.client.deliver(topic, payload or b"%d" % mid, b"", qos, mid)
+
+    async def turns(self) -> None:
+        """Let everybody do what they can."""
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    async def end(self) -> None:
+        """Stop."""
+        self.task.cancel()
+        await asyncio.wait((self.task,))
+
+    @property
+    def payloads(self) -> list[list[bytes]]:
+        """Of each call."""
+        return [[frame.payload for frame in batch] for batch in self.batches]
+
+
+async def test_what_came_while_frames_were_handled_is_handed_on_at_once_in_its_order() -> None:
+    consumer = Consumer()
+    consumer.comes(1)
+    await consumer.turns()
+    for mid in (2, 3, 4):
+        consumer.comes(mid)
+    consumer.may_return.set()
+    await consumer.turns()
+
+    assert consumer.payloads == [[b"1"], [b"2", b"3", b"4"]]
+    await consumer.end()
+
+
+async def test_messages_are_acknowledged_when_they_were_handled() -> None:
+    consumer = Consumer()
+    consumer.comes(1, qos=1)
+    consumer.comes(2, qos=2)
+    await consumer.turns()
+    assert consumer.client.accepted == []
+
+    consumer.may_return.set()
+    await consumer.turns()
+    assert consumer.client.accepted == [(1, 1), (2, 2)]
+    await consumer.end()
+
+
+async def test_what_came_over_another_connection_is_not_acknowledged_on_this_one() -> None:
+    """Its identifier may stand for something else now."""
+    consumer = Consumer()
+    consumer.comes(1)
+    await consumer.turns()
+    consumer.comes(2)
+    consumer.inbox.restart(is_resumed=False)
+    consumer.comes(1)
+    consumer.may_return.set()
+    await consumer.turns()
+
+    assert consumer.payloads == [[b"1"], [b"2", b"1"]]
+    assert [mid for mid, qos in consumer.client.accepted if qos] == [1]
+    await consumer.end()
+
+
+async def test_what_a_resumed_session_brings_again_is_not_kept_twice() -> None:
+    consumer = Consumer()
+    consumer.comes(1)
+    await consumer.turns()
+    for mid, qos in ((2, 1), (3, 2), (4, 0)):
+        consumer.comes(mid, qos)
+    consumer.inbox.restart(is_resumed=True)
+    consumer.may_return.set()
+    await consumer.turns()
+
+    assert consumer.payloads == [[b"1"], [b"3", b"4"]]
+    await consumer.end()
+
+
+async def test_a_message_that_nobody_subscribed_to_is_acknowledged_and_forgotten() -> None:
+    consumer = Consumer()
+    consumer.comes(1, topic=b"other")
+    consumer.comes(2, topic=b"\xff")
+    await consumer.turns()
+
+    assert (consumer.batches, consumer.client.accepted) == ([], [(1, 1), (2, 1)])
+    await consumer.end()
+
+
+@pytest.mark.parametrize(("size", "fit"), [(1, INBOX_FRAMES_MAX), (INBOX_BYTES_MAX // 4, 4)])
+async def test_a_full_inbox_says_so_and_drops_only_what_nobody_counts(size: int, fit: int) -> None:
+    consumer = Consumer()
+    consumer.comes(1)
+    await consumer.turns()
+    for _ in range(fit):
+        assert not consumer.pauses
+        consumer.comes(0, qos=0, payload=b"x" * size)
+    assert consumer.pauses == 1
+
+    consumer.comes(0, qos=0)
+    consumer.comes(9, qos=1)
+    consumer.may_return.set()
+    await consumer.turns()
+    assert consumer.inbox.dropped == 1
+    assert len(consumer.batches[1]) == fit + 1
+    assert consumer.batches[1][-1].payload == b"9"
+    await consumer.end()
