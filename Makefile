@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint soak mutants prove-01 bench clean
+.PHONY: help demo test brokers lint soak mutants prove-01 bench clean
 
 # The interpreter of .venv, 3.10 to 3.13. To take another one later: make clean, then PYTHON=...
 override PYTHON := $(or $(PYTHON),python3)
@@ -30,8 +30,11 @@ help: ## this list
 demo: $(VENV)/.ready-package ## see total order across topics on this machine: ordered-pubsub demo
 	@$(BIN)/ordered-pubsub demo
 
-test: $(VENV)/.ready-tox ## lint, then all tests on each Python from 3.10 to 3.13 that is found (TOXENV=py311 for one)
+test: brokers $(VENV)/.ready-tox ## lint, then all tests on each Python from 3.10 to 3.13 that is found (TOXENV=py311 for one)
 	@$(run_tox)
+
+brokers:
+	@$(provide_brokers)
 
 lint: $(VENV)/.ready-tox ## only ruff and mypy
 	@TOXENV=lint; export TOXENV; $(run_tox)
@@ -110,21 +113,58 @@ endef
 define provide_ensurepip
 $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
     package="python$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')-venv"; \
-    line="apt-get update && apt-get install -y $$package"; \
-    if [ "$$(id -u)" = 0 ]; then as_root="env"; \
-    elif ! command -v sudo >/dev/null; then as_root=""; \
-    elif [ -t 0 ]; then as_root="sudo"; \
-    else as_root="sudo -n"; fi; \
-    if [ -n "$$as_root" ] && command -v apt-get >/dev/null; then \
-        echo "make: installing $$package, without which '$(PYTHON)' cannot create virtual environments"; \
-        $$as_root apt-get -qq update && \
-        $$as_root env DEBIAN_FRONTEND=noninteractive \
-            apt-get -qq install -y --no-install-recommends "$$package" >/dev/null; \
-    fi; \
+    echo "make: $$package is missing, without which '$(PYTHON)' cannot create virtual environments"; \
+    packages="$$package"; services=""; $(apt_install); \
     $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
         echo "make: expected '$(PYTHON)' to have ensurepip, to create $(VENV) with; it has not." >&2; \
-        echo "make: run this as root, then the same make again:" >&2; \
-        echo "    $$line" >&2; \
+        $(say_apt_line); \
         echo "make: (elsewhere than on Debian and Ubuntu: a Python that is complete, with PYTHON=...)" >&2; \
         exit 1; }; }
+endef
+
+# The tests start brokers of their own (ordered_pubsub/testing/brokers.py), and look for the programs in these folders too.
+define find_missing
+missing=""; \
+for program in mosquitto nats-server rabbitmq-server; do \
+    PATH="$$PATH:/usr/local/sbin:/usr/sbin:/opt/homebrew/sbin:/opt/homebrew/bin" \
+        command -v "$$program" >/dev/null || missing="$$missing $$program"; \
+done
+endef
+
+define provide_brokers
+$(find_missing); \
+if [ -n "$$missing" ]; then \
+    echo "make: the tests run over real brokers; missing:$$missing"; \
+    packages="$$missing"; services="$$missing"; $(apt_install); \
+    $(find_missing); \
+    if [ -n "$$missing" ]; then \
+        echo "make: expected these programs, and they are not there:$$missing" >&2; \
+        packages="$$missing"; $(say_apt_line); \
+        exit 1; \
+    fi; \
+fi
+endef
+
+# Installs $$packages if this user may; who calls it sees whether they are there then. The $$services that come with them
+# are neither started (RUNLEVEL is for init scripts, the masks are for systemd and gone after a restart) nor enabled.
+define apt_install
+if [ "$$(id -u)" = 0 ]; then as_root="env"; \
+elif ! command -v sudo >/dev/null; then as_root=""; \
+elif [ -t 0 ]; then as_root="sudo"; \
+else as_root="sudo -n"; fi; \
+if [ -n "$$as_root" ] && command -v apt-get >/dev/null; then \
+    echo "make: installing" $$packages; \
+    [ -d /run/systemd/system ] || services=""; \
+    [ -z "$$services" ] || $$as_root systemctl --quiet --runtime mask $$services; \
+    $$as_root apt-get -qq update && \
+    $$as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 PREVLEVEL=N \
+        apt-get -qq install -y --no-install-recommends $$packages >/dev/null; \
+    [ -z "$$services" ] || $$as_root systemctl --quiet --runtime unmask $$services; \
+    [ -z "$$services" ] || $$as_root systemctl --quiet disable $$services; \
+fi
+endef
+
+define say_apt_line
+echo "make: run this as root, then the same make again:" >&2; \
+echo "    apt-get update && apt-get install -y" $$packages >&2
 endef

@@ -88,6 +88,11 @@ class EmbeddedHome(Home):
         self._stage: EmbeddedStage | None = None
         self._on_answers: AnswersHandler | None = None
 
+    @property
+    def where(self) -> str:
+        """The one in this process."""
+        return f"the embedded stage of memory://{self.system}"
+
     async def open(
         self, key: SessionKey, name: str | None, on_answers: AnswersHandler, on_state: StateHandler
     ) -> Topology:

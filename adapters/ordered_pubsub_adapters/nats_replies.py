@@ -10,7 +10,6 @@ import attrs
 
 from ordered_pubsub_adapters.nats_waiting import settle
 
-
 AnswerReader = Callable[["bytes | None", bytes], str]
 """Takes an answer's header block and payload, and says what is wrong with it."""
 

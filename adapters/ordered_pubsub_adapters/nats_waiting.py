@@ -47,5 +47,8 @@ async def end(*tasks: asyncio.Task[Any]) -> None:
             return
         for task in left:
             task.cancel()
-        await asyncio.wait(left, timeout=CANCEL_AGAIN_S)
-        left = [task for task in left if not task.done()]
+        ended, going = await asyncio.wait(left, timeout=CANCEL_AGAIN_S)
+        for task in ended:
+            if not task.cancelled():
+                task.exception()  # it was not wanted any more, whatever became of it
+        left = list(going)

@@ -33,7 +33,7 @@ class Link:
     purpose: str
     set_up: Callable[[WireConnection], Awaitable[None]]
     on_break: Callable[[str], None]
-    """is told why, before `on_state`"""
+    """is told why, before `on_state`; also of a connection that broke while it was set up"""
     on_state: Callable[[bool, str], None]
     """is told of breaks and returns; not of the first connection"""
     reason: str = "it was not opened"
@@ -116,7 +116,8 @@ class Link:
                 raise AdapterError(
                     f"{self.url.shown}: the connection broke at once: {explain(connection.ended.result())}"
                 )
-        except BaseException:
+        except BaseException as error:
+            self.on_break(str(error))
             await connection.shut()
             raise
 

@@ -23,6 +23,8 @@ _log = logging.getLogger(__name__)
 
 FORBIDDEN, NOT_FOUND = 403, 404
 """Codes with which the broker refuses."""
+BINDINGS_AT_ONCE = 500
+"""A binding takes the broker more than a millisecond, and it answers within a bounded time."""
 
 
 @asynccontextmanager
@@ -104,12 +106,13 @@ class Queue:
 
     async def bind(self, connection: WireConnection, names: Sequence[str]) -> None:
         """Let messages of these names come; returns when they do."""
-        if names:
-            self._bound.update(dict.fromkeys(names, True))
+        for at in range(0, len(names), BINDINGS_AT_ONCE):
+            some = names[at : at + BINDINGS_AT_ONCE]
+            self._bound.update(dict.fromkeys(some, True))
             async with passing_line(connection) as line:
-                for name in names[:-1]:  # without an answer: that to the last one stands for all
+                for name in some[:-1]:  # without an answer: that to the last one stands for all
                     line.channel.queue_bind(self.name, self.exchange, name)
-                await line.call(line.channel.queue_bind, self.name, self.exchange, names[-1])
+                await line.call(line.channel.queue_bind, self.name, self.exchange, some[-1])
 
     async def unbind(self, connection: WireConnection, names: Sequence[str]) -> None:
         """Let messages of these names come no more, as far as nobody holds them; returns when they do not."""

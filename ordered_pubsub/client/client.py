@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from itertools import count
@@ -51,8 +52,10 @@ class Client:
         self._engine = engine
         self._settings = engine.settings
         self._delivery = delivery
+        self._payload_bytes_max = min(engine.settings.payload_bytes_max, engine.home.payload_bytes_max or sys.maxsize)
         self._publisher = engine.publisher
-        self._ids = (f"{engine.key.nonce}-{number}" for number in count(1))
+        prefix = engine.key.nonce + "-"
+        self._ids = (f"{prefix}{number}" for number in count(1))
         self._subscriptions: dict[Subscription, bool] = {}
         self._subscription_count = 0
         self._closing: asyncio.Task[None] | None = None
@@ -127,11 +130,13 @@ class Client:
         )
 
     def _check_size(self, topic: str, payload: bytes, headers: Mapping[str, bytes | str]) -> None:
-        size = len(payload) + sum(len(name) + len(value) for name, value in headers.items())
-        if size > self._settings.payload_bytes_max:
+        size = len(payload)
+        if headers:
+            size += sum(len(name) + len(value) for name, value in headers.items())
+        if size > self._payload_bytes_max:
             raise UsageError(
-                f"an event for {topic!r} has {size} bytes; at most {self._settings.payload_bytes_max} (payload_bytes_max) may "
-                "be published: send less, or connect with a higher limit"
+                f"an event for {topic!r} has {size} bytes; at most {self._payload_bytes_max} (payload_bytes_max, of this client "
+                "or of its stages) may be published: send less, or raise the limit"
             )
 
     def _check_loop(self) -> None:
@@ -240,6 +245,7 @@ class Client:
         return {
             "name": self.name,
             "ens": redacted(engine.adapter.url),
+            "stage": engine.home.where,
             "connected": all(engine.state.values()),
             "connected_to": dict(engine.state),
             "unfinished": self._publisher.unfinished_events,

@@ -84,9 +84,7 @@ class Engine:
     # -- out ----------------------------------------------------------------------------------------------------------
 
     def _queue(self, runs: list[tuple[str, list[Outgoing]]]) -> None:
-        now = self.loop.time()
-        for topic, items in runs:
-            self.session.publish(topic, items, now)
+        self.session.publish_runs(runs, self.loop.time())
         self._pump()
 
     def ask(self, ask: ChangeAsk, by: Changing) -> asyncio.Future[None]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-import attrs
+import msgspec
 
 from ordered_pubsub.client.frames import Body
 from ordered_pubsub.client.serialization import Decoder
@@ -16,8 +16,7 @@ from ordered_pubsub.core.buffer import Notification
 from ordered_pubsub.errors import NotOffered, ProtocolError
 
 
-@attrs.frozen
-class Receipt:
+class Receipt(msgspec.Struct, frozen=True):
     """A publication has its place in the order, and the ENS has taken it."""
 
     topic: str
@@ -27,28 +26,56 @@ class Receipt:
     """the same as in the event"""
 
 
-@attrs.frozen(slots=True, eq=False, weakref_slot=False)
 class Event:
     """One event, as one subscription is notified of it. Two are equal if they have the same `id`."""
 
-    topic: str
-    number: int
-    """its number on its topic: 1, 2, 3, … without holes; 0 for a plain client's message (`unordered="deliver"`)"""
-    position: int | None
-    """its place among all events of the subscription: 1, 2, 3, …; None for order="topic" and best-effort delivery"""
-    publisher: str
-    """the name of the client that published it"""
-    id: str
-    """unique in the whole system, and the same as in the receipt"""
-    published_at: float
-    """when it was numbered, in seconds since 1970 by the wall clock of the stage that did"""
-    vector: Mapping[str, int] = attrs.field(repr=False)
-    """topic → how many of its events the subscription has passed, this one included"""
-    out_of_order: bool
-    """it could not be held back any longer, or its number had been passed, with best-effort delivery; or it has none"""
-    _body: Body = attrs.field(repr=False)
-    _decoder: Decoder = attrs.field(repr=False)
-    _decoded: tuple[Any, ProtocolError | None] | None = attrs.field(default=None, init=False, repr=False)
+    __slots__ = ("_body", "_decoded", "_decoder", "_notification")
+
+    def __init__(self, notification: Notification, decoder: Decoder) -> None:
+        self._notification = notification
+        self._body: Body = notification.arrival.body
+        self._decoder = decoder
+        self._decoded: tuple[Any, ProtocolError | None] | None = None
+
+    @property
+    def topic(self) -> str:
+        """What it was published on."""
+        return self._notification.arrival.topic
+
+    @property
+    def number(self) -> int:
+        """Its number on its topic: 1, 2, 3, … without holes; 0 for a plain client's message (`unordered="deliver"`)."""
+        return self._notification.arrival.number
+
+    @property
+    def position(self) -> int | None:
+        """Its place among all events of the subscription: 1, 2, 3, …; None for order="topic" and best-effort delivery."""
+        return self._notification.position
+
+    @property
+    def publisher(self) -> str:
+        """The name of the client that published it."""
+        return self._body.publisher
+
+    @property
+    def id(self) -> str:
+        """Unique in the whole system, and the same as in the receipt."""
+        return self._body.id
+
+    @property
+    def published_at(self) -> float:
+        """When it was numbered, in seconds since 1970 by the wall clock of the stage that did."""
+        return self._body.published_at
+
+    @property
+    def vector(self) -> Mapping[str, int]:
+        """topic → how many of its events the subscription has passed, this one included."""
+        return self._notification.vector
+
+    @property
+    def out_of_order(self) -> bool:
+        """Whether it could not be held back any longer, or its number had been passed (best-effort), or it has none."""
+        return self._notification.out_of_order
 
     @property
     def data(self) -> Any:
@@ -86,10 +113,14 @@ class Event:
 
     def _decode(self) -> tuple[Any, ProtocolError | None]:
         if self._decoded is None:
-            decoded = self._decoder.decode(self.topic, self.raw, self._body.content_type)
-            object.__setattr__(self, "_decoded", decoded)  # filled in once; nobody sees it change
-            return decoded
+            self._decoded = self._decoder.decode(self.topic, self._body.payload, self._body.content_type)
         return self._decoded
+
+    def __repr__(self) -> str:
+        return (
+            f"Event(topic={self.topic!r}, number={self.number}, position={self.position}, publisher={self.publisher!r}, "
+            f"id={self.id!r}, published_at={self.published_at}, out_of_order={self.out_of_order})"
+        )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Event):
@@ -98,21 +129,3 @@ class Event:
 
     def __hash__(self) -> int:
         return hash(self.id)
-
-
-def event_of(notification: Notification, decoder: Decoder) -> Event:
-    """The event that a subscription is notified of."""
-    arrival = notification.arrival
-    body: Body = arrival.body
-    return Event(
-        arrival.topic,
-        arrival.number,
-        notification.position,
-        body.publisher,
-        body.id,
-        body.published_at,
-        notification.vector,
-        notification.out_of_order,
-        body,
-        decoder,
-    )

@@ -23,6 +23,16 @@ StateHandler = Callable[[bool, str], None]
 class Home(ABC):
     """One client's connection to a home stage."""
 
+    @property
+    @abstractmethod
+    def where(self) -> str:
+        """Which stage this is, or why there is none now, in words."""
+
+    @property
+    def payload_bytes_max(self) -> int | None:
+        """What an event may have, as far as the stages say."""
+        return None
+
     @abstractmethod
     async def open(
         self, key: SessionKey, name: str | None, on_answers: AnswersHandler, on_state: StateHandler

@@ -165,9 +165,11 @@ class NetworkHome(Home):
         self.trouble = ""
 
     @property
-    def stage(self) -> str | None:
-        """The name of the stage that it is connected to."""
-        return self._welcome.stage if self._welcome is not None and self._talk is not None else None
+    def where(self) -> str:
+        """The stage that it is connected to, or why there is none."""
+        if self._talk is None or self._welcome is None:
+            return f"none: {self.trouble or 'not connected yet'}"
+        return f"stage {self._welcome.stage} at {self._talk.address}"
 
     @property
     def payload_bytes_max(self) -> int | None:
@@ -257,7 +259,7 @@ class NetworkHome(Home):
             self._gone.clear()
             await self._reconnect()
             self.trouble = ""
-            self._on_state(True, f"stage {self.stage}")
+            self._on_state(True, self.where)
 
     async def _reconnect(self) -> None:
         pause_s = PAUSE_FIRST_S

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 import attrs
 
-from ordered_pubsub.client.event import Event, event_of
+from ordered_pubsub.client.event import Event
 from ordered_pubsub.client.intake import Intake
 from ordered_pubsub.client.serialization import Decoder
 from ordered_pubsub.core.topics import check_topic
@@ -188,7 +188,7 @@ class Subscription:
 
     def _take(self) -> Event:
         self._since_pause += 1
-        return event_of(self._intake.take(), self._decoder)
+        return Event(self._intake.take(), self._decoder)
 
     async def _is_good(self, event: Event) -> bool:
         """Whether an event is for the application; a bad one goes to the handler of bad events, if there is one."""

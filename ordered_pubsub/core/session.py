@@ -32,9 +32,8 @@ from ordered_pubsub.core.messages import (
     PublishAsk,
     Refusal,
     Request,
-    find_change,
 )
-from ordered_pubsub.core.stage import BATCH_EVENTS_MAX, taken_at
+from ordered_pubsub.core.stage import BATCH_EVENTS_MAX
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.errors import WouldBlock
 
@@ -46,10 +45,11 @@ RESEND_AFTER_S = 2.0
 
 @attrs.define(slots=True, eq=False)
 class Queued:
-    """A request that waits to be sent: its asks, and the caller's own thing for each event of each publication."""
+    """A request that waits to be sent: topics, with the caller's own thing for each event of each, and perhaps a change."""
 
-    asks: tuple[PublishAsk | ChangeAsk, ...]
+    topics: list[str]
     items: list[list[Any]]
+    change: ChangeAsk | None = None
     may_merge: bool = False
     """whether others may take their place together with it: publications that nobody asked to keep to themselves"""
 
@@ -59,9 +59,10 @@ class Queued:
         return sum(map(len, self.items))
 
     @property
-    def change(self) -> ChangeAsk | None:
-        """The change of a subscription among the asks."""
-        return find_change(self.asks)
+    def asks(self) -> tuple[PublishAsk | ChangeAsk, ...]:
+        """What is asked for."""
+        asks = [PublishAsk(topic, len(items)) for topic, items in zip(self.topics, self.items, strict=True)]
+        return (*asks,) if self.change is None else (*asks, self.change)
 
 
 @attrs.define(slots=True, eq=False)
@@ -107,28 +108,38 @@ class Session:
 
     def publish(self, topic: str, items: Sequence[Any], now: float) -> None:
         """Queue events for one topic; `items` come back with the outcome."""
-        self.publish_together([(topic, items)], now)
+        self.publish_runs([(topic, items)], now)
+
+    def publish_runs(self, runs: Sequence[tuple[str, Sequence[Any]]], now: float) -> None:
+        """Queue runs of events, each for one topic, in this order."""
+        self._check_room(sum(len(items) for _, items in runs))
+        queue = self._queue
+        for topic, items in runs:
+            self._queued_events += len(items)
+            queue.append(Queued([topic], [list(items)], None, True))
+        self._send_queued(now)
 
     def publish_together(self, parts: Sequence[tuple[str, Sequence[Any]]], now: float) -> None:
         """Queue one operation with publications on several topics, which take their place together."""
-        count = sum(len(items) for _, items in parts)
+        self._check_room(sum(len(items) for _, items in parts))
+        self._queue_up(parts, None, now)
+
+    def _check_room(self, count: int) -> None:
         if self._queued_events and self._queued_events + count > self.pipeline_events_max:
             raise WouldBlock(
                 f"{self._queued_events} events wait to be numbered and {count} more would pass the limit of "
                 f"{self.pipeline_events_max} (pipeline_events_max): wait for earlier publications first"
             )
-        self._queue_up(parts, (), now)
 
     def change(self, ask: ChangeAsk, now: float, together: Sequence[tuple[str, Sequence[Any]]] = ()) -> None:
         """Ask for a change of a subscription, perhaps with publications that take their place together with it."""
         if together or any(queued.change for queued in self._queue):  # changes keep their order
-            self._queue_up(together, (ask,), now)
+            self._queue_up(together, ask, now)
         else:
-            self._send(Queued((ask,), []), now)
+            self._send(Queued([], [], ask), now)
 
-    def _queue_up(self, parts: Sequence[tuple[str, Sequence[Any]]], changes: tuple[ChangeAsk, ...], now: float) -> None:
-        asks = tuple(PublishAsk(topic, len(items)) for topic, items in parts)
-        queued = Queued((*asks, *changes), [list(items) for _, items in parts], len(asks) == 1 and not changes)
+    def _queue_up(self, parts: Sequence[tuple[str, Sequence[Any]]], change: ChangeAsk | None, now: float) -> None:
+        queued = Queued([topic for topic, _ in parts], [list(items) for _, items in parts], change)
         self._queued_events += queued.count
         self._queue.append(queued)
         self._send_queued(now)
@@ -232,29 +243,31 @@ class Session:
         return next((u for u in reversed(self._unfinished.values()) if u.queued.items), None)
 
     def _rank(self, queued: Queued) -> int:
-        return taken_at(self.topology, Request(self.client, self.epoch, 0, 0, 0, queued.asks))
+        """The stage that takes it (as `stage.taken_at` says)."""
+        if queued.change is not None:
+            return self.topology.registrar(queued.change.subscription)
+        return max(map(self.topology.owner, queued.topics))
 
     def _merge_following(self, queued: Queued) -> None:
         """Let what waits behind it go with it: one operation, in one batch for each run of publications on one topic."""
-        if not queued.may_merge or not self._queue:
+        queue = self._queue
+        if not queued.may_merge or not queue:
             return
-        lowest = self.lowest_to_merge(queued)
-        topics = [_only_topic(queued)]
-        count = queued.count
-        while self._queue and self._queue[0].may_merge:
-            topic, items = _only_topic(self._queue[0]), self._queue[0].items[0]
+        lowest, owner = self.lowest_to_merge(queued), self.topology.owner
+        topics, count = queued.topics, queued.count
+        while queue and queue[0].may_merge:
+            topic, items = queue[0].topics[0], queue[0].items[0]
             count += len(items)
             if count > BATCH_EVENTS_MAX:
-                break
+                return
             if topic == topics[-1]:
                 queued.items[-1].extend(items)
-            elif len(topics) < PARTS_MERGED_MAX and self.topology.owner(topic) <= lowest:
+            elif len(topics) < PARTS_MERGED_MAX and owner(topic) <= lowest:
                 topics.append(topic)
                 queued.items.append(items)
             else:
-                break
-            self._queue.popleft()
-        queued.asks = tuple(PublishAsk(topic, len(items)) for topic, items in zip(topics, queued.items, strict=True))
+                return
+            queue.popleft()
 
     def _send(self, queued: Queued, now: float) -> None:
         self._sequence += 1
@@ -277,13 +290,6 @@ class Session:
                 return
         if self._last_sent.get(refused.rank) == refused.request.sequence:
             self._last_sent[refused.rank] = after
-
-
-def _only_topic(queued: Queued) -> str:
-    """The topic of publications that may be merged."""
-    ask = queued.asks[0]
-    assert isinstance(ask, PublishAsk)
-    return ask.topic
 
 
 def _behind(request: Request, after: int) -> Request:

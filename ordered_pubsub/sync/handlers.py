@@ -1,8 +1,8 @@
 """Handlers (`notify=`, `on_bad_event=`) of blocking subscriptions, which may block and so have threads of their own.
 
-The loop gives such a thread one event at a time and awaits that the handler has returned, so everything that is true of handlers in
-the asynchronous face is true here. A handler runs in the context of the subscription whose event it is given: when it closes
-that one itself, nobody waits for it. The thread ends when nothing has come for a while, and begins again when something does.
+The loop gives such a thread one event at a time and awaits that the handler has returned, so what is true of handlers in the
+asynchronous face is true here. A handler runs in the context of the subscription whose event it is given: when it closes that
+one itself, nobody waits for it. The thread ends when nothing has come for a while, and begins again when something does.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import Context, copy_context
 from inspect import isawaitable, iscoroutinefunction
 from queue import Empty, SimpleQueue
@@ -60,17 +61,12 @@ class HandlerThread:
 
     def _next(self) -> _Call | None:
         call = None
-        try:
+        with suppress(Empty):
             call = self._calls.get(timeout=IDLE_S)
-        except Empty:
-            pass
-        if call is None:
-            with self._gate:
-                try:
-                    call = self._calls.get_nowait()
-                except Empty:
-                    pass
-                self._is_running = call is not None
+        with self._gate:
+            while call is None and not self._calls.empty():
+                call = self._calls.get_nowait()
+            self._is_running = call is not None
         return call
 
     def _handle(self, event: Event) -> Exception | None:
@@ -104,10 +100,8 @@ def _tell(future: asyncio.Future[None], error: Exception | None) -> None:
         else:
             future.set_exception(error)
 
-    try:
+    with suppress(RuntimeError):  # the loop is closed, and nobody waits for it
         future.get_loop().call_soon_threadsafe(tell)
-    except RuntimeError:
-        pass  # the loop is closed, and nobody waits for it
 
 
 def check_plain(key: str, handler: Any) -> None:

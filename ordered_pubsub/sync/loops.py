@@ -4,8 +4,8 @@ The first client starts it, and it ends with the last: so the clients of a `memo
 stays behind. The thread is a daemon; when the interpreter ends while clients are open, they are closed, but not waited for
 any longer than `EXIT_S`.
 
-Whoever asks for something waits for a `concurrent.futures.Future`. Such a wait ends by Ctrl-C, since the loop runs elsewhere. Once
-the loop takes nothing more, asking raises `Closed`: nobody waits for what nobody will do (`_gate`).
+Whoever asks for something waits for a `concurrent.futures.Future`. Such a wait ends by Ctrl-C, since the loop runs elsewhere.
+Once the loop takes nothing more, asking raises `Closed`: nobody waits for what nobody will do (`_gate`).
 
 A process that was forked has the objects, but not the thread. It is told so, instead of waiting for it (`check_process`).
 """
@@ -53,11 +53,21 @@ class LoopThread:
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it takes nothing more."""
+        return self._is_over
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether this process was forked from the one in which it runs."""
+        return os.getpid() != self._pid
+
     def check_process(self) -> None:
         """Raise in a process that was forked from the one that connected."""
         if os.getpid() != self._pid:
             raise UsageError(
-                f"this client was connected in process {self._pid}, and a fork does not take its connection and its thread along: "
+                f"this client was connected in process {self._pid}, and a fork takes neither its thread nor its connection along: "
                 f"connect another one in this process ({os.getpid()})"
             )
 
@@ -204,7 +214,7 @@ def check_may_block() -> None:
     """Raise where waiting would hold up an event loop, the library's own for one."""
     if asyncio._get_running_loop() is not None:
         raise UsageError(
-            "ordered_pubsub.sync waits, and here an event loop is running that it would hold up: use the asynchronous face, as in "
+            "ordered_pubsub.sync waits, and here an event loop is running that it would hold up: use the asynchronous face, "
             "`async with ordered_pubsub.connect(...) as client`, or call this in a thread (asyncio.to_thread)"
         )
 
@@ -215,10 +225,15 @@ def outcome(future: futures.Future[_Result], timeout_s: float | None = None) -> 
         return future.result(timeout_s)
     except futures.CancelledError:
         raise Closed("the client was closed before this had an outcome") from None
-    except futures.TimeoutError:
-        if future.done():
+    except futures.TimeoutError as error:
+        if not is_late(future, error):
             raise
         raise Timeout(
             f"the thread of ordered_pubsub.sync did not answer within {timeout_s:g} s: something holds it up, perhaps a callback "
             "that was added to the future of a publication"
         ) from None
+
+
+def is_late(future: futures.Future[Any], error: BaseException) -> bool:
+    """Whether an error came from waiting for a future, and not from the future itself."""
+    return not future.done() or future.cancelled() or future.exception() is not error

@@ -61,6 +61,11 @@ class Outbox:
         self.client._check_size(topic, payload, checked)
         return make_outgoing(topic, payload, content_type, checked, "" if identity is None else _check_id(identity))
 
+    @property
+    def unfinished_events(self) -> int:
+        """How many publications have no receipt yet."""
+        return self._unfinished_events
+
     # -- in -----------------------------------------------------------------------------------------------------------
 
     def put_nowait(self, item: Outgoing) -> Future[Receipt]:

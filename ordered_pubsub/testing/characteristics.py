@@ -5,8 +5,6 @@ The page has the table between two lines that name this module; a test compares 
 
 from __future__ import annotations
 
-import sys
-
 import attrs
 
 from ordered_pubsub.adapter import Capabilities, load_adapter
@@ -43,7 +41,7 @@ HEAD = f"| URL | ENS | {' | '.join(COLUMNS.values())} |"
 def row(url: str, what: str, capabilities: Capabilities) -> str:
     """One line of the table."""
     said = attrs.asdict(capabilities)
-    return f"| `{url}` | {what} | {' | '.join('yes' if said[name] else '–' for name in COLUMNS)} |"
+    return f"| `{url}` | {what} | {' | '.join('yes' if said[name] else 'no' for name in COLUMNS)} |"
 
 
 def table() -> str:
@@ -53,4 +51,4 @@ def table() -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"{table()}\n")
+    print(table())

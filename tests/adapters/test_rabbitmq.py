@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -25,11 +26,13 @@ from ordered_pubsub.adapter import Adapter, Frame, load_adapter
 from ordered_pubsub.errors import AdapterError, ConfigurationError
 from ordered_pubsub.testing.brokers import RabbitMq, find_broker, free_port
 from ordered_pubsub.testing.conformance.line import linked
+from ordered_pubsub_adapters import rabbitmq_connection
 from ordered_pubsub_adapters import rabbitmq_wire as wire
 from ordered_pubsub_adapters.rabbitmq import EXCHANGE, URLS, RabbitMqAdapter
 from ordered_pubsub_adapters.rabbitmq_connection import connect, open_line
 from ordered_pubsub_adapters.rabbitmq_consuming import PREFETCH
 from ordered_pubsub_adapters.rabbitmq_publishing import WINDOW_MESSAGES
+from ordered_pubsub_adapters.rabbitmq_queue import BINDINGS_AT_ONCE
 from ordered_pubsub_adapters.urls import read_url
 
 PATIENCE_S = 60.0
@@ -443,6 +446,19 @@ async def test_thousands_of_frames_on_several_topics_come_in_order(broker: Rabbi
             assert [frame for frame in peer.frames if frame.topic == frames[0].topic] == frames
 
 
+async def test_many_topics_can_be_held(broker: RabbitMq) -> None:
+    """In one call, and left in one."""
+    names = [f"{topic()}/{number}" for number in range(BINDINGS_AT_ONCE + 2)]
+    async with opened(broker.url) as (peer,):
+        await peer.adapter.subscribe(names)
+        await asyncio.gather(*(peer.adapter.publish([Frame(name, name.encode())]) for name in names))
+        await peer.receive(*(name.encode() for name in names))
+        await peer.adapter.unsubscribe(names[1:])
+        await peer.adapter.publish([Frame(name, b"later") for name in names[::-1]])
+        await peer.receive(b"later")
+        assert [frame.topic for frame in peer.frames if frame.payload == b"later"] == names[:1]
+
+
 async def test_frames_are_written_in_batches(broker: RabbitMq, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not with a system call for each: the seam to pika is where it was."""
     writes: list[int] = []
@@ -501,6 +517,19 @@ async def test_a_broker_that_is_short_of_memory_holds_up_publishing_only(
     assert all(is_connected for is_connected, _ in peer.states)
 
 
+async def test_what_the_broker_refuses_is_told(broker: RabbitMq) -> None:
+    """Somebody else's queue on the topic is full, and is set up to refuse then."""
+    name = topic()
+    limits = {"x-max-length": 3, "x-overflow": "reject-publish"}
+    async with opened(broker.url) as (publisher,):
+        await plainly(broker, lambda channel: channel.queue_declare(name, arguments=limits))
+        await plainly(broker, lambda channel: channel.queue_bind(name, EXCHANGE, name.replace("/", ".")))
+        with pytest.raises(AdapterError, match=r"the broker refused a message \(basic.nack\)"):
+            await publisher.adapter.publish(numbered(name, 500))
+        await plainly(broker, lambda channel: channel.queue_delete(name))
+        await publisher.adapter.publish(numbered(name, 500))
+
+
 async def test_closing_does_not_wait_for_a_broker_that_reads_nothing(broker: RabbitMq) -> None:
     """What was not confirmed fails."""
     async with memory_alarm(broker), opened(broker.url) as (peer,):
@@ -534,6 +563,28 @@ async def test_a_broker_that_is_killed_while_thousands_are_on_their_way_loses_no
         await publisher.publish_until_taken(during)
         await peer.receive(*(frame.payload for frame in before + during))
         await peer.told(True, "connected again")
+
+
+async def test_a_broker_that_falls_silent_is_given_up_and_found_again(
+    broker: RabbitMq, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its heartbeats; the connection itself looks as if it were alive."""
+    monkeypatch.setattr(rabbitmq_connection, "HEARTBEAT_S", 1)
+    name = topic()
+    async with opened(f"{broker.url}?connect_timeout_s=1") as (peer,):
+        await peer.adapter.subscribe([name])
+        assert broker.pid is not None
+        os.kill(broker.pid, signal.SIGSTOP)
+        try:
+            work = asyncio.ensure_future(peer.adapter.publish([Frame(name, b"lost")]))
+            await peer.told(False, "heartbeat")
+            with pytest.raises(AdapterError, match="heartbeat"):
+                await work
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+        await peer.told(True, "connected again")
+        await peer.publish_until_taken([Frame(name, b"new")])
+        await peer.receive(b"new")
 
 
 async def test_what_is_published_while_a_subscriber_is_cut_off_arrives_when_it_is_back(broker: RabbitMq) -> None:

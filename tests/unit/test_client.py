@@ -24,6 +24,7 @@ from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.core.messages import Answer, Refusal, Request
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.embedded import EmbeddedHome
+from ordered_pubsub.wire.sessions import SessionKey
 from ordered_pubsub.wire.stamp import Stamp, encode_stamp
 from ordered_pubsub_adapters import memory
 from ordered_pubsub_adapters.memory import MemoryAdapter
@@ -132,11 +133,13 @@ class DeafHome(EmbeddedHome):
 class RefusingHome(Home):
     """A home that refuses whatever it is asked."""
 
+    where = "here"
+
     def __init__(self, code: str) -> None:
         self.code = code
 
     async def open(
-        self, session: str, name: str | None, on_answers: AnswersHandler, on_state: HomeStateHandler
+        self, key: SessionKey, name: str | None, on_answers: AnswersHandler, on_state: HomeStateHandler
     ) -> Topology:
         self.on_answers = on_answers
         return Topology((StageSpec("one"),))
@@ -338,7 +341,7 @@ async def test_an_event_is_frozen_and_equal_by_its_id(client: Client) -> None:
 
     assert first == second
     assert len({first, second}) == 1
-    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+    with pytest.raises(AttributeError):
         first.number = 2  # type: ignore[misc]
 
 
@@ -1141,7 +1144,9 @@ async def test_acknowledging_comes_later(client: Client) -> None:
 
 async def test_a_stage_that_is_not_there_is_said_so(url: str) -> None:
     """With what to do about it."""
-    with pytest.raises(errors.UnavailableError, match=r"no stage can be reached: ops://127\.0\.0\.1:1.*ordered-pubsub serve"):
+    with pytest.raises(
+        errors.UnavailableError, match=r"no stage can be reached: ops://127\.0\.0\.1:1.*ordered-pubsub serve"
+    ):
         await ordered_pubsub.connect(url, sequencer="ops://127.0.0.1:1")
 
 

@@ -22,7 +22,6 @@ from ordered_pubsub.config.schema import (
 from ordered_pubsub.errors import ConfigurationError
 
 HASH = "ab" * 32
-TOKEN = "a-token-that-is-long-enough-to-be-one"
 
 
 # -- defaults ---------------------------------------------------------------------------------------------------------

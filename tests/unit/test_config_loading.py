@@ -16,7 +16,6 @@ from ordered_pubsub.config.schema import (
 )
 from ordered_pubsub.errors import ConfigurationError, NotOffered
 
-HASH = "ab" * 32
 TOKEN = "a-token-that-is-long-enough-to-be-one"
 
 
@@ -284,4 +283,4 @@ def test_what_a_later_release_brings_is_read_and_refused_by_name(text: str, says
 def test_what_a_later_release_brings_is_checked_already() -> None:
     retention = 'topic = [{ pattern = "**", delivery = "exactly-once", retention = { keep_age = "1x" } }]'
 
-    assert "topic[0].retention.keep_age='1x' does not fit" in refusal(retention)
+    assert "topic[0].retention.keep_age='1x' does not fit" in load_refusal(str(write(retention)), {})

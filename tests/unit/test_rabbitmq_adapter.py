@@ -603,6 +603,28 @@ async def test_all_hosts_are_tried_and_named(monkeypatch: pytest.MonkeyPatch) ->
     await adapter.close()
 
 
+async def test_a_connection_that_breaks_while_it_is_set_up_leaves_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever has begun to publish on it is told."""
+    connection = await offline()
+
+    async def take(*_: object) -> WireConnection:
+        return connection
+
+    async def set_up(connection: WireConnection) -> None:
+        connection._proto_connection_lost(OSError("cut"))
+
+    broken: list[str] = []
+    monkeypatch.setattr(rabbitmq_link, "connect", take)
+    link = Link(RabbitMqAdapter("amqp://h")._url, "testing", set_up, broken.append, print)
+    with pytest.raises(AdapterError, match=r"the connection broke at once: .*cut"):
+        await link.open()
+    assert len(broken) == 1
+    with pytest.raises(AdapterError, match="is not connected"):
+        _ = link.connection
+
+
 # -- URLs ---------------------------------------------------------------------------------------------------------------
 
 

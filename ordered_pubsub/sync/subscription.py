@@ -1,0 +1,283 @@
+"""A subscription for threads: a plain iterator over its events, in the order.
+
+    loop: subscription ── batch ──> _events ──> next ──> thread
+                            ^                     │
+                            └────── pull ─────────┘ when there is nothing left
+
+A thread that finds nothing in `_events` pulls: it asks the loop for what there is, or comes next, up to `BATCH_EVENTS_MAX`
+events. One pull at a time is under way. Whoever stops waiting for it (Ctrl-C, a timeout) leaves it, and the next one finds
+what it brings; so no event is lost, and each goes to one thread. What has been pulled and not taken counts as unread: `clock`
+and `lag` say what the application has, and `close` drops the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Coroutine, Iterator
+from concurrent import futures
+from contextlib import aclosing
+from types import TracebackType
+from typing import Any, cast
+
+import attrs
+
+from ordered_pubsub.client.event import Event
+from ordered_pubsub.client.subscription import Lag
+from ordered_pubsub.client.subscription import Subscription as AsyncSubscription
+from ordered_pubsub.errors import Closed, Timeout, UsageError
+from ordered_pubsub.sync.loops import LoopThread, check_may_block, is_late
+
+BATCH_EVENTS_MAX = 500
+
+
+class Subscription:
+    """Some topics in one order. Made by `Client.subscribe`."""
+
+    def __init__(self, inner: AsyncSubscription, thread: LoopThread, patience_s: float) -> None:
+        self._inner = inner
+        self._thread = thread
+        self._patience_s = patience_s
+        """how long a call takes at most, if the loop is not held up"""
+        self._events: deque[Event] = deque()
+        self._turn = threading.Lock()
+        """held by the thread that waits for a pull"""
+        self._pull: futures.Future[bool] | None = None
+        self._is_dropped = False
+        """whether nothing more is notified"""
+
+    def __repr__(self) -> str:
+        return f"<sync.Subscription {self.identity}>"
+
+    # -- to look at ---------------------------------------------------------------------------------------------------
+
+    @property
+    def identity(self) -> str:
+        """What it is called in the log and at the stage, unique in the system."""
+        return self._inner.identity
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics that it holds now."""
+        return self._thread.look(lambda: self._inner.topics)
+
+    @property
+    def clock(self) -> dict[str, int]:
+        """For each topic the number of the last event that the application has taken, or at which the topic began."""
+        return self._thread.look(self._clock)
+
+    @property
+    def lag(self) -> Lag:
+        """How far it is behind, and what it waits for."""
+        return self._thread.look(self._lag)
+
+    @property
+    def error(self) -> Exception | None:
+        """Why it stopped, if it did so by itself."""
+        return self._inner.error
+
+    def status(self) -> dict[str, Any]:
+        """All of this as plain data."""
+        return self._thread.look(self.status_in_loop)
+
+    def status_in_loop(self) -> dict[str, Any]:
+        """The same, for whoever is in the loop already."""
+        return {**self._inner.status(), "clock": self._clock(), "unread": self._lag().unread}
+
+    def _clock(self) -> dict[str, int]:
+        first = next((event for event in tuple(self._events) if event.number), None)
+        if first is None:
+            return self._inner.clock
+        clock = dict(first.vector)
+        if clock.get(first.topic) == first.number:
+            clock[first.topic] -= 1
+        return clock
+
+    def _lag(self) -> Lag:
+        lag = self._inner.lag
+        return attrs.evolve(lag, unread=lag.unread + len(self._events))
+
+    # -- taking events ------------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Subscription:
+        return self
+
+    def __next__(self) -> Event:
+        """The next event in the order; waits for it. Interrupted, no event is taken."""
+        event = self.next()
+        if event is None:
+            raise StopIteration
+        return event
+
+    def next(self, timeout_s: float | None = None) -> Event | None:
+        """The next event, or None when there will be none any more; raises `Timeout` if none comes in this time."""
+        give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
+        self._thread.check_process()
+        while True:
+            try:
+                return self._events.popleft()
+            except IndexError:
+                found = self._fill(give_up_at)
+            if found is None:
+                raise Timeout(f"no event of subscription {self.identity} came within {timeout_s:g} s")
+            if not found:
+                return None
+
+    def batches(self, max_events: int = 1_000, max_wait_s: float = 0.1) -> Iterator[list[Event]]:
+        """The events in lists: what there is, or comes within `max_wait_s` of the first, up to `max_events`."""
+        if max_events < 1 or max_wait_s < 0:
+            raise UsageError(
+                f"batches() takes max_events from 1 on and max_wait_s from 0 on, not {max_events}, {max_wait_s}"
+            )
+        return self._batches(max_events, max_wait_s)
+
+    def _batches(self, max_events: int, max_wait_s: float) -> Iterator[list[Event]]:
+        for first in self:
+            batch = [first]
+            try:
+                self._complete(batch, max_events, time.monotonic() + max_wait_s)
+            except BaseException:
+                self._events.extendleft(reversed(batch))  # interrupted: they were not taken
+                raise
+            yield batch
+
+    def _complete(self, batch: list[Event], max_events: int, give_up_at: float) -> None:
+        while len(batch) < max_events:
+            try:
+                batch.append(self._events.popleft())
+            except IndexError:
+                if not self._has_another(give_up_at):
+                    return
+
+    def _has_another(self, give_up_at: float) -> bool:
+        try:
+            return bool(self._fill(give_up_at))
+        except Exception:
+            return False  # what stopped it is raised when what came before has been taken
+
+    def _fill(self, give_up_at: float | None) -> bool | None:
+        """Wait until there are events: True. Or until there will be none: False. Or until the time is up: None."""
+        check_may_block()
+        if not self._turn.acquire(timeout=-1 if give_up_at is None else _left_s(give_up_at)):
+            return None
+        try:
+            if self._events:
+                return True
+            if self._is_dropped:
+                return self._over()
+            if self._pull is None:
+                self._pull = self._thread.submit(self._bring())
+            return self._wait_for(self._pull, None if give_up_at is None else _left_s(give_up_at))
+        finally:
+            self._turn.release()
+
+    def _wait_for(self, pull: futures.Future[bool], timeout_s: float | None) -> bool | None:
+        try:
+            found = pull.result(timeout_s)
+        except futures.CancelledError:
+            return self._over()
+        except futures.TimeoutError as error:
+            if not is_late(pull, error):
+                raise
+            return None
+        if found:
+            self._pull = None
+        return found
+
+    def _over(self) -> bool:
+        if self._inner.error is not None:
+            raise self._inner.error
+        return False
+
+    async def _bring(self) -> bool:
+        """In the loop: put what there is, or comes next, into `_events`; say whether there was something."""
+        batches = cast(AsyncGenerator[list[Event], None], self._inner.batches(BATCH_EVENTS_MAX, 0.0))
+        async with aclosing(batches):
+            async for batch in batches:
+                if self._is_dropped:
+                    break
+                self._events.extend(batch)
+                return True
+        return False
+
+    # -- changing topics ----------------------------------------------------------------------------------------------
+
+    def add(self, *topics: str) -> None:
+        """Hold more topics; return when that has its place: what is published on them from then on is notified.
+
+        Topics that it holds already stay as they are. Interrupted, the change may still happen.
+        """
+        self._call(self._inner.add(*topics))
+
+    def remove(self, *topics: str) -> None:
+        """Hold some topics no more; return when that has its place in the order.
+
+        Events before that place are still notified, none after it. Interrupted, the change may still happen.
+        """
+        self._call(self._inner.remove(*topics))
+
+    def unsubscribe(self) -> None:
+        """End it; return when that has its place in the order.
+
+        Events before that place are still notified; then iteration ends. Interrupted, it may still happen.
+        """
+        self._call(self._inner.unsubscribe())
+
+    def _call(self, work: Coroutine[Any, Any, None]) -> None:
+        self._thread.call(work, self._patience_s)
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Return when it has ended and its handler has returned; raise what stopped it, or `Timeout`."""
+        if self._thread.is_over:
+            self._over()
+            return
+        self._thread.call(self._wait(timeout_s))
+
+    async def _wait(self, timeout_s: float | None) -> None:
+        try:
+            await asyncio.wait_for(self._inner.wait(), timeout_s)
+        except asyncio.TimeoutError:
+            raise Timeout(f"subscription {self.identity} has not ended within {timeout_s:g} s") from None
+
+    def close(self) -> None:
+        """End it at once: iteration ends, what was not read is not notified. Raises what stopped it before, once.
+
+        A handler that is at work has `timeout_s` to finish its event. Interrupted, it ends all the same.
+        """
+        self._end(self._close())
+
+    async def _close(self) -> None:
+        self.drop()
+        await self._inner.close()
+
+    def drop(self) -> None:
+        """Let nothing more be taken."""
+        self._is_dropped = True
+        self._events.clear()
+
+    def _end(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            self._call(work)
+        except Closed:
+            if not self._thread.is_over:
+                raise
+
+    def __enter__(self) -> Subscription:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close it. If the block failed, that is what is raised; what stopped the subscription is in the log."""
+        if self._thread.is_elsewhere:
+            return  # the block was left by a fork's child, and it is not the child's
+        self.drop()
+        self._end(self._inner.__aexit__(kind, error, traceback))
+
+
+def _left_s(give_up_at: float) -> float:
+    return max(give_up_at - time.monotonic(), 0.0)
