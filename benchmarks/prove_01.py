@@ -6,15 +6,15 @@ about a quarter of an hour on two cores; `--only soak,mutants` runs some, `--lis
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from proving import ROOT, Failed, NotRun, expect, main, run
 
 from ordered_pubsub.core.buffer import Arrival
 from ordered_pubsub.core.delivery import Delivery
@@ -27,40 +27,8 @@ from ordered_pubsub.errors import OrderedPubSubError
 from ordered_pubsub.testing.soak import Tally, report, run_many
 from ordered_pubsub.wire.stamp import Stamp, decode_stamp, encode_stamp
 
-ROOT = Path(__file__).resolve().parent.parent
 SOAK_SEEDS = 10_000
 POSITION_SEEDS = 2_000
-
-
-class Failed(Exception):
-    """A line does not hold."""
-
-
-class NotRun(Exception):
-    """A line cannot be run here."""
-
-
-def run(*command: str, cwd: Path = ROOT, **environment: str) -> str:
-    """Run a command and return what it printed; it must succeed."""
-    done = subprocess.run(
-        command,
-        cwd=cwd,
-        env={**os.environ, **environment},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise Failed(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-3000:]}")
-    return done.stdout
-
-
-def expect(condition: bool, what: str) -> None:
-    """Fail unless it is so."""
-    if not condition:
-        raise Failed(what)
 
 
 # -- the lines ------------------------------------------------------------------------------------------------------------
@@ -237,40 +205,5 @@ LINES: dict[str, Callable[[], None]] = {
 }
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the lines."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", help="some lines, with commas between them")
-    parser.add_argument("--list", action="store_true", help="name the lines")
-    arguments = parser.parse_args(argv)
-    if arguments.list:
-        for name, line in LINES.items():
-            print(f"{name:14} {(line.__doc__ or '').splitlines()[0]}")
-        return 0
-    chosen = arguments.only.split(",") if arguments.only else list(LINES)
-    unknown = [name for name in chosen if name not in LINES]
-    if unknown:
-        parser.error(f"unknown: {', '.join(unknown)}; the lines are {', '.join(LINES)}")
-    verdicts = {name: _verdict(name) for name in chosen}
-    print("\n" + "\n".join(f"{name:14} {verdict}" for name, verdict in verdicts.items()))
-    return 0 if all(verdict.startswith("holds") for verdict in verdicts.values()) else 1
-
-
-def _verdict(name: str) -> str:
-    print(f"\n=== {name}: {(LINES[name].__doc__ or '').splitlines()[0]}", flush=True)
-    started = time.monotonic()
-    try:
-        LINES[name]()
-    except Failed as failure:
-        verdict = f"FAILS: {failure}"
-    except NotRun as reason:
-        verdict = f"NOT RUN: {reason}"
-    else:
-        verdict = "holds"
-    verdict = f"{verdict} ({time.monotonic() - started:.0f} s)"
-    print(f"--- {name}: {verdict}", flush=True)
-    return verdict
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(LINES, __doc__))

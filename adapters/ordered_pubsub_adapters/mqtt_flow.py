@@ -82,6 +82,11 @@ class Outbox:
             except AdapterError as error:
                 call.done.set_exception(error)
                 continue
+            except ValueError as error:  # paho refuses it
+                call.done.set_exception(
+                    AdapterError(f"an event on {call.frames[call.sent].topic!r} cannot be sent: {error}")
+                )
+                continue
             if call.sent < len(call.frames):
                 calls.append(call)
 

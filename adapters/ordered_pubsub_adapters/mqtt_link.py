@@ -35,6 +35,18 @@ _ADVICE = {
 }
 
 
+class TlsSocket(ssl.SSLSocket):
+    """Closes itself when the handshake fails; paho forgets to."""
+
+    def do_handshake(self, block: bool = False) -> None:
+        """Agree with the broker, or hang up."""
+        try:
+            super().do_handshake(block)
+        except BaseException:
+            self.close()
+            raise
+
+
 @attrs.frozen
 class Welcome:
     """What the broker said when it let us in."""
@@ -276,7 +288,8 @@ class Link:
         if self._welcome is None:
             self.owner.lost(reason)
         elif not self._welcome.done():
-            said = f"{reason} before the broker had let us in; is it an MQTT broker that speaks MQTT 5?"
+            wanted = " Or does it want a certificate (cert, key)?" if self.url.is_encrypted else ""
+            said = f"{reason} before the broker had let us in; is it an MQTT broker that speaks MQTT 5?{wanted}"
             self._welcome.set_exception(AdapterError(f"{self.url.shown}: {said}"))
 
     # -- the end ------------------------------------------------------------------------------------------------------
@@ -308,6 +321,6 @@ def _mapped(error: BaseException, what: str, url: BrokerUrl) -> OrderedPubSubErr
         return AdapterError(
             f"{what}: its certificate does not convince: {error.verify_message}; name its authority with ca=FILE"
         )
-    if isinstance(error, ssl.SSLError):
-        return AdapterError(f"{what}: TLS failed: {error.reason or error}; is the port one for TLS?")
+    if isinstance(error, ssl.SSLError) or (url.is_encrypted and isinstance(error, ConnectionResetError)):
+        return AdapterError(f"{what}: TLS failed: {error}; is the port one for TLS?")
     return AdapterError(f"{what}: {error}; is the broker running, and the address right?")

@@ -77,6 +77,10 @@ class Packed(Properties):
         """The bytes, as paho sends them."""
         return self.data
 
+    def __str__(self) -> str:
+        """For paho's log."""
+        return f"{len(self.data)} bytes"
+
 
 def properties(kind: int, **values: int) -> Properties:
     """Properties of a packet of some kind."""

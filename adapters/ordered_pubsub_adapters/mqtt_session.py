@@ -27,7 +27,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from ordered_pubsub.adapter import Frame, FramesHandler, StateHandler
 from ordered_pubsub.errors import AdapterError, OrderedPubSubError
 from ordered_pubsub_adapters.mqtt_flow import PACKET_BYTES_MAX, RECEIVE_MAX, WINDOW, Inbox, Outbox
-from ordered_pubsub_adapters.mqtt_link import Link, Welcome
+from ordered_pubsub_adapters.mqtt_link import Link, TlsSocket, Welcome
 from ordered_pubsub_adapters.mqtt_packets import PacketClient, properties
 from ordered_pubsub_adapters.names import NameRules, NameTable
 from ordered_pubsub_adapters.urls import BrokerUrl
@@ -77,6 +77,7 @@ class Session:
             0
         )  # the outbox counts; paho would look at all of them at every acknowledgement
         if context is not None:
+            context.sslsocket_class = TlsSocket
             client.tls_set_context(context)
         if self._qos:
             client.on_publish = self._on_publish

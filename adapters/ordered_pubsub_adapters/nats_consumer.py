@@ -155,9 +155,9 @@ class Consumer:
                 self.connection.fail(str(error))
 
     async def resume(self) -> None:
-        """The connection is back: go on behind the last message."""
+        """The connection is back: go on behind the last message. What the old consumer still sends does not count."""
+        self._drop()
         if not self._topics:
-            self._drop()
             await self.connection.flush()
             return
         state = await self.stream.cover(self.connection, [subject.decode() for subject in self._topics])

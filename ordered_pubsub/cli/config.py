@@ -19,13 +19,7 @@ from ordered_pubsub.config.checks import stages_to_serve
 from ordered_pubsub.config.dumping import dump
 from ordered_pubsub.config.files import check_files, hash_token, make_token, missing_files, write_token
 from ordered_pubsub.config.reading import Loaded, load
-from ordered_pubsub.config.schema import (
-    RIGHTS,
-    ClientSection,
-    Configuration,
-    IdentitySection,
-    StageSection,
-)
+from ordered_pubsub.config.schema import RIGHTS, ClientSection, Configuration, IdentitySection, StageSection
 from ordered_pubsub.core.topics import check_pattern, check_topic, matches
 from ordered_pubsub.errors import ConfigurationError
 

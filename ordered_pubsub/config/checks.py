@@ -131,7 +131,7 @@ def _check_listener(configuration: Configuration, index: int, stage: StageSectio
         return
     path = ("stage", index, "listen")
     reached = f"={stage.listen!r} can be reached from other machines, and "
-    if configuration.identity is None:
+    if configuration.is_anyone_let_in:
         raise Conflict(
             path,
             reached

@@ -63,7 +63,6 @@ def write_token(path: str, token: str) -> None:
     except OSError as error:
         raise ConfigurationError(f"{path!r} cannot be written: {error.strerror}") from None
     with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        os.fchmod(descriptor, 0o600)
         file.write(token + "\n")
 
 

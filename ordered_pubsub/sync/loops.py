@@ -67,7 +67,7 @@ class LoopThread:
         """Raise in a process that was forked from the one that connected."""
         if os.getpid() != self._pid:
             raise UsageError(
-                f"this client was connected in process {self._pid}, and a fork takes neither its thread nor its connection along: "
+                f"this client was connected in process {self._pid}, and a fork takes neither its thread nor its connection: "
                 f"connect another one in this process ({os.getpid()})"
             )
 

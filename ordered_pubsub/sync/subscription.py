@@ -30,7 +30,7 @@ from ordered_pubsub.client.subscription import Subscription as AsyncSubscription
 from ordered_pubsub.errors import Closed, Timeout, UsageError
 from ordered_pubsub.sync.loops import LoopThread, check_may_block, is_late
 
-BATCH_EVENTS_MAX = 500
+BATCH_EVENTS_MAX = 1_000
 
 
 class Subscription:
@@ -101,8 +101,18 @@ class Subscription:
 
     # -- taking events ------------------------------------------------------------------------------------------------
 
-    def __iter__(self) -> Subscription:
-        return self
+    def __iter__(self) -> Iterator[Event]:
+        """The events in the order, to the end; waits for them. Interrupted, no event is taken."""
+        thread, events = self._thread, self._events
+        while True:
+            thread.check_process()
+            try:
+                event = events.popleft()
+            except IndexError:
+                if not self._fill(None):
+                    return
+            else:
+                yield event
 
     def __next__(self) -> Event:
         """The next event in the order; waits for it. Interrupted, no event is taken."""

@@ -227,6 +227,21 @@ async def messages_ready(broker: RabbitMq, queue: str) -> int | None:
     return found
 
 
+async def goes_nowhere(broker: RabbitMq, key: str) -> bool:
+    """Whether nobody's queue is bound to a topic."""
+
+    def ask(channel: Any) -> bool:
+        channel.confirm_delivery()
+        try:
+            channel.basic_publish(EXCHANGE, key, b"anybody?", mandatory=True)
+        except pika.exceptions.UnroutableError:
+            return True
+        return False
+
+    answer: bool = await plainly(broker, ask)
+    return answer
+
+
 def queue_of(adapter: Adapter) -> str:
     """The name of its queue."""
     assert isinstance(adapter, RabbitMqAdapter)
@@ -606,6 +621,22 @@ async def test_what_is_published_while_a_subscriber_is_cut_off_arrives_when_it_i
         await peer.receive(b"end")
         assert [frame for frame in peer.frames if frame.topic == kept[0].topic][:-1] == kept
         assert {frame.topic for frame in peer.frames} == {kept[0].topic}
+        assert await goes_nowhere(broker, left[0].topic.replace("/", "."))
+
+
+async def test_a_topic_that_was_left_takes_no_room_at_the_broker(broker: RabbitMq) -> None:
+    """Its messages do not even reach the queue; also if the call that left it was cancelled."""
+    one, two = topic(), topic()
+    async with opened(broker.url) as (peer,):
+        await peer.adapter.subscribe([one, two])
+        await peer.adapter.unsubscribe([one])
+        assert await goes_nowhere(broker, one.replace("/", "."))
+        work = asyncio.ensure_future(peer.adapter.unsubscribe([two]))
+        await asyncio.sleep(0)
+        work.cancel()
+        await asyncio.wait((work,))
+        await peer.adapter.unsubscribe([two])
+        assert await goes_nowhere(broker, two.replace("/", "."))
 
 
 async def test_subscribing_waits_for_a_connection_that_comes_back(broker: RabbitMq) -> None:

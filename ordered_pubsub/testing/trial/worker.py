@@ -182,7 +182,7 @@ class Subscribing(Worker):
                 topic = self.random.choice(others)
                 log.write(f"+ {topic}\n")
                 await subscription.add(topic)
-                if topic in subscription.clock:  # else it begins behind notifications that were not taken yet
+                if not subscription.lag.unread:  # else the clock is that of an earlier moment
                     log.write(f"@ {topic} {subscription.clock[topic]}\n")
             else:
                 topic = self.random.choice(held)
