@@ -129,7 +129,7 @@ class Link:
             if not welcome.done():
                 raise AdapterError(
                     f"{self.url.shown}: {host}:{port} is connected and says nothing for {self.url.connect_timeout_s:g} s "
-                    "(connect_timeout_s); is it an MQTT broker, and without TLS?"
+                    f"(connect_timeout_s); is it an MQTT broker{'' if self.url.is_encrypted else ', and one without TLS'}?"
                 )
             outcome = welcome.result()
             if self._socket is None:

@@ -12,9 +12,9 @@ from typing import Any
 import attrs
 
 from ordered_pubsub.cli.logs import add_log_options, start_logging
+from ordered_pubsub.config.checks import stages_to_serve
 from ordered_pubsub.config.reading import Loaded, load
-from ordered_pubsub.errors import ConfigurationError
-from ordered_pubsub.server.serving import Serving, chosen_stages
+from ordered_pubsub.server.serving import Serving
 
 _EXAMPLES = """\
 examples:
@@ -51,23 +51,17 @@ def _run(arguments: argparse.Namespace) -> int:
     loaded = read()
     for note in loaded.notes:
         logging.getLogger(__name__).warning("%s", note)
-    serving = Serving(read, loaded, chosen_stages(loaded, arguments.stage))
+    serving = Serving(read, loaded, stages_to_serve(loaded.configuration, arguments.stage))
     run_on_fastest_loop(serving.run(_say_ready))
     return 0
 
 
 def _with_listen(loaded: Loaded, arguments: argparse.Namespace) -> Loaded:
     """The configuration, with the address of the command line in the place of the stage's own."""
-    if arguments.listen is None:
-        return loaded
-    sections = chosen_stages(loaded, arguments.stage)
-    if len(sections) != 1:
-        raise ConfigurationError("--listen goes with one stage: name it with --stage")
-    stages = tuple(
-        attrs.evolve(stage, listen=arguments.listen) if stage.name == sections[0].name else stage
-        for stage in loaded.configuration.stages
-    )
-    return attrs.evolve(loaded, configuration=attrs.evolve(loaded.configuration, stage=stages))
+    configuration = loaded.configuration
+    chosen = {stage.name: stage for stage in stages_to_serve(configuration, arguments.stage, arguments.listen)}
+    stages = tuple(chosen.get(stage.name, stage) for stage in configuration.stages)
+    return attrs.evolve(loaded, configuration=attrs.evolve(configuration, stage=stages))
 
 
 def _say_ready(serving: Serving) -> None:

@@ -146,6 +146,10 @@ class Intake:
             self._room.clear()
             await self._room.wait()
 
+    def stop_waiting(self) -> None:
+        """Let `wait_for_room` return, whether there is room or not."""
+        self._room.set()
+
     def drop_unread(self) -> int:
         """What was not taken by now is not taken at all; say how much that is."""
         unread = len(self._ready)

@@ -47,11 +47,15 @@ from ordered_pubsub.wire.protocol import (
     to_client,
 )
 from ordered_pubsub.wire.sessions import SessionKey
+from ordered_pubsub.wire.tasks import end_task
+from ordered_pubsub.wire.tls import TlsLayer
 
 DIAL_S = 5.0
 PAUSE_FIRST_S = 0.05
 PAUSE_MOST_S = 2.0
 ADDRESSES_MAX = 64
+HEARTBEAT_S_MIN, HEARTBEAT_S_MOST = 0.1, 60.0
+"""Between these, a stage says how often it wants to be heard."""
 FRAME_BYTES_MAX = 1 << 28
 """Answers are not bounded by a client's own limits: a stage that it has chosen may send what belongs to its requests."""
 
@@ -76,9 +80,18 @@ class _Talk:
     channel: Channel | None = None
     farewell: str = ""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether something can be sent."""
+        return self.channel is not None and self.channel.is_open
+
+    def make_channel(self, tls: TlsLayer | None) -> Channel:
+        """For the connection that is about to be made."""
+        self.channel = Channel(self, FRAME_BYTES_MAX, FRAME_BYTES_MAX, tls)
+        return self.channel
+
     def opened(self, channel: Channel) -> None:
         """Connected: greet."""
-        self.channel = channel
         channel.send(encode(self.greeting))
 
     def received(self, payloads: list[bytes]) -> None:
@@ -120,9 +133,7 @@ class _Talk:
         """The connection is gone."""
         if not self.welcome.done():
             self.welcome.set_exception(
-                UnavailableError(
-                    f"{self.address} closed the connection ({reason}); check host, port and ops:// or opss://"
-                )
+                UnavailableError(f"{self.address} did not welcome this client ({reason}); is a stage there?")
             )
         self.home.lost(self, self.farewell or f"stage {self.address}: {reason}")
 
@@ -141,8 +152,12 @@ class NetworkHome(Home):
     """One client's way to the stages of a system."""
 
     def __init__(
-        self, addresses: Sequence[Address], token: str = "", tls: Callable[[], ssl.SSLContext] | None = None
+        self,
+        addresses: Sequence[Address],
+        token: str | Callable[[], str] = "",
+        tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
+        """What `token` and `tls` return is asked for anew at each connection, so files may be replaced meanwhile."""
         for address in addresses:
             if token and not address.tls and not address.is_loopback:
                 raise ConfigurationError(
@@ -204,20 +219,22 @@ class NetworkHome(Home):
 
     async def _connect(self, address: Address, resumes: bool) -> None:
         """Connect to one stage, and be let in. Raises an `UnavailableError`, or what trying again does not change."""
-        loop = asyncio.get_running_loop()
-        greeting = ClientGreeting(VERSION, self._key.session, self._key.secret, self._name, self._token, resumes)
-        talk = _Talk(self, address, greeting, loop.create_future())
+        token = self._token() if callable(self._token) else self._token
+        greeting = ClientGreeting(VERSION, self._key.session, self._key.secret, self._name, token, resumes)
+        talk = _Talk(self, address, greeting, asyncio.get_running_loop().create_future())
         try:
             await asyncio.wait_for(self._dial(address, talk), DIAL_S)
             welcome = await asyncio.wait_for(talk.welcome, 2 * DIAL_S)
             self._check_topology(address, welcome)
+            if not talk.is_open:  # welcomed, and sent away before this task had its turn
+                raise UnavailableError(talk.farewell or f"{address} closed the connection at once")
         except BaseException as error:
             talk.welcome.cancel()
             if talk.welcome.done() and not talk.welcome.cancelled():
                 talk.welcome.exception()  # it is raised from here, or replaced by what is
             talk.end("not let in")
             if isinstance(error, (OSError, asyncio.TimeoutError)):
-                raise UnavailableError(f"{address}: {_reason(error)}") from error
+                raise UnavailableError(f"{address}: {str(error) or 'no answer in time'}") from error
             raise
         self._talk, self._welcome = talk, welcome
         self._learn(address, welcome)
@@ -225,17 +242,15 @@ class NetworkHome(Home):
     async def _dial(self, address: Address, talk: _Talk) -> None:
         tls = None
         if address.tls:
-            tls = self._tls() if self._tls is not None else ssl.create_default_context()
-        await asyncio.get_running_loop().create_connection(
-            lambda: Channel(talk, FRAME_BYTES_MAX, FRAME_BYTES_MAX),
-            address.host,
-            address.port,
-            ssl=tls,
-            server_hostname=address.host if tls is not None else None,
-        )
+            context = self._tls() if self._tls is not None else ssl.create_default_context()
+            tls = TlsLayer(context, is_server=False, host=address.host)
+        await asyncio.get_running_loop().create_connection(lambda: talk.make_channel(tls), address.host, address.port)
 
     def _check_topology(self, address: Address, welcome: Welcome) -> None:
-        topology = Topology.load(welcome.topology)
+        try:
+            topology = Topology.load(welcome.topology)
+        except (TypeError, ValueError) as error:
+            raise ProtocolError(f"what stage {address} says of the line of stages cannot be read: {error}") from error
         if self._topology is not None:
             topology.check_same(self._topology.fingerprint, f"this client, compared with stage {address},")
         self._topology = topology
@@ -249,7 +264,7 @@ class NetworkHome(Home):
                 learned = parse_address(text)
             except ConfigurationError:
                 continue  # the stage's own, and of no use here
-            may_be_used = not self._token or learned.tls or learned.is_loopback
+            may_be_used = learned.tls or (not address.tls and (not self._token or learned.is_loopback))
             if may_be_used and learned not in self._addresses and len(self._addresses) < ADDRESSES_MAX:
                 self._addresses.append(learned)
 
@@ -278,7 +293,7 @@ class NetworkHome(Home):
         loop = asyncio.get_running_loop()
         while True:
             assert self._welcome is not None
-            heartbeat_s = self._welcome.heartbeat_s
+            heartbeat_s = min(HEARTBEAT_S_MOST, max(HEARTBEAT_S_MIN, self._welcome.heartbeat_s))
             await asyncio.sleep(heartbeat_s)
             talk = self._talk
             if talk is None or talk.channel is None:
@@ -343,21 +358,11 @@ class NetworkHome(Home):
         """Disconnect; no answer comes any more."""
         self._on_answers, self._on_state = _ignore_answers, _ignore_state
         for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        if self._talk is not None:
-            self._talk.end("the client is closed")
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not accepted: {error.verify_message or error}"
-    if isinstance(error, ssl.SSLError):
-        return f"TLS failed: {error.reason or error}; check that it is opss:// exactly where the stage has tls"
-    if isinstance(error, asyncio.TimeoutError):
-        return "no answer in time"
-    return str(error)
+            await end_task(task)
+        talk = self._talk
+        if talk is not None and talk.channel is not None:
+            talk.end("the client is closed")
+            await talk.channel.wait_until_gone()
 
 
 def _ignore_answers(answers: Sequence[Answer | Refusal]) -> None:

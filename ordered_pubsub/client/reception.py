@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 import attrs
@@ -44,7 +45,10 @@ class Receiver(Protocol):
         """Take what has no place in the order; never raises."""
 
     async def wait_for_room(self) -> None:
-        """Return when it is not full any more."""
+        """Return when it is not full any more, or when it is told to `stop_waiting`."""
+
+    def stop_waiting(self) -> None:
+        """Let `wait_for_room` return now."""
 
 
 @attrs.define(eq=False)
@@ -59,6 +63,8 @@ class Reception:
     _holders: dict[str, dict[Receiver, bool]] = attrs.field(factory=dict)
     _active: dict[str, bool] = attrs.field(factory=dict)
     """topics that are subscribed to at the ENS"""
+    _changes: int = 0
+    """subscribing and unsubscribing at the ENS that is under way or waits"""
     _turn: asyncio.Lock = attrs.field(factory=asyncio.Lock)
     """subscribing and unsubscribing at the ENS happen one after the other"""
     _complained: dict[tuple[str, str], bool] = attrs.field(factory=dict)
@@ -70,7 +76,7 @@ class Reception:
         """
         for topic in topics:
             self._holders.setdefault(topic, {})[receiver] = True
-        async with self._turn:
+        async with self._changing():
             new = [topic for topic in topics if topic not in self._active and topic in self._holders]
             if new:
                 await self.adapter.subscribe(new)
@@ -89,12 +95,28 @@ class Reception:
 
     async def release(self, topics: Sequence[str]) -> None:
         """Unsubscribe at the ENS from those topics that nobody holds. Cancelled, some may remain until the end."""
-        async with self._turn:
+        async with self._changing():
             unheld = [topic for topic in topics if topic in self._active and topic not in self._holders]
             if unheld:
                 for topic in unheld:
                     del self._active[topic]
                 await self.adapter.unsubscribe(unheld)
+
+    @asynccontextmanager
+    async def _changing(self) -> AsyncIterator[None]:
+        """One change at the ENS after the other; meanwhile nobody is waited for.
+
+        The ENS's answer comes behind frames on the same connection. Were these not taken because a subscription is full, then a
+        task that reads that subscription, and waits for the change, would wait for itself.
+        """
+        self._changes += 1
+        for receiver in dict.fromkeys(receiver for holders in self._holders.values() for receiver in holders):
+            receiver.stop_waiting()
+        try:
+            async with self._turn:
+                yield
+        finally:
+            self._changes -= 1
 
     async def take_frames(self, frames: Sequence[Frame]) -> None:
         """The ENS brings frames: read them, spread them, and wait for those who are full. Never raises."""
@@ -112,7 +134,7 @@ class Reception:
         for receiver, taken in unordered.items():
             receiver.receive_unordered(taken)
         for receiver in {**ordered, **unordered}:
-            if receiver.is_full:
+            if receiver.is_full and not self._changes:
                 await self._wait_for_room(receiver)
 
     async def _wait_for_room(self, receiver: Receiver) -> None:

@@ -283,7 +283,6 @@ def size_bytes(value: object) -> int:
 
 
 AGE = Kind("seconds above 0, or a text such as '90s', '30min', '12h', '1d', '2w'", lambda value: age_s(value) > 0)
-AGE_OR_NONE = attrs.evolve(AGE, is_optional=True)
 SIZE_OR_NONE = Kind(
     "a number of bytes above 0, or a text such as '10GB', '64MiB'",
     lambda value: size_bytes(value) > 0,

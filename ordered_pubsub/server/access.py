@@ -3,6 +3,9 @@
 An identity is shown by a token, of which only the hash is kept here, or by a certificate that a TLS listener has verified;
 what it may do is in its section of the configuration. Where no identities are configured, everybody is `ANYONE`; such a
 stage listens on loopback only, unless it was told otherwise by name (`config.checks`).
+
+What was shown is kept for as long as the connection lasts (`Proof`, without the token itself), and looked at again whenever
+the identities are read again: who would not be let in any more does not stay.
 """
 
 from __future__ import annotations
@@ -23,10 +26,24 @@ ANYONE = IdentitySection(
 
 
 @attrs.frozen
+class Proof:
+    """What somebody has shown."""
+
+    token_sha256: str = attrs.field(default="", repr=False)
+    """the hash of a token; empty if there was none"""
+    names: tuple[str, ...] = ()
+    """what a verified certificate calls its holder"""
+
+    @classmethod
+    def of(cls, token: str, certificate: Mapping[str, Any] | None) -> Proof:
+        """What a greeting's token and the connection's certificate prove."""
+        return cls(sha256(token.encode()).hexdigest() if token else "", names_in(certificate))
+
+
+@attrs.frozen
 class Access:
     """The identities of a stage."""
 
-    _by_name: Mapping[str, IdentitySection]
     _by_token: Mapping[str, IdentitySection]
     _by_certificate: Mapping[str, IdentitySection]
     is_open: bool
@@ -36,33 +53,27 @@ class Access:
     def of(cls, identities: tuple[IdentitySection, ...] | None) -> Access:
         """What the configuration says; None: everybody may do everything."""
         if identities is None:
-            return cls({ANYONE.name: ANYONE}, {}, {}, is_open=True)
+            return cls({}, {}, is_open=True)
         return cls(
-            {identity.name: identity for identity in identities},
             {digest.lower(): identity for identity in identities for digest in identity.token_sha256},
             {identity.certificate: identity for identity in identities if identity.certificate is not None},
             is_open=False,
         )
 
-    def identify(self, token: str, certificate: Mapping[str, Any] | None) -> IdentitySection | None:
-        """Who shows this token, or this verified certificate; None if it is nobody known here."""
+    def identify(self, proof: Proof) -> IdentitySection | None:
+        """Who this is; None if it is nobody known here, or if a certificate names more than one identity."""
         if self.is_open:
             return ANYONE
-        if token:
-            return self._by_token.get(sha256(token.encode()).hexdigest())
-        for name in names_in(certificate):
-            if name in self._by_certificate:
-                return self._by_certificate[name]
-        return None
-
-    def named(self, name: str) -> IdentitySection | None:
-        """The identity of that name; None if there is none any more."""
-        return self._by_name.get(name)
+        if proof.token_sha256:
+            return self._by_token.get(proof.token_sha256)
+        known = {name: self._by_certificate[name] for name in proof.names if name in self._by_certificate}
+        return next(iter(known.values())) if len(known) == 1 else None
 
 
-def names_in(certificate: Mapping[str, Any] | None) -> list[str]:
+def names_in(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
     """The names that a verified certificate says its holder has: the subject's common name, then the alternative names."""
     if not certificate:
-        return []
+        return ()
     subject = [value for entry in certificate.get("subject", ()) for key, value in entry if key == "commonName"]
-    return subject + [value for _, value in certificate.get("subjectAltName", ())]
+    others = [value for _, value in certificate.get("subjectAltName", ()) if isinstance(value, str)]
+    return (*subject, *others)

@@ -1,8 +1,9 @@
 """Clients at home at this stage.
 
 A client's requests are checked against what its identity may do, for every topic that they name, and go to the stage in the
-order in which they came. A client that does not read its answers is not waited for: when more is waiting than is allowed, it
-is disconnected with the reason. Nothing is lost by that, since it asks again what it has no answer to.
+order in which they came. One that the stage has taken before is not judged again: it has its answer, whatever holds now. A
+client that does not read what it is sent is not waited for: when more is waiting than is allowed, it is disconnected with the
+reason. Nothing is lost by that, since it asks again what it has no answer to.
 """
 
 from __future__ import annotations
@@ -14,7 +15,11 @@ import attrs
 
 from ordered_pubsub.config.schema import IdentitySection, LimitsSection
 from ordered_pubsub.core.messages import Answer, ChangeAsk, PublishAsk, Refusal, Request
-from ordered_pubsub.errors import ProtocolError
+from ordered_pubsub.core.registrar import TOPICS_MAX
+from ordered_pubsub.core.stage import PARTS_MAX
+from ordered_pubsub.core.topics import check_topic
+from ordered_pubsub.errors import ProtocolError, TopicError
+from ordered_pubsub.server.doorstep import Visitor
 from ordered_pubsub.server.node import Node
 from ordered_pubsub.wire.channel import Channel
 from ordered_pubsub.wire.protocol import (
@@ -31,9 +36,12 @@ from ordered_pubsub.wire.protocol import (
 )
 
 JUDGED_MAX = 20_000
+CHANGES_REMEMBERED_MAX = 4_096
+SUBSCRIPTION_LENGTH_MAX = 64
+"""How much the id of a subscription may have after its client's session."""
 
 _FINE = ("", "")
-_PONG = encode(Pong())
+_PING, _PONG = encode(Ping()), encode(Pong())
 
 
 @attrs.define(eq=False)
@@ -53,20 +61,41 @@ class ClientConnection:
     channel: Channel
     session: str
     name: str | None
-    identity: IdentitySection
+    visitor: Visitor
     node: Node
     rules: Rules
     on_gone: Callable[[ClientConnection], None]
+    is_in: bool = False
+    """whether it was welcomed, so that it may ask"""
     _held: dict[str, set[str]] = attrs.field(factory=dict)
     """the topics of its subscriptions, as far as they were asked for on this connection"""
+    _counted: dict[int, ChangeAsk] = attrs.field(factory=dict)
+    """changes that `_held` knows of, by their sequence: one that is asked again does not count twice"""
     _judged: dict[tuple[str, str], tuple[str, str]] = attrs.field(factory=dict)
     """(right, topic) → why not: a code and a reason"""
+
+    @property
+    def identity(self) -> IdentitySection:
+        """Who it is, and what it may do."""
+        return self.visitor.identity
+
+    @property
+    def identity_name(self) -> str:
+        """Who it is."""
+        return self.visitor.identity.name
 
     def opened(self, channel: Channel) -> None:
         """Never called: this owner comes later."""
 
+    def welcome(self, frame: bytes) -> None:
+        """Let it in."""
+        self.is_in = True
+        self._write(frame)
+
     def received(self, payloads: list[bytes]) -> None:
         """The client says something."""
+        if not self.is_in:
+            raise ProtocolError("a greeting was followed by other frames before it had an answer")
         requests: list[Request] = []
         for payload in payloads:
             message = decode(from_client, payload, f"client {self.session}")
@@ -75,7 +104,7 @@ class ClientConnection:
             elif isinstance(message, Inquire):
                 self._inform(message.number)
             elif isinstance(message, Ping):
-                self.channel.send(_PONG)
+                self._write(_PONG)
         if requests:
             self._ask(requests)
 
@@ -86,7 +115,7 @@ class ClientConnection:
             if request.client != self.session:
                 raise ProtocolError(f"a request of {request.client!r} came on the connection of {self.session!r}")
             refusal = self._refusal(request)
-            if refusal is None:
+            if refusal is None or self.node.has_taken(request):
                 allowed.append(request)
             else:
                 refusals.append(refusal)
@@ -98,20 +127,33 @@ class ClientConnection:
 
     def _refusal(self, request: Request) -> Refusal | None:
         """Why a request is not passed on, if it is not. What is said depends on the rules, never on what exists."""
+        if len(request.parts) > PARTS_MAX:
+            return None  # the stage refuses it, and nothing is spent on it here
+        change: ChangeAsk | None = None
+        topics: tuple[str, ...]
         for part in request.parts:
-            is_publication = isinstance(part, PublishAsk)
-            right = "publish" if is_publication else "subscribe"
-            for topic in (part.topic,) if is_publication else part.add:
+            if isinstance(part, PublishAsk):
+                right, topics = "publish", (part.topic,)
+            else:
+                change, right, topics = part, "subscribe", part.add[: TOPICS_MAX + 1]
+            for topic in topics:
                 verdict = self._judged.get((right, topic)) or self._judge(right, topic)
                 if verdict is not _FINE:
                     return request.refused(*verdict)
-            if isinstance(part, ChangeAsk):
-                excess = self._excess(part)
-                if excess:
-                    return request.refused("limit", excess)
-        return None
+        return self._refusal_of_change(request, change) if change is not None else None
+
+    def _refusal_of_change(self, request: Request, ask: ChangeAsk) -> Refusal | None:
+        unfit = self._unfit(ask)
+        if unfit:
+            return request.refused("bad-request", unfit)
+        excess = self._excess(request.sequence, ask)
+        return request.refused("limit", excess) if excess else None
 
     def _judge(self, right: str, topic: str) -> tuple[str, str]:
+        try:
+            check_topic(topic)
+        except TopicError as error:
+            return ("bad-request", str(error))  # not remembered, for it may be long
         verdict = _FINE
         if not self.identity.may(right, topic):
             verb = "publish on" if right == "publish" else "subscribe to"
@@ -125,10 +167,31 @@ class ClientConnection:
 
     def become(self, identity: IdentitySection) -> None:
         """Go on under the rights that its identity has now."""
-        self.identity = identity
+        self.visitor = attrs.evolve(self.visitor, identity=identity)
         self._judged.clear()
 
-    def _excess(self, ask: ChangeAsk) -> str:
+    def _unfit(self, ask: ChangeAsk) -> str:
+        """What is wrong with a change. Others know a client's session, so a subscription's id must be its client's."""
+        session, separator, rest = ask.subscription.rpartition("/")
+        fits = rest.isascii() and rest.isalnum() and len(rest) <= SUBSCRIPTION_LENGTH_MAX
+        if session != self.session or not separator or not fits:
+            return (
+                f"a subscription's id is its client's session, a slash, and 1 to {SUBSCRIPTION_LENGTH_MAX} ASCII letters or "
+                f"digits, as in '{self.session}/1'"
+            )
+        return ""
+
+    def _excess(self, sequence: int, ask: ChangeAsk) -> str:
+        if self._counted.get(sequence) == ask:
+            return ""
+        excess = self._count(ask)
+        if not excess:
+            if len(self._counted) >= CHANGES_REMEMBERED_MAX:
+                del self._counted[next(iter(self._counted))]
+            self._counted[sequence] = ask
+        return excess
+
+    def _count(self, ask: ChangeAsk) -> str:
         limits = self.rules.limits
         if ask.ends:
             self._held.pop(ask.subscription, None)
@@ -149,28 +212,33 @@ class ClientConnection:
         return ""
 
     def _inform(self, number: int) -> None:
-        if self.identity.administer:
-            self.channel.send(encode(Report(number, self.rules.report())))
+        if self.identity.may("administer"):
+            self._write(encode(Report(number, self.rules.report())))
         else:
             reason = f"identity {self.identity.name!r} may not see how the stage is: it needs the right 'administer'"
-            self.channel.send(encode(Report(number, {}, reason)))
+            self._write(encode(Report(number, {}, reason)))
 
     def tell(self, answers: list[Answer | Refusal]) -> None:
         """Bring answers."""
-        self.channel.send(encode(Tell(answers)))
-        if self.channel.is_clogged:
+        self._write(encode(Tell(answers)))
+
+    def ask_for_a_sign(self) -> None:
+        """It has been silent."""
+        self._write(_PING)
+
+    def _write(self, frame: bytes) -> None:
+        channel = self.channel
+        channel.send(frame)
+        if channel.is_clogged:
             self.leave(
                 "slow",
-                f"more than {self.channel.buffered_bytes_max} bytes (limits.buffered_bytes_max) waited for this client to "
-                "read them; nothing is lost, it asks again",
+                f"more than {channel.buffered_bytes_max} bytes (limits.buffered_bytes_max) waited for this client to read them; "
+                "nothing is lost, it asks again",
             )
 
     def leave(self, code: str, reason: str) -> None:
-        """Disconnect the client, with the reason."""
-        if code == "slow":
-            self.channel.abort(reason)  # what it does not read it would not read now
-        else:
-            self.channel.close(reason, encode(Rejected(code, reason)))
+        """Disconnect the client, with the reason. One that does not read for a second more never sees it."""
+        self.channel.close(reason, encode(Rejected(code, reason)))
 
     def broken(self, error: ProtocolError) -> None:
         """The client sent what it must not."""

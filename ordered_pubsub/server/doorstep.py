@@ -1,21 +1,23 @@
 """Where connections begin: nobody gets further before having said who they are.
 
-A connection has a short time and few bytes for its first frame, a greeting. Then it belongs to a client's or a peer's
-handler, or gets a `Rejected` that says what was expected.
+A connection is counted from its first moment on, before any TLS. It has a short time and few bytes for its first frame, a
+greeting. Then it belongs to a client's or a peer's handler, or gets a `Rejected` that says what was expected.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from contextlib import suppress
+from ipaddress import IPv6Address
 
 import attrs
 
 from ordered_pubsub.config.schema import IdentitySection, LimitsSection
 from ordered_pubsub.errors import ProtocolError
-from ordered_pubsub.server.access import Access
+from ordered_pubsub.server.access import Access, Proof
+from ordered_pubsub.server.tls import StageTlsContexts
 from ordered_pubsub.wire.channel import Channel
 from ordered_pubsub.wire.protocol import (
     VERSION,
@@ -27,8 +29,19 @@ from ordered_pubsub.wire.protocol import (
     encode,
     greetings,
 )
+from ordered_pubsub.wire.tls import TlsLayer
 
 _log = logging.getLogger(__name__)
+
+_IPV6_HOST_BITS = 64
+
+
+@attrs.frozen
+class Visitor:
+    """Somebody who was let in."""
+
+    identity: IdentitySection
+    proof: Proof
 
 
 @attrs.define(eq=False)
@@ -37,37 +50,42 @@ class Doors:
 
     limits: LimitsSection
     access: Access
-    admit_client: Callable[[Channel, ClientGreeting, IdentitySection], None]
-    admit_peer: Callable[[Channel, PeerGreeting, IdentitySection], None]
+    tls: StageTlsContexts
+    admit_client: Callable[[Channel, ClientGreeting, Visitor], None]
+    admit_peer: Callable[[Channel, PeerGreeting, Visitor], None]
     is_closing: bool = False
     rejected: int = 0
+    _inside: dict[Channel, bool] = attrs.field(factory=dict)
     _by_address: dict[str, int] = attrs.field(factory=dict)
     _by_identity: dict[str, int] = attrs.field(factory=dict)
-    _total: int = 0
 
     def channel(self) -> Channel:
         """For a connection that was just accepted."""
-        return Channel(Doorstep(self), self.limits.unauthenticated_bytes_max, self.limits.buffered_bytes_max)
+        tls = TlsLayer(self.tls.server, is_server=True) if self.tls.server is not None else None
+        doorstep = Doorstep(self)
+        channel = Channel(doorstep, self.limits.unauthenticated_bytes_max, self.limits.buffered_bytes_max, tls)
+        channel.arrival = doorstep.arrived
+        return channel
 
     @property
     def total(self) -> int:
         """How many connections there are."""
-        return self._total
+        return len(self._inside)
 
-    def enter(self, address: str) -> str:
+    def enter(self, channel: Channel, address: str) -> str:
         """Count a connection in; return why it must go, if so."""
-        self._total += 1
+        self._inside[channel] = True
         self._by_address[address] = self._by_address.get(address, 0) + 1
-        if self._total > self.limits.connections_max:
+        if self.total > self.limits.connections_max:
             return f"this stage takes at most {self.limits.connections_max} connections (limits.connections_max)"
         most = self.limits.connections_per_address_max
         if self._by_address[address] > most:
             return f"this stage takes at most {most} connections from one address (limits.connections_per_address_max)"
         return ""
 
-    def leave(self, address: str, identity: str | None) -> None:
+    def leave(self, channel: Channel, address: str, identity: str | None) -> None:
         """Count a connection out."""
-        self._total -= 1
+        del self._inside[channel]
         _count_down(self._by_address, address)
         if identity is not None:
             _count_down(self._by_identity, identity)
@@ -80,11 +98,31 @@ class Doors:
             return f"identity {identity!r} has {most} connections, as many as allowed (limits.connections_per_identity_max)"
         return ""
 
+    def reject(self, channel: Channel, code: str, reason: str) -> None:
+        """Send somebody away, and say why."""
+        self.rejected += 1
+        _log.info("%s is not let in (%s): %s", channel.address, code, reason)
+        channel.close(reason, encode(Rejected(code, reason)))
+
+    async def close(self, reason: str) -> None:
+        """Disconnect everybody, and return when they are gone."""
+        for channel in list(self._inside):
+            channel.close(reason)
+        for channel in list(self._inside):
+            await channel.wait_until_gone()
+
 
 def _count_down(counts: dict[str, int], key: str) -> None:
     counts[key] -= 1
     if not counts[key]:
         del counts[key]
+
+
+def neighbourhood(address: str) -> str:
+    """What counts as one address: in IPv6 everybody has 2**64 of them."""
+    with suppress(ValueError):
+        return str(IPv6Address(int(IPv6Address(address.partition("%")[0])) >> _IPV6_HOST_BITS << _IPV6_HOST_BITS))
+    return address
 
 
 @attrs.define(eq=False)
@@ -97,13 +135,12 @@ class Doorstep:
     identity: str | None = None
     _timer: asyncio.TimerHandle | None = None
 
-    def opened(self, channel: Channel) -> None:
-        """Somebody is there."""
+    def arrived(self, channel: Channel) -> None:
+        """Somebody has connected."""
         self.channel = channel
-        peer = channel.extra("peername")
-        self.address = str(peer[0]) if isinstance(peer, tuple) else "local"
+        self.address = neighbourhood(channel.address)
         channel.farewell = self._gone
-        refusal = self.doors.enter(self.address)
+        refusal = self.doors.enter(channel, self.address)
         if self.doors.is_closing:
             self._reject("draining", "this stage is about to stop; try another one")
         elif refusal:
@@ -114,6 +151,9 @@ class Doorstep:
 
     def _too_late(self, limit_s: float) -> None:
         self._reject("bad-greeting", f"no greeting came within {limit_s:g} s")
+
+    def opened(self, channel: Channel) -> None:
+        """The greeting may come."""
 
     def received(self, payloads: list[bytes]) -> None:
         """The first frame, and no other before it has an answer."""
@@ -127,28 +167,25 @@ class Doorstep:
                 "release of ordered-pubsub on both",
             )
             return
-        identity = self.doors.access.identify(greeting.token, self._certificate())
+        proof = Proof.of(greeting.token, self.channel.certificate)
+        identity = self.doors.access.identify(proof)
         if identity is None:
-            self._reject("denied", _denial(greeting, self._certificate()))
+            self._reject("denied", _denial(greeting, proof))
             return
-        self._let_in(greeting, identity)
+        self._let_in(greeting, Visitor(identity, proof))
 
-    def _let_in(self, greeting: Greeting, identity: IdentitySection) -> None:
-        self.identity = identity.name
-        refusal = self.doors.identified(identity.name)
+    def _let_in(self, greeting: Greeting, visitor: Visitor) -> None:
+        self.identity = visitor.identity.name
+        refusal = self.doors.identified(self.identity)
         if refusal:
             self._reject("limit", refusal)
             return
         self._stop_timer()
         self.channel.widen(self.doors.limits.frame_bytes_max)
         if isinstance(greeting, ClientGreeting):
-            self.doors.admit_client(self.channel, greeting, identity)
+            self.doors.admit_client(self.channel, greeting, visitor)
         else:
-            self.doors.admit_peer(self.channel, greeting, identity)
-
-    def _certificate(self) -> Mapping[str, Any] | None:
-        certificate: Mapping[str, Any] | None = self.channel.extra("peercert")
-        return certificate
+            self.doors.admit_peer(self.channel, greeting, visitor)
 
     def broken(self, error: ProtocolError) -> None:
         """What came was not a greeting."""
@@ -156,9 +193,7 @@ class Doorstep:
 
     def _reject(self, code: str, reason: str) -> None:
         self._stop_timer()
-        self.doors.rejected += 1
-        _log.info("%s is not let in (%s): %s", self.address, code, reason)
-        self.channel.close(reason, encode(Rejected(code, reason)))
+        self.doors.reject(self.channel, code, reason)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -170,12 +205,12 @@ class Doorstep:
 
     def _gone(self) -> None:
         self._stop_timer()
-        self.doors.leave(self.address, self.identity)
+        self.doors.leave(self.channel, self.address, self.identity)
 
 
-def _denial(greeting: Greeting, certificate: Mapping[str, Any] | None) -> str:
+def _denial(greeting: Greeting, proof: Proof) -> str:
     if greeting.token:
         return "the token that was shown is not one of this stage's: check token_file (or ORDERED_PUBSUB_TOKEN)"
-    if certificate:
+    if proof.names:
         return "the certificate that was shown names no identity of this stage: check its common name, or show a token"
     return "this stage wants to know who you are: set token_file (or ORDERED_PUBSUB_TOKEN), or show a certificate"

@@ -1,20 +1,26 @@
 """Health and metrics over HTTP: `/healthz` for whoever restarts stages, `/metrics` for Prometheus. Read-only.
 
-A request is read up to its first line and answered with what is true now; then the connection is closed.
+A request is read up to the end of its head and answered with what is true now, or was a moment ago: looking costs a stage
+something, so it is not looked as often as somebody asks. Then the connection is closed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
 import attrs
 
-REQUEST_BYTES_MAX = 4_096
+from ordered_pubsub.errors import UnavailableError
+
+REQUEST_BYTES_MAX = 8_192
 REQUEST_S = 5.0
 CONNECTIONS_MAX = 64
+FRESH_S = 0.25
+_HEAD_ENDS = re.compile(rb"\r?\n\r?\n")
 
 _METRICS = {
     # name: (type, where it stands in the status, what it is)
@@ -45,12 +51,17 @@ def metrics(status: dict[str, Any]) -> str:
         for key in path:
             value = value[key]
         full = f"ordered_pubsub_{name}"
-        lines += [f"# HELP {full} {words}", f"# TYPE {full} {kind}", f"{full}{{stage={label}}} {float(value):g}"]
+        lines += [f"# HELP {full} {words}", f"# TYPE {full} {kind}", f"{full}{{stage={label}}} {_number(value)}"]
     lines += ["# HELP ordered_pubsub_link_up Whether the link to another stage is there."]
     lines += ["# TYPE ordered_pubsub_link_up gauge"]
     for peer, state in status["links"].items():
         lines.append(f"ordered_pubsub_link_up{{stage={label},peer={json.dumps(peer)}}} {int(state == 'up')}")
     return "\n".join(lines) + "\n"
+
+
+def _number(value: float) -> str:
+    """As it is: a counter that is rounded would stand still."""
+    return str(int(value)) if isinstance(value, (bool, int)) else repr(value)
 
 
 @attrs.define(eq=False)
@@ -59,32 +70,47 @@ class Monitoring:
 
     status: Callable[[], dict[str, Any]]
     _server: asyncio.Server | None = None
-    _connections: int = 0
+    _serving: dict[asyncio.StreamWriter, bool] = attrs.field(factory=dict)
+    _seen: dict[str, Any] = attrs.field(factory=dict)
+    _seen_at: float = 0.0
 
     async def open(self, host: str, port: int) -> int:
         """Listen; return the port."""
-        self._server = await asyncio.start_server(self._serve, host, port, limit=REQUEST_BYTES_MAX)
+        try:
+            self._server = await asyncio.start_server(self._serve, host, port, limit=REQUEST_BYTES_MAX)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise UnavailableError(
+                f"health and metrics cannot be served at {host}:{port}: {reason}; change `http`"
+            ) from error
         found: int = self._server.sockets[0].getsockname()[1]
         return found
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._connections += 1
+        if len(self._serving) >= CONNECTIONS_MAX:
+            writer.transport.abort()
+            return
+        self._serving[writer] = True
         try:
-            if self._connections <= CONNECTIONS_MAX:
-                line = await asyncio.wait_for(reader.readline(), REQUEST_S)
-                writer.write(self._answer(line.split()))
-                await asyncio.wait_for(writer.drain(), REQUEST_S)
-        except (OSError, ValueError, asyncio.TimeoutError):
-            pass  # whoever asked that way gets no answer
+            head = await asyncio.wait_for(_read_head(reader), REQUEST_S)
+            writer.write(self._answer(head.split(b"\n", 1)[0].split()))
+            await asyncio.wait_for(_end(writer), REQUEST_S)
+        except (OSError, EOFError, ValueError, asyncio.TimeoutError):
+            writer.transport.abort()  # whoever asks that way gets no answer
         finally:
-            self._connections -= 1
-            writer.close()
+            del self._serving[writer]
+
+    def _look(self) -> dict[str, Any]:
+        now = asyncio.get_running_loop().time()
+        if not self._seen or now - self._seen_at > FRESH_S:
+            self._seen, self._seen_at = self.status(), now
+        return self._seen
 
     def _answer(self, words: list[bytes]) -> bytes:
         if len(words) != 3 or words[0] not in (b"GET", b"HEAD"):
             return _response("400 Bad Request", "text/plain", "expected GET /healthz or GET /metrics\n", False)
         path, with_body = words[1].partition(b"?")[0], words[0] == b"GET"
-        found = self.status()
+        found = self._look()
         if path == b"/metrics":
             return _response("200 OK", "text/plain; version=0.0.4", metrics(found), with_body)
         if path == b"/healthz":
@@ -96,6 +122,23 @@ class Monitoring:
         """Listen no more."""
         if self._server is not None:
             self._server.close()
+        for writer in list(self._serving):
+            writer.transport.abort()
+
+
+async def _read_head(reader: asyncio.StreamReader) -> bytes:
+    head = b""
+    while not _HEAD_ENDS.search(head):
+        piece = await reader.read(REQUEST_BYTES_MAX)
+        head += piece
+        if not piece or len(head) > REQUEST_BYTES_MAX:
+            raise ValueError("no HTTP request")
+    return head
+
+
+async def _end(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    await writer.wait_closed()
 
 
 def _response(status: str, content_type: str, text: str, with_body: bool) -> bytes:

@@ -6,7 +6,8 @@
 
 Whatever comes while a batch is being written is the next batch. On a disk that commits fast a batch is written at once, for
 handing it to another thread would take longer; on a slow one a thread writes it, so the loop goes on reading, answering pings
-and saying that it is alive. When the journal fails, the stage stops: nobody knows what is on such a disk.
+and saying that it is alive. When the journal fails, the stage stops: nobody knows what is on such a disk. It stops as well if
+the state machine itself fails, before anything of that is written: what the journal holds is still good.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -24,7 +25,7 @@ from ordered_pubsub.core.driver import SNAPSHOT_AFTER_RECORDS, Batch, Driver
 from ordered_pubsub.core.messages import Answer, Change, PeerMessage, Refusal, Request
 from ordered_pubsub.core.stage import Effects
 from ordered_pubsub.core.topology import Topology
-from ordered_pubsub.errors import JournalError
+from ordered_pubsub.errors import JournalError, OrderedPubSubError
 from ordered_pubsub.server.store import Store
 
 _log = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ class Asker(Protocol):
 class Neighbour(Protocol):
     """A link to another stage."""
 
-    def say(self, messages: list[PeerMessage]) -> None:
+    def say(self, messages: Sequence[PeerMessage]) -> None:
         """Bring messages; they may be lost if the link is down."""
 
 
@@ -77,8 +78,11 @@ class Node:
     driver: Driver = attrs.field(init=False)
     _loop: asyncio.AbstractEventLoop = attrs.field(factory=asyncio.get_running_loop)
     _pool: ThreadPoolExecutor = attrs.field(factory=lambda: ThreadPoolExecutor(1, "journal"))
+    is_draining: bool = False
+    """whether clients are to ask elsewhere"""
     _is_flushing: bool = False
     """a flush is planned or under way"""
+    _is_closed: bool = False
     _commit_s: float = 0.0
     """how long a commit takes on average"""
     _tick_handle: asyncio.TimerHandle | None = None
@@ -101,20 +105,40 @@ class Node:
 
     def handle_requests(self, requests: Sequence[Request]) -> None:
         """A client at home here asks."""
+        if self.is_draining or self._is_over:
+            return  # asked again elsewhere
         now = time.time()
-        for request in requests:
-            self.driver.handle_request(request, now)
+        try:
+            for request in requests:
+                self.driver.handle_request(request, now)
+        except Exception as error:
+            self._break_down(error)
         self.counters.requests += len(requests)
         self._plan_flush()
 
     def handle_peer(self, peer: int, messages: Sequence[PeerMessage]) -> None:
         """A peer says something. Raises what its state machine says about a message that must not come."""
+        if self._is_over:
+            return
         now = time.time()
         try:
             for message in messages:
                 self.driver.handle_peer(peer, message, now)
+        except OrderedPubSubError:
+            raise
+        except Exception as error:
+            self._break_down(error)
         finally:
             self._plan_flush()
+
+    def has_taken(self, request: Request) -> bool:
+        """Whether this stage has taken a request before, so that it will be answered as it was then."""
+        session = self.driver.stage.state.requests.sessions.get(request.client)
+        return (
+            session is not None
+            and session.epoch == request.epoch
+            and (request.sequence in session.pending or request.sequence in session.answers)
+        )
 
     def connected(self, peer: int) -> None:
         """The link to a peer is there."""
@@ -132,24 +156,29 @@ class Node:
 
     # -- to the disk --------------------------------------------------------------------------------------------------
 
+    @property
+    def _is_over(self) -> bool:
+        return self._is_closed or self.failed.done()
+
     def _plan_flush(self) -> None:
-        if not self._is_flushing and self.driver.has_work:
+        if not self._is_flushing and not self._is_over and self.driver.has_work:
             self._is_flushing = True
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        if self.failed.done():
+        if self._is_over:
             return
         batch = self.driver.take()
-        if batch.snapshot is None and self._commit_s <= INLINE_COMMIT_S:
-            self._finish(batch, self._make_safe(batch))
-        else:
+        is_slow = self._commit_s > INLINE_COMMIT_S and bool(batch.effects.journal)
+        if is_slow or batch.snapshot is not None:
             writing = self._loop.run_in_executor(self._pool, self._make_safe, batch)
             writing.add_done_callback(lambda written: self._finish(batch, written.result()))
+        else:
+            self._finish(batch, self._make_safe(batch))
 
     def _make_safe(self, batch: Batch) -> JournalError | float:
         """Write a batch; return how long it took, or why it failed. May run in a thread."""
-        if not batch.effects.journal:
+        if not batch.effects.journal and batch.snapshot is None:
             return 0.0
         started = time.perf_counter()
         try:
@@ -167,16 +196,29 @@ class Node:
             self.counters.commit_s += outcome
             if batch.snapshot is None:
                 self._commit_s += (outcome - self._commit_s) / AVERAGE_OVER
-        self._release(batch.effects)
+        try:
+            self._release(batch.effects)
+        except Exception as error:
+            self._break_down(error)
         self._is_flushing = False
         self._rested.set()
         self._plan_flush()
 
-    def _fail(self, error: JournalError) -> None:
-        _log.critical("stage %s: %s", self.name, error)
-        self._rested.set()
+    def _break_down(self, error: Exception) -> None:
+        """The state machine has a bug: its memory may be anything, so nothing of it is written, or said, any more."""
+        _log.critical("stage %s met what it cannot handle", self.name, exc_info=error)
+        failure = OrderedPubSubError(
+            f"stage {self.name} has stopped, since it met what it cannot handle ({type(error).__name__}: {error}); its store is "
+            "as it was before that. Start it again, and report this with its log"
+        )
+        failure.__cause__ = error
+        self._fail(failure)
+
+    def _fail(self, error: OrderedPubSubError) -> None:
         if not self.failed.done():
+            _log.critical("%s", error)
             self.failed.set_exception(error)
+        self._rested.set()
 
     # -- out ----------------------------------------------------------------------------------------------------------
 
@@ -213,7 +255,7 @@ class Node:
         waiting = [self.topology.stages[peer].name for peer in stage.unconfirmed if peer != self.rank]
         return {
             "stage": self.name,
-            "ready": stage.is_open and not self.failed.done(),
+            "ready": stage.is_open and not self._is_over and not self.is_draining,
             "waiting_for_stages": waiting,
             "store": self.store.name,
             "durability": self.store.durability,
@@ -224,11 +266,20 @@ class Node:
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    async def rest(self, timeout_s: float) -> None:
-        """Wait until everything that came is on disk and sent, and what peers must have is acknowledged; not for ever."""
+    async def answer_the_last(self, timeout_s: float) -> None:
+        """Take nothing more from clients, and wait until those who have asked have their answers; not for ever."""
+        self.is_draining = True
+        await self._rest(timeout_s, lambda: not self.driver.stage.statistics()["pending"])
+
+    async def hand_over_the_last(self, timeout_s: float) -> None:
+        """Wait until the other stages have acknowledged what they must have; not for ever."""
+        await self._rest(timeout_s, lambda: not self.driver.stage.statistics()["outbox"])
+
+    async def _rest(self, timeout_s: float, is_enough: Callable[[], bool]) -> None:
+        """Wait until everything that came is on disk and sent, and that is enough."""
         give_up_at = self._loop.time() + timeout_s
-        while not self.failed.done() and (left_s := give_up_at - self._loop.time()) > 0:
-            if not self._is_flushing and not any(link.outbox for link in self.driver.stage.state.links.values()):
+        while not self._is_over and (left_s := give_up_at - self._loop.time()) > 0:
+            if not self._is_flushing and is_enough():
                 return
             self._rested.clear()
             timer = self._loop.call_later(left_s, self._rested.set)
@@ -237,17 +288,24 @@ class Node:
 
     async def close(self) -> None:
         """Stop, and let the store go; after a failure, as it is."""
+        has_failed = self.failed.done() and self.failed.exception() is not None
+        self._is_closed = True
         if self._tick_handle is not None:
             self._tick_handle.cancel()
-        has_failed = self.failed.done()
-        self.failed.cancel()
-        if not has_failed:
-            await self._loop.run_in_executor(self._pool, self._last_words)
-        else:
-            self.store.close(None)
-        self._pool.shutdown(wait=True)
+        try:
+            if has_failed:
+                await self._loop.run_in_executor(self._pool, self.store.close, None)
+            else:
+                await self._loop.run_in_executor(self._pool, self._last_words)
+        finally:
+            self.failed.cancel()
+            self._pool.shutdown(wait=True)
 
     def _last_words(self) -> None:
         """What came last goes to the journal, so that the snapshot is what a crash would have left."""
-        self.driver.flush()
+        try:
+            self.driver.flush()
+        except JournalError:
+            self.store.close(None)
+            raise
         self.store.close(self.driver.stage.snapshot())

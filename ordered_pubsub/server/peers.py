@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import attrs
@@ -18,10 +18,14 @@ import attrs
 from ordered_pubsub.config.addresses import Address
 from ordered_pubsub.core.messages import PeerMessage
 from ordered_pubsub.errors import OrderedPubSubError, ProtocolError
+from ordered_pubsub.server.access import Proof
+from ordered_pubsub.server.agreement import Common
 from ordered_pubsub.wire.channel import Channel
 from ordered_pubsub.wire.protocol import (
     Claim,
     Claimed,
+    Differs,
+    Names,
     PeerGreeting,
     Ping,
     Pong,
@@ -32,14 +36,19 @@ from ordered_pubsub.wire.protocol import (
     encode,
     from_peer,
 )
+from ordered_pubsub.wire.tasks import end_task
+from ordered_pubsub.wire.tls import TlsLayer
 
 _log = logging.getLogger(__name__)
 
 PAUSE_FIRST_S = 0.05
 PAUSE_MOST_S = 2.0
 DIAL_S = 5.0
+WELCOME_S = 10.0
 LINK_BYTES_MAX = 1 << 28
 """What one frame of a link may have, and what may wait to be sent on one."""
+SAY_BYTES_MAX = 1 << 24
+"""More than this is said in several frames, if it is several messages."""
 
 _PING, _PONG = encode(Ping()), encode(Pong())
 
@@ -62,6 +71,9 @@ class Handler(Protocol):
     def handle_claimed(self, claimed: Claimed) -> None:
         """The peer answers a claim."""
 
+    def handle_names(self, peer: int, names: Names) -> None:
+        """The peer says which names its clients have."""
+
 
 @attrs.define(eq=False)
 class PeerLink:
@@ -73,14 +85,16 @@ class PeerLink:
     """where to dial; None if the peer dials"""
     handler: Handler
     greeting: Callable[[], PeerGreeting]
-    tls: Callable[[], ssl.SSLContext | None]
+    common: Common
+    tls: Callable[[], ssl.SSLContext]
+    proof: Proof | None = None
+    """what the peer has shown, if it was the peer that dialled"""
     trouble: str = "not connected yet"
     """why there is no link now; empty if there is one"""
     _channel: Channel | None = None
     _is_up: bool = False
     _was_up: bool = False
     """since the last dial"""
-    _gone: asyncio.Event = attrs.field(factory=asyncio.Event)
     _task: asyncio.Task[None] | None = None
 
     # -- making the connection ----------------------------------------------------------------------------------------
@@ -93,41 +107,47 @@ class PeerLink:
     async def _dial_for_ever(self) -> None:
         pause_s = PAUSE_FIRST_S
         while True:
-            self._gone.clear()
             self._was_up = False
             try:
-                await self._dial()
-            except (OSError, asyncio.TimeoutError) as error:
+                channel = await self._dial()
+            except (OSError, ValueError, asyncio.TimeoutError) as error:  # a name that cannot be is a ValueError
                 self._note(f"{self.address} cannot be reached: {str(error) or 'no answer in time'}")
             else:
-                await self._gone.wait()
+                await self._stay(channel)
                 if self._was_up:
                     pause_s = PAUSE_FIRST_S
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, PAUSE_MOST_S)
 
-    async def _dial(self) -> None:
+    async def _dial(self) -> Channel:
         assert self.address is not None
-        loop = asyncio.get_running_loop()
-        tls = self.tls() if self.address.tls else None
-        name = self.address.host if tls is not None else None
-        await asyncio.wait_for(
-            loop.create_connection(
-                lambda: Channel(self, LINK_BYTES_MAX, LINK_BYTES_MAX),
-                self.address.host,
-                self.address.port,
-                ssl=tls,
-                server_hostname=name,
-            ),
-            DIAL_S,
-        )
+        host, port = self.address.host, self.address.port
+        tls = TlsLayer(self.tls(), is_server=False, host=host) if self.address.tls else None
+        dialling = asyncio.get_running_loop().create_connection(lambda: self._make_channel(tls), host, port)
+        _, channel = await asyncio.wait_for(dialling, DIAL_S)
+        return channel
+
+    def _make_channel(self, tls: TlsLayer | None) -> Channel:
+        self._channel = Channel(self, LINK_BYTES_MAX, LINK_BYTES_MAX, tls)
+        return self._channel
+
+    async def _stay(self, channel: Channel) -> None:
+        """Return when a connection is gone, which is soon if the other side does not let us in."""
+        timer = asyncio.get_running_loop().call_later(WELCOME_S, self._give_up, channel)
+        try:
+            await channel.wait_until_gone()
+        finally:
+            timer.cancel()
+
+    def _give_up(self, channel: Channel) -> None:
+        if not self._is_up:
+            channel.abort(f"{self.address} said nothing to this stage within {WELCOME_S:g} s")
 
     def opened(self, channel: Channel) -> None:
         """This side has dialled: greet."""
-        self._channel = channel
         channel.send(encode(self.greeting()))
 
-    def accept(self, channel: Channel, welcome: Welcome) -> None:
+    def accept(self, channel: Channel, welcome: Welcome, proof: Proof) -> None:
         """The other side has dialled, and was let in. An older connection is replaced."""
         if self._channel is not None:
             self._channel.owner = _Nobody()
@@ -136,7 +156,7 @@ class PeerLink:
         channel.owner = self
         channel.widen(LINK_BYTES_MAX)
         channel.buffered_bytes_max = LINK_BYTES_MAX
-        self._channel = channel
+        self._channel, self.proof = channel, proof
         channel.send(encode(welcome))
         self._becomes_up()
 
@@ -153,17 +173,22 @@ class PeerLink:
         """Whether the other side has let us in, or we it."""
         return self._is_up
 
-    def say(self, messages: list[PeerMessage]) -> None:
+    def say(self, messages: Sequence[PeerMessage]) -> None:
         """Send what the state machine says."""
-        if self._is_up:
-            self.send(Say(messages))
+        if not self._is_up:
+            return
+        frame = encode(Say(list(messages)))
+        half = len(messages) // 2
+        if len(frame) > SAY_BYTES_MAX and half:
+            self.say(messages[:half])
+            self.say(messages[half:])
+        else:
+            self._write(frame)
 
-    def send(self, message: Say | Claim | Claimed) -> None:
-        """Send a message, if there is a connection."""
-        if self._channel is not None:
-            self._channel.send(encode(message))
-            if self._channel.is_clogged:
-                self._channel.abort(f"stage {self.name} does not read: {LINK_BYTES_MAX} bytes were waiting")
+    def send(self, message: Claim | Claimed | Names) -> None:
+        """Say something about names, if the link is there. If not, it is said when it is."""
+        if self._is_up:
+            self._write(encode(message))
 
     def received(self, payloads: list[bytes]) -> None:
         """The peer says something."""
@@ -180,40 +205,65 @@ class PeerLink:
             except OrderedPubSubError as error:
                 self._break(str(error))
 
-    def _handle(self, message: Welcome | Rejected | Claim | Claimed | Ping | Pong) -> None:
+    def _handle(self, message: Welcome | Rejected | Differs | Claim | Claimed | Names | Ping | Pong) -> None:
         if isinstance(message, Ping):
             self._write(_PONG)
         elif isinstance(message, Welcome):
+            if self._is_up:
+                raise ProtocolError(f"stage {self.name} welcomed this one, which is in already")
             if message.stage != self.name:
                 raise ProtocolError(f"{self.address} is stage {message.stage!r}, and {self.name!r} was expected there")
             self._becomes_up()
         elif isinstance(message, Rejected):
             self._break(f"stage {self.name} does not let this one in ({message.code}): {message.reason}")
+        elif isinstance(message, Differs):
+            self._differ(message)
+        elif isinstance(message, Pong) or not self._is_up:
+            return
         elif isinstance(message, Claim):
             self.handler.handle_claim(self.rank, message)
         elif isinstance(message, Claimed):
             self.handler.handle_claimed(message)
+        else:
+            self.handler.handle_names(self.rank, message)
+
+    def _differ(self, message: Differs) -> None:
+        """The configurations differ. The other stage is to be able to say in what, too."""
+        if self._channel is not None:
+            self._channel.close(self.common.compared_with(message.common), self.common.message())
 
     def check_alive(self, now: float, heartbeat_s: float) -> None:
         """Ask a silent peer whether it is there; give one up that does not say so."""
         channel = self._channel
-        if channel is None:
+        if channel is None or not channel.is_open:
             return
         silent_s = now - channel.heard_at
         if silent_s > 3 * heartbeat_s:
             channel.abort(f"nothing was heard of stage {self.name} for {silent_s:.0f} s")
-        elif silent_s > heartbeat_s:
+        elif silent_s > heartbeat_s and self._is_up:
             self._write(_PING)
 
     def _write(self, frame: bytes) -> None:
         if self._channel is not None:
             self._channel.send(frame)
+            if self._channel.is_clogged:
+                self._channel.abort(f"stage {self.name} does not read: {LINK_BYTES_MAX} bytes were waiting")
 
     # -- the end of a connection --------------------------------------------------------------------------------------
 
     def broken(self, error: ProtocolError) -> None:
         """The peer sent what it must not."""
         self._break(str(error))
+
+    def deny(self, reason: str) -> None:
+        """The peer may not link any more."""
+        if self._channel is not None:
+            self._channel.close(reason, encode(Rejected("denied", reason)))
+
+    def note(self, trouble: str) -> None:
+        """Something keeps the other side from linking."""
+        if not self._is_up:
+            self._note(trouble)
 
     def _break(self, reason: str) -> None:
         if self._channel is not None:
@@ -229,7 +279,6 @@ class PeerLink:
             self._is_up = False
             self.handler.disconnected(self.rank)
         self._note(reason)
-        self._gone.set()
 
     def _note(self, trouble: str) -> None:
         if trouble != self.trouble:
@@ -239,10 +288,11 @@ class PeerLink:
     async def close(self) -> None:
         """Dial no more, and disconnect."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait((self._task,))
-        if self._channel is not None:
-            self._channel.close("this stage stops")
+            await end_task(self._task)
+        channel = self._channel
+        if channel is not None and channel.is_open:
+            channel.close("this stage stops")
+            await channel.wait_until_gone()
 
 
 class _Nobody:

@@ -15,49 +15,44 @@ from typing import Any
 
 import attrs
 
-from ordered_pubsub.config.dumping import common, differences
-from ordered_pubsub.config.schema import Configuration, IdentitySection, StageSection
+from ordered_pubsub.config.files import check_files, token_of
+from ordered_pubsub.config.kinds import NAME
+from ordered_pubsub.config.schema import Configuration, IdentitySection, LimitsSection, StageSection
 from ordered_pubsub.core.messages import PeerMessage
 from ordered_pubsub.core.topology import Topology
+from ordered_pubsub.errors import ConfigurationError, UnavailableError
 from ordered_pubsub.server.access import Access
+from ordered_pubsub.server.agreement import Common, Disagreement
+from ordered_pubsub.server.claims import Claimant, Claims
 from ordered_pubsub.server.clients import ClientConnection, Rules
-from ordered_pubsub.server.doorstep import Doors
-from ordered_pubsub.server.names import Names
+from ordered_pubsub.server.doorstep import Doors, Visitor
 from ordered_pubsub.server.node import Node
 from ordered_pubsub.server.peers import PeerLink
 from ordered_pubsub.server.store import open_store
 from ordered_pubsub.server.tls import StageTlsContexts
 from ordered_pubsub.wire.channel import Channel
-from ordered_pubsub.wire.protocol import (
-    VERSION,
-    Claim,
-    Claimed,
-    ClientGreeting,
-    PeerGreeting,
-    Ping,
-    Rejected,
-    Welcome,
-    encode,
-)
+from ordered_pubsub.wire.protocol import VERSION, Claim, Claimed, ClientGreeting, Names, PeerGreeting, Welcome, encode
 from ordered_pubsub.wire.sessions import is_proven
 
 _log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 5.0
 SWEEP_S = 1.0
+ANSWER_S = 1.0
+"""How long those who have asked may wait for their answers when the stage is to stop."""
 DRAIN_S = 5.0
-CLAIM_S = 3.0
-"""How long a client with a name waits for the stage that keeps it."""
-
-_PING = encode(Ping())
+"""How long the other stages have then to acknowledge what they must have."""
+NAME_SHOWN_MAX = 40
 
 
-@attrs.define(eq=False)
-class _Claiming:
-    """A client that waits for its name."""
+@attrs.frozen
+class Renewal:
+    """What can be changed while a stage runs."""
 
-    connection: ClientConnection
-    timer: asyncio.TimerHandle
+    identities: tuple[IdentitySection, ...] | None
+    limits: LimitsSection
+    tls: StageTlsContexts
+    token: str = attrs.field(repr=False)
 
 
 @attrs.define(eq=False)
@@ -66,21 +61,19 @@ class Server:
 
     configuration: Configuration
     rank: int
-    token: str
+    token: str = attrs.field(repr=False)
     """what it shows to the other stages"""
     node: Node = attrs.field(init=False)
     doors: Doors = attrs.field(init=False)
+    claims: Claims = attrs.field(init=False)
     links: dict[int, PeerLink] = attrs.field(factory=dict)
-    names: Names = attrs.field(factory=Names)
-    tls: StageTlsContexts = attrs.field(init=False)
     port: int = 0
     """where it listens, once it does"""
+    _common: Common = attrs.field(init=False)
     _rules: Rules = attrs.field(init=False)
     _clients: dict[ClientConnection, bool] = attrs.field(factory=dict)
-    _claiming: dict[tuple[str, str], _Claiming] = attrs.field(factory=dict)
     _listener: asyncio.Server | None = None
     _sweep_handle: asyncio.TimerHandle | None = None
-    _is_closing: bool = False
 
     @property
     def section(self) -> StageSection:
@@ -97,7 +90,8 @@ class Server:
     async def open(self) -> None:
         """Read the store, listen, and dial. Failed, nothing stays open."""
         configuration, section = self.configuration, self.section
-        self.tls = StageTlsContexts(section.tls)
+        self._common = Common.of(configuration)
+        tls = StageTlsContexts.of(section.tls)
         store = open_store(section.store_path, section.durability, section.name)
         try:
             self.node = Node(self.rank, configuration.topology, store)
@@ -106,12 +100,9 @@ class Server:
             raise
         self._rules = Rules(configuration.limits, configuration.is_listed, self.status)
         access = Access.of(configuration.identity)
-        self.doors = Doors(configuration.limits, access, self._admit_client, self._admit_peer)
-        for rank, stage in enumerate(configuration.stages):
-            if rank != self.rank:
-                dialled = stage.advertised if rank < self.rank else None
-                self.links[rank] = PeerLink(rank, stage.name, dialled, self, self._greeting, self.tls.client)
-        self.node.neighbours.update(self.links)
+        self.doors = Doors(configuration.limits, access, tls, self._admit_client, self._admit_peer)
+        self._make_links()
+        self.claims = Claims(self.rank, self.topology, self.links, self._let_in, store.is_new)
         try:
             await self._listen()
         except BaseException:
@@ -121,26 +112,30 @@ class Server:
             link.start()
         self._sweep()
 
+    def _make_links(self) -> None:
+        for rank, stage in enumerate(self.configuration.stages):
+            if rank != self.rank:
+                dialled = stage.advertised if rank < self.rank else None
+                self.links[rank] = PeerLink(
+                    rank, stage.name, dialled, self, self._greeting, self._common, lambda: self.doors.tls.client
+                )
+        self.node.neighbours.update(self.links)
+
     async def _listen(self) -> None:
         address = self.section.address
         loop = asyncio.get_running_loop()
         try:
-            self._listener = await loop.create_server(
-                self.doors.channel,
-                address.host,
-                address.port,
-                ssl=self.tls.server(),
-                ssl_handshake_timeout=self.configuration.limits.authentication_s if self.section.tls else None,
-            )
-        except OSError as error:
-            raise OSError(
-                f"stage {self.section.name!r} cannot listen at {address.host_and_port}: {error.strerror or error}; is another "
-                "one running there? Change `listen`"
+            self._listener = await loop.create_server(self.doors.channel, address.host, address.port)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise UnavailableError(
+                f"stage {self.section.name!r} cannot listen at {address.host_and_port}: {reason}; is another one running there? "
+                "Stop that one, or change `listen`"
             ) from error
         self.port = self._listener.sockets[0].getsockname()[1]
 
     def _greeting(self) -> PeerGreeting:
-        return PeerGreeting(VERSION, self.rank, self.token, common(self.configuration))
+        return PeerGreeting(VERSION, self.rank, self.token, self._common.digest)
 
     def _welcome(self) -> Welcome:
         return Welcome(
@@ -149,123 +144,85 @@ class Server:
             self.topology.dump(),
             HEARTBEAT_S,
             self.configuration.limits.payload_bytes_max,
-            [str(stage.advertised) for stage in self.configuration.stages if not stage.advertised.is_everywhere],
+            [str(stage.advertised) for stage in self.configuration.stages if stage.advertised is not None],
         )
 
     # -- clients ------------------------------------------------------------------------------------------------------
 
-    def _admit_client(self, channel: Channel, greeting: ClientGreeting, identity: IdentitySection) -> None:
+    def _admit_client(self, channel: Channel, greeting: ClientGreeting, visitor: Visitor) -> None:
         """A client has greeted as somebody known. It is in when its session is proven and its name is its own."""
+        if greeting.name is not None and not NAME.test(greeting.name):
+            self.doors.reject(
+                channel,
+                "bad-greeting",
+                f"the name {greeting.name[:NAME_SHOWN_MAX]!r} does not fit; a name is {NAME.fits}",
+            )
+            return
         if not is_proven(greeting.session, greeting.secret, greeting.name):
-            _reject(channel, "denied", f"the secret is not that of session {greeting.session!r}")
+            self.doors.reject(channel, "denied", "the secret that was shown is not that of the session")
             return
         connection = ClientConnection(
-            channel, greeting.session, greeting.name, identity, self.node, self._rules, self._client_gone
+            channel, greeting.session, greeting.name, visitor, self.node, self._rules, self._client_gone
         )
         channel.owner = connection
         self._clients[connection] = True
         if greeting.name is None:
             self._let_in(connection)
-            return
-        if greeting.resumes:  # it had the name before; should another have it now, the keeper will say so
-            self._let_in(connection)
-        self._claim(connection, greeting.name)
-
-    def _claim(self, connection: ClientConnection, name: str) -> None:
-        claim = Claim(name, connection.session, connection.identity.name, release=False)
-        loop = asyncio.get_running_loop()
-        waiting = _Claiming(connection, loop.call_later(CLAIM_S, self._claim_failed, connection))
-        previous = self._claiming.pop((name, connection.session), None)
-        if previous is not None:
-            previous.timer.cancel()
-        self._claiming[name, connection.session] = waiting
-        self._tell_keeper(claim)
-
-    def _tell_keeper(self, claim: Claim) -> None:
-        keeper = self.topology.registrar(claim.name)
-        if keeper == self.rank:
-            self.handle_claim(self.rank, claim)
         else:
-            self.links[keeper].send(claim)
+            self.claims.come(connection, greeting.resumes)
 
-    def _claim_failed(self, connection: ClientConnection) -> None:
-        assert connection.name is not None
-        self._claiming.pop((connection.name, connection.session), None)
-        if not self._is_in(connection):
-            keeper = self.topology.stages[self.topology.registrar(connection.name)].name
-            connection.leave(
-                "unavailable", f"stage {keeper!r}, which keeps the name {connection.name!r}, cannot be reached now"
-            )
-
-    def handle_claim(self, peer: int, claim: Claim) -> None:
-        """A home stage claims a name that is kept here, or gives one back."""
-        if claim.release:
-            self.names.release(claim.name, claim.session, peer)
-            return
-        refusal = self.names.claim(claim.name, claim.session, claim.identity, peer)
-        claimed = Claimed(claim.name, claim.session, refusal)
-        if peer == self.rank:
-            self.handle_claimed(claimed)
-        else:
-            self.links[peer].send(claimed)
-
-    def handle_claimed(self, claimed: Claimed) -> None:
-        """The keeper of a name has answered."""
-        waiting = self._claiming.pop((claimed.name, claimed.session), None)
-        if waiting is None:
-            return
-        waiting.timer.cancel()
-        if claimed.refusal:
-            waiting.connection.leave("name-in-use", claimed.refusal)
-        elif not self._is_in(waiting.connection):
-            self._let_in(waiting.connection)
-
-    def _is_in(self, connection: ClientConnection) -> bool:
-        return self.node.askers.get(connection.session) is connection
-
-    def _let_in(self, connection: ClientConnection) -> None:
-        older = self.node.askers.get(connection.session)
-        if isinstance(older, ClientConnection) and older is not connection:
+    def _let_in(self, client: Claimant) -> None:
+        assert isinstance(client, ClientConnection)
+        older = self.node.askers.get(client.session)
+        if isinstance(older, ClientConnection) and older is not client:
             older.leave("unavailable", "the same session has come again on another connection")
-        self.node.askers[connection.session] = connection
-        connection.channel.send(encode(self._welcome()))
+        self.node.askers[client.session] = client
+        client.welcome(encode(self._welcome()))
 
     def _client_gone(self, connection: ClientConnection) -> None:
         self._clients.pop(connection, None)
-        if self._is_in(connection):
+        if self.node.askers.get(connection.session) is connection:
             del self.node.askers[connection.session]
-        name = connection.name
-        if name is None or connection.session in self.node.askers:
-            return  # or it has come again on another connection
-        waiting = self._claiming.pop((name, connection.session), None)
-        if waiting is not None:
-            waiting.timer.cancel()
-        self._tell_keeper(Claim(name, connection.session, connection.identity.name, release=True))
+        if connection.name is not None:
+            self.claims.gone(connection)
+
+    def handle_claim(self, peer: int, claim: Claim) -> None:
+        """A home stage claims a name that is kept here, or gives one back."""
+        self.claims.handle_claim(peer, claim)
+
+    def handle_claimed(self, claimed: Claimed) -> None:
+        """The keeper of a name has answered."""
+        self.claims.handle_claimed(claimed)
+
+    def handle_names(self, peer: int, names: Names) -> None:
+        """A home stage says which of the names that are kept here its clients have."""
+        self.claims.handle_names(peer, names)
 
     # -- other stages -------------------------------------------------------------------------------------------------
 
-    def _admit_peer(self, channel: Channel, greeting: PeerGreeting, identity: IdentitySection) -> None:
+    def _admit_peer(self, channel: Channel, greeting: PeerGreeting, visitor: Visitor) -> None:
         """A stage has greeted as somebody known."""
-        link = self.links.get(greeting.rank)
-        difference = differences(common(self.configuration), greeting.common)
-        if not identity.may("stage"):
-            _reject(
-                channel, "denied", f"identity {identity.name!r} may not link as a stage: it needs the right 'stage'"
+        name = visitor.identity.name
+        if not visitor.identity.may("stage"):
+            self.doors.reject(
+                channel, "denied", f"identity {name!r} may not link as a stage: it needs the right 'stage'"
             )
-        elif difference:
-            _reject(channel, "mismatch", f"the configurations of the two stages differ: {difference}")
-        elif link is None or greeting.rank < self.rank:
-            _reject(channel, "mismatch", f"a stage of rank {greeting.rank} does not dial the one of rank {self.rank}")
+            return
+        link = self.links.get(greeting.rank)
+        if link is None or greeting.rank < self.rank:
+            self.doors.reject(
+                channel, "mismatch", f"a stage of rank {greeting.rank} does not dial the one of rank {self.rank}"
+            )
+        elif greeting.digest != self._common.digest:
+            channel.owner = disagreement = Disagreement(channel, self._common, link.note)
+            disagreement.begin()
         else:
-            link.accept(channel, self._welcome())
+            link.accept(channel, self._welcome(), visitor.proof)
 
     def connected(self, peer: int) -> None:
         """The link to a stage is there: go on where it broke, and tell it of the names that it keeps."""
-        self.names.forget(peer)
         self.node.connected(peer)
-        for connection in self._clients:
-            if connection.name is not None and self.topology.registrar(connection.name) == peer:
-                self._claim(connection, connection.name)
+        self.claims.linked(peer)
 
     def disconnected(self, peer: int) -> None:
         """The link to a stage is gone."""
@@ -287,27 +244,47 @@ class Server:
             silent_s = now - connection.channel.heard_at
             if silent_s > 3 * HEARTBEAT_S:
                 connection.channel.abort(f"nothing was heard for {silent_s:.0f} s")
-            elif silent_s > HEARTBEAT_S:
-                connection.channel.send(_PING)
+            elif silent_s > HEARTBEAT_S and connection.is_in:
+                connection.ask_for_a_sign()
+        self.claims.sweep(now)
         self._sweep_handle = loop.call_later(SWEEP_S, self._sweep)
 
-    def reload(self, configuration: Configuration) -> None:
-        """Take over the identities and limits of a configuration that was read again, and certificates.
+    def prepare(self, configuration: Configuration) -> Renewal:
+        """Read what a configuration that was read again says of identities, limits, certificates and the stage's token.
 
-        Who is connected goes on with the rights that it has now, or is disconnected if it is nobody any more.
+        Raises, and changes nothing, if something does not fit.
         """
-        self.tls.reload()
-        self.configuration = attrs.evolve(
-            self.configuration, identity=configuration.identity, limits=configuration.limits
+        found = [stage for stage in configuration.stages if stage.name == self.section.name]
+        if not found:
+            raise ConfigurationError(f"there is no stage {self.section.name!r} in the configuration any more")
+        section = found[0]
+        check_files(section)
+        if (section.tls is None) != (self.section.tls is None):
+            raise ConfigurationError(f"stage {section.name!r}: whether it has `tls` can be changed by a restart only")
+        return Renewal(
+            configuration.identity, configuration.limits, StageTlsContexts.of(section.tls), token_of(section) or ""
         )
-        self.doors.access, self.doors.limits = Access.of(configuration.identity), configuration.limits
-        self._rules.limits = configuration.limits
+
+    def renew(self, renewal: Renewal) -> None:
+        """Take over what was prepared.
+
+        Who is connected goes on with the rights that it has now, or is disconnected if it would not be let in any more.
+        """
+        self.configuration = attrs.evolve(self.configuration, identity=renewal.identities, limits=renewal.limits)
+        self.token = renewal.token
+        self._rules.limits = renewal.limits
+        doors = self.doors
+        doors.access, doors.limits, doors.tls = Access.of(renewal.identities), renewal.limits, renewal.tls
         for connection in list(self._clients):
-            identity = self.doors.access.named(connection.identity.name)
-            if identity is None:
-                connection.leave("denied", f"identity {connection.identity.name!r} is not one of this stage's any more")
+            identity = doors.access.identify(connection.visitor.proof)
+            if identity is None or identity.name != connection.identity_name:
+                connection.leave("denied", f"{connection.identity_name!r} may not be connected any more as it was")
             else:
                 connection.become(identity)
+        for link in self.links.values():
+            identity = None if link.proof is None else doors.access.identify(link.proof)
+            if link.proof is not None and (identity is None or not identity.may("stage")):
+                link.deny("the other stage took the right to link away from this one")
 
     def status(self) -> dict[str, Any]:
         """What this stage is doing, as plain data."""
@@ -326,17 +303,13 @@ class Server:
         self.doors.is_closing = True
         if self._listener is not None:
             self._listener.close()
+        await self.node.answer_the_last(ANSWER_S)
         for connection in list(self._clients):
             connection.leave("draining", f"stage {self.section.name!r} stops; another one may go on")
-        await self.node.rest(DRAIN_S)
+        await self.node.hand_over_the_last(DRAIN_S)
         if self._sweep_handle is not None:
             self._sweep_handle.cancel()
-        for waiting in self._claiming.values():
-            waiting.timer.cancel()
         for link in self.links.values():
             await link.close()
+        await self.doors.close("this stage stops")
         await self.node.close()
-
-
-def _reject(channel: Channel, code: str, reason: str) -> None:
-    channel.close(reason, encode(Rejected(code, reason)))

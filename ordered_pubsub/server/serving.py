@@ -1,8 +1,8 @@
 """`ordered-pubsub serve`: one or several stages of a configuration in this process, until it is told to stop.
 
-SIGTERM and SIGINT drain and stop; a second one stops at once. SIGHUP reads identities, limits and certificates again, which
-also happens by itself when one of their files has changed. A store that fails stops the process: nobody knows what is on such
-a disk.
+SIGTERM and SIGINT drain and stop; a second one stops at once. SIGHUP reads identities, limits, certificates and the stages'
+own tokens again, which also happens by itself when one of their files has changed. A store that fails stops the process:
+nobody knows what is on such a disk.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
 
 import attrs
 
 from ordered_pubsub.config.files import check_files, token_of
 from ordered_pubsub.config.reading import Loaded
-from ordered_pubsub.config.schema import StageSection
-from ordered_pubsub.errors import ConfigurationError, OrderedPubSubError
+from ordered_pubsub.config.schema import Configuration, StageSection
+from ordered_pubsub.errors import OrderedPubSubError
 from ordered_pubsub.server.monitoring import Monitoring
 from ordered_pubsub.server.server import Server
 
@@ -39,7 +41,7 @@ class Serving:
     servers: list[Server] = attrs.field(factory=list)
     _monitors: list[Monitoring] = attrs.field(factory=list)
     _stop: asyncio.Event = attrs.field(factory=asyncio.Event)
-    _seen: dict[str, float] = attrs.field(factory=dict)
+    _seen: dict[str, tuple[float, int]] = attrs.field(factory=dict)
 
     async def run(self, on_ready: Callable[[Serving], None]) -> None:
         """Serve until told to stop. Raises what made a stage fail."""
@@ -72,7 +74,8 @@ class Serving:
 
     async def _wait(self) -> None:
         stopping = asyncio.ensure_future(self._stop.wait())
-        await asyncio.wait([stopping, *(server.node.failed for server in self.servers)], return_when="FIRST_COMPLETED")
+        ends: list[asyncio.Future[Any]] = [stopping, *(server.node.failed for server in self.servers)]
+        await asyncio.wait(ends, return_when="FIRST_COMPLETED")
         stopping.cancel()
         for server in self.servers:
             if server.node.failed.done():
@@ -85,10 +88,14 @@ class Serving:
             asyncio.get_running_loop().remove_signal_handler(number)
 
     async def _close(self) -> None:
+        """Close everything, whatever goes wrong with some of it."""
+        closing = [server.close() for server in self.servers]
+        outcomes = await asyncio.gather(*closing, return_exceptions=True)
         for monitor in self._monitors:
             await monitor.close()
-        for server in self.servers:
-            await server.close()
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
 
     # -- while it runs ------------------------------------------------------------------------------------------------
 
@@ -102,32 +109,40 @@ class Serving:
                 self._seen = stamps
                 self.reload()
 
-    def _stamps(self) -> dict[str, float]:
+    def _stamps(self) -> dict[str, tuple[float, int]]:
         files = [self.loaded.path]
         for section in self.stages:
+            files.append(section.token_file)
             if section.tls is not None:
                 files += [section.tls.cert, section.tls.key, section.tls.client_ca]
-        return {file: os.stat(file).st_mtime for file in files if file is not None and os.path.exists(file)}
+        stamps = {}
+        for file in files:
+            if file is not None:
+                with suppress(OSError):
+                    found = os.stat(file)
+                    stamps[file] = (found.st_mtime, found.st_ino)
+        return stamps
 
     def reload(self) -> None:
-        """Take over identities, limits and certificates as they are now; as they were, if they do not fit."""
+        """Take over identities, limits, certificates and tokens as they are now; as they were, if they do not fit."""
         try:
             loaded = self.load()
-            for server in self.servers:
-                server.reload(loaded.configuration)
-        except OrderedPubSubError as error:
-            _log.error("the configuration was not taken over, everything goes on as before: %s", error)
-        else:
-            _log.info("identities, limits and certificates were read again")
+            prepared = [server.prepare(loaded.configuration) for server in self.servers]
+        except Exception as error:
+            unexpected = None if isinstance(error, OrderedPubSubError) else error
+            _log.error(
+                "the configuration was not taken over, everything goes on as before: %s", error, exc_info=unexpected
+            )
+            return
+        if _rest_of(loaded.configuration) != _rest_of(self.loaded.configuration):
+            _log.warning("what else has changed in the configuration holds from the next start on")
+        for server, renewal in zip(self.servers, prepared, strict=True):
+            server.renew(renewal)
+        _log.info("identities, limits, certificates and tokens were read again")
 
 
-def chosen_stages(loaded: Loaded, name: str | None) -> Sequence[StageSection]:
-    """The stage of that name, or all."""
-    stages = loaded.configuration.stages
-    if name is None:
-        return stages
-    found = [stage for stage in stages if stage.name == name]
-    if not found:
-        names = ", ".join(repr(stage.name) for stage in stages)
-        raise ConfigurationError(f"--stage {name!r}: there is no such stage in the configuration; there are {names}")
-    return found
+def _rest_of(configuration: Configuration) -> Configuration:
+    """What cannot be changed while a stage runs."""
+    plain = Configuration()
+    stages = tuple(attrs.evolve(stage, tls=None, token_file=None) for stage in configuration.stages)
+    return attrs.evolve(configuration, stage=stages, client=plain.client, identity=plain.identity, limits=plain.limits)

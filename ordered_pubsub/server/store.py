@@ -7,14 +7,19 @@ What a commit stands for is the stage's `durability`:
 
 - "fsync": the batch is on the disk;
 - "os": the operating system has it, so it survives the process but perhaps not the machine;
-- "none": nothing is written before a clean stop. After a crash the numbers since the last clean start are lost, and a stage
-  that gave some of them again would break the order of everybody, so it refuses to start on such a file.
+- "none": nothing is written before a clean stop.
+
+Numbers that were given and are lost would be given again, which breaks the order of everybody. So after a crash a stage
+refuses to start on a file from which they may be missing: with "none" always, with "os" if the machine was started again since
+then (where the kernel tells: Linux does, by the id of its boot).
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
+import stat
+from contextlib import suppress
 from pathlib import Path
 from zlib import crc32
 
@@ -26,6 +31,7 @@ from ordered_pubsub.errors import JournalDamaged, JournalError, UnknownVersion
 
 FORMAT = "1"
 MEMORY = "memory"
+BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
 _TABLES = """
 CREATE TABLE IF NOT EXISTS about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS batch (number INTEGER PRIMARY KEY, records BLOB NOT NULL);
@@ -48,6 +54,11 @@ class Store:
     name: str
     durability: str
 
+    @property
+    def is_new(self) -> bool:
+        """Whether no stage has run on it before."""
+        return not isinstance(self.journal, SqliteJournal) or self.journal.is_new
+
     def close(self, snapshot: bytes | None) -> None:
         """Let the file go; with the stage's last state, if it stops cleanly."""
         if isinstance(self.journal, SqliteJournal):
@@ -61,13 +72,14 @@ class SqliteJournal:
     file: Path
     durability: str
     _connection: sqlite3.Connection
+    is_new: bool = False
+    """whether no stage has run on it before"""
 
     @classmethod
     def open(cls, file: Path, durability: str, stage: str) -> SqliteJournal:
         """Open a file, or make it, readable by its owner only."""
         try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            os.close(os.open(file, os.O_CREAT | os.O_RDWR, 0o600))
+            _make_private(file)
             connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False, timeout=0)
         except (OSError, sqlite3.Error) as error:
             raise JournalError(f"the store {file} of stage {stage!r} cannot be opened: {error}") from error
@@ -90,6 +102,8 @@ class SqliteJournal:
                 run(statement)
             self._check_about(stage)
             run("COMMIT")
+            # What a failed sync has left in the log may be in memory only: have it written to the file, and that synced.
+            run("PRAGMA wal_checkpoint(TRUNCATE)")
         except sqlite3.OperationalError as error:
             reason = str(error)
             if "locked" in reason:
@@ -100,6 +114,7 @@ class SqliteJournal:
 
     def _check_about(self, stage: str) -> None:
         about = dict(self._connection.execute("SELECT key, value FROM about"))
+        self.is_new = "stage" not in about
         if about.setdefault("format", FORMAT) != FORMAT:
             raise UnknownVersion(
                 f"the store {self.file} has format {about['format']}, and this release reads {FORMAT}: it was written by a "
@@ -109,13 +124,15 @@ class SqliteJournal:
             raise JournalError(
                 f"the store {self.file} belongs to stage {about['stage']!r}, not {stage!r}: check `store` in the configuration"
             )
-        if about.get("running") == "none":
+        boot = _boot_id()
+        crashed = {"none": "and it", "os": "and its machine"}.get(about.get("running", ""))
+        if crashed and (about["running"] == "none" or about.get("boot", boot) != boot):
             raise JournalError(
-                f"stage {stage!r} ran on {self.file} with durability='none' and was not stopped cleanly, so the numbers that it "
-                "gave are lost; given again they would break the order. To begin the whole system anew, remove the stores of "
-                "all its stages and restart all clients"
+                f"stage {stage!r} ran on {self.file} with durability={about['running']!r}, {crashed} was not stopped cleanly, so "
+                "numbers that it gave may be lost; given again they would break the order. To begin the whole system anew, "
+                "remove the stores of all its stages and restart all clients"
             )
-        about["running"] = self.durability
+        about["running"], about["boot"] = self.durability, boot
         self._connection.executemany("INSERT OR REPLACE INTO about VALUES (?, ?)", about.items())
 
     def append(self, records: list[bytes]) -> None:
@@ -152,7 +169,9 @@ class SqliteJournal:
         if row is not None and crc32(row[1]) != row[0]:
             raise self._damaged("the snapshot fails its checksum")
         records: list[bytes] = []
-        for number, data in rows:
+        for expected, (number, data) in enumerate(rows, 1):
+            if number != expected:
+                raise self._damaged(f"batch {expected} is missing")
             found = scan(data, f"{self.file}, batch {number}")
             if found.torn_bytes:
                 raise self._damaged(f"batch {number} fails its checksum at byte {found.good_bytes}")
@@ -175,3 +194,19 @@ class SqliteJournal:
             f"the store {self.file} is damaged: {what}. What was answered may be lost, so the stage does not start on it: "
             "restore the file from a copy"
         )
+
+
+def _make_private(file: Path) -> None:
+    """Make sure that the file is there, and is its owner's only. One that is there is not opened: closing it would unlock it."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    if stat.S_IMODE(file.stat().st_mode) & (stat.S_IRWXG | stat.S_IRWXO):
+        file.chmod(0o600)
+
+
+def _boot_id() -> str:
+    """What tells one start of this machine from another; empty where the kernel does not say."""
+    with suppress(OSError):
+        return BOOT_FILE.read_text().strip()
+    return ""

@@ -10,44 +10,43 @@ from ordered_pubsub.config.schema import StageTls
 from ordered_pubsub.errors import ConfigurationError
 
 
-@attrs.define(eq=False)
+@attrs.frozen
 class StageTlsContexts:
-    """How a stage shows who it is: to those who connect, and to the stages that it dials."""
+    """How a stage shows who it is: to those who connect, and to the stages that it dials.
 
-    section: StageTls | None
-    _server: ssl.SSLContext | None = attrs.field(init=False, default=None)
-    _client: ssl.SSLContext | None = attrs.field(init=False, default=None)
+    Files that were replaced are read into new contexts (`of`). One that is in use is never changed: a certificate whose key
+    has not arrived yet would leave the listener without any, and an authority that was removed would go on being trusted.
+    """
 
-    def __attrs_post_init__(self) -> None:
-        if self.section is not None:
-            self._server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            self._client = ssl.create_default_context()
-            for context in (self._server, self._client):
-                context.minimum_version = ssl.TLSVersion.TLSv1_2
-        self.reload()
+    server: ssl.SSLContext | None
+    """for who connects; None if no TLS is spoken"""
+    client: ssl.SSLContext
+    """for stages that are dialled. `client_ca` is whom they are trusted by, beside the system's authorities"""
 
-    def reload(self) -> None:
-        """Read the files again: whoever connects from now on sees what they hold now."""
-        section = self.section
-        if section is None or self._server is None or self._client is None:
-            return
+    @classmethod
+    def of(cls, section: StageTls | None) -> StageTlsContexts:
+        """Read the files of a section."""
+        client = _limited(ssl.create_default_context())
+        if section is None:
+            return cls(None, client)
+        server = _limited(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
         try:
-            for context in (self._server, self._client):
-                context.load_cert_chain(section.cert, section.key)
-            if section.client_ca is not None:
-                for context in (self._server, self._client):
+            for context in (server, client):
+                # A key with a passphrase is refused, and not asked for on somebody's terminal.
+                context.load_cert_chain(section.cert, section.key, password=lambda: "")
+                if section.client_ca is not None:
                     context.load_verify_locations(section.client_ca)
-                self._server.verify_mode = ssl.CERT_OPTIONAL  # who shows none may show a token
-        except (OSError, ssl.SSLError) as error:
+        except (OSError, ValueError) as error:
             raise ConfigurationError(
                 f"tls: cert={section.cert!r}, key={section.key!r}, client_ca={section.client_ca!r} cannot be used: {error}; "
-                "expected PEM files, the key belonging to the certificate"
+                "expected PEM files, the key belonging to the certificate and without passphrase"
             ) from error
+        if section.client_ca is not None:
+            server.verify_mode = ssl.CERT_OPTIONAL  # who shows none may show a token
+        return cls(server, client)
 
-    def server(self) -> ssl.SSLContext | None:
-        """For the listener; None if it speaks no TLS."""
-        return self._server
 
-    def client(self) -> ssl.SSLContext | None:
-        """For stages that are dialled. `client_ca` is whom they are trusted by, beside the system's authorities."""
-        return self._client or ssl.create_default_context()
+def _limited(context: ssl.SSLContext) -> ssl.SSLContext:
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    return context

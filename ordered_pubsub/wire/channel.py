@@ -1,17 +1,24 @@
 """One connection: frames in, frames out, and a sign of life.
 
+    transport ──> (TLS) ──> frames ──> owner          owner ──> (TLS) ──> transport
+
 A channel knows nothing of what its frames mean. All the frames that one read brings are handed on together. What cannot be
 written yet is bounded: a channel over its limit is `is_clogged`, and its owner decides what becomes of it.
+
+Whoever closes a channel says why in a last frame, and then reads on for a moment without looking: a connection that is closed
+over unread bytes is reset, and the other side might never see that frame.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import ssl
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast
 
 from ordered_pubsub.errors import ProtocolError
 from ordered_pubsub.wire.framing import Deframer
+from ordered_pubsub.wire.tls import TlsLayer, describe
 
 GRACE_S = 1.0
 """How long a connection that was closed may take to send what was written before."""
@@ -21,7 +28,7 @@ class Owner(Protocol):
     """What a channel tells what happens."""
 
     def opened(self, channel: Channel) -> None:
-        """The connection is there."""
+        """The connection is there, and as safe as was asked for."""
 
     def received(self, payloads: list[bytes]) -> None:
         """Frames came. A `ProtocolError` goes to `broken`."""
@@ -36,30 +43,55 @@ class Owner(Protocol):
 class Channel(asyncio.Protocol):
     """A connection on the event loop."""
 
-    def __init__(self, owner: Owner, frame_bytes_max: int, buffered_bytes_max: int) -> None:
+    def __init__(
+        self, owner: Owner, frame_bytes_max: int, buffered_bytes_max: int, tls: TlsLayer | None = None
+    ) -> None:
         self.owner = owner
         self.buffered_bytes_max = buffered_bytes_max
         self.heard_at = 0.0
         self.is_open = False
+        self.arrival: Callable[[Channel], None] | None = None
+        """called when the connection is there, before any TLS"""
         self.farewell: Callable[[], None] | None = None
         """called when the connection is gone, whoever owns it then"""
+        self._tls = tls
         self._deframer = Deframer(frame_bytes_max)
         self._transport: asyncio.Transport
         self._loop: asyncio.AbstractEventLoop
         self._reason = ""
+        self._timer: asyncio.TimerHandle | None = None
+        self._gone = asyncio.Event()
 
     def widen(self, frame_bytes_max: int) -> None:
         """Take larger frames from now on."""
         self._deframer.frame_bytes_max = frame_bytes_max
 
-    def extra(self, name: str) -> Any:
-        """What the transport knows, such as "peername"."""
-        return self._transport.get_extra_info(name)
+    @property
+    def address(self) -> str:
+        """The other side's network address, without the port."""
+        peer = self._transport.get_extra_info("peername")
+        return str(peer[0]) if isinstance(peer, tuple) else "local"
+
+    @property
+    def certificate(self) -> Mapping[str, Any] | None:
+        """What the other side has shown and TLS has verified; None if it has shown nothing."""
+        return self._tls.certificate if self._tls is not None else None
 
     def send(self, frame: bytes) -> None:
         """Write a frame, now or as soon as the other side takes it."""
         if self.is_open:
-            self._transport.write(frame)
+            self._write(frame)
+
+    def _write(self, data: bytes) -> None:
+        if self._tls is None:
+            self._transport.write(data)
+        elif self._tls.is_established:
+            try:
+                self._tls.send(data)
+            except ssl.SSLError as error:
+                self.abort(describe(error))
+            else:
+                self._transport.write(self._tls.to_write())
 
     @property
     def is_clogged(self) -> bool:
@@ -70,12 +102,23 @@ class Channel(asyncio.Protocol):
         """Send what was written, and a last frame, but not for long; then disconnect."""
         if not self.is_open:
             return
+        if last:
+            self._write(last)
+        self._end(reason)
+
+    def _end(self, reason: str) -> None:
+        if not self.is_open:
+            return
         self.is_open = False
         self._reason = reason
-        if last:
-            self._transport.write(last)
-        self._transport.close()
-        self._loop.call_later(GRACE_S, self._transport.abort)
+        self._deframer.forget()
+        if self._transport.is_closing():
+            return
+        if self._tls is not None:
+            self._tls.end()
+            self._transport.write(self._tls.to_write())
+        self._transport.write_eof()
+        self._timer = self._loop.call_later(GRACE_S, self._transport.abort)
 
     def abort(self, reason: str) -> None:
         """Disconnect at once."""
@@ -84,13 +127,9 @@ class Channel(asyncio.Protocol):
             self._reason = reason
             self._transport.abort()
 
-    def pause(self) -> None:
-        """Read nothing for now."""
-        self._transport.pause_reading()
-
-    def resume(self) -> None:
-        """Read on."""
-        self._transport.resume_reading()
+    async def wait_until_gone(self) -> None:
+        """Return when the connection is gone; after `close` that is soon."""
+        await self._gone.wait()
 
     # -- what asyncio calls -------------------------------------------------------------------------------------------
 
@@ -100,7 +139,18 @@ class Channel(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self.is_open = True
         self.heard_at = self._loop.time()
-        self.owner.opened(self)
+        if self.arrival is not None:
+            self.arrival(self)
+        self._begin()
+
+    def _begin(self) -> None:
+        if not self.is_open:
+            return  # not wanted
+        if self._tls is None:
+            self.owner.opened(self)
+        else:
+            self._tls.start()
+            self._transport.write(self._tls.to_write())
 
     def data_received(self, data: bytes) -> None:
         """Bytes came."""
@@ -108,15 +158,34 @@ class Channel(asyncio.Protocol):
         if not self.is_open:
             return
         try:
+            if self._tls is not None:
+                data = self._uncover(self._tls, data)
             payloads = self._deframer.feed(data)
             if payloads:
                 self.owner.received(payloads)
         except ProtocolError as error:
             self.owner.broken(error)
+        except ssl.SSLError as error:
+            self._end(describe(error))
+
+    def _uncover(self, tls: TlsLayer, data: bytes) -> bytes:
+        was_established = tls.is_established
+        try:
+            data = tls.receive(data)
+        finally:
+            self._transport.write(tls.to_write())
+        if tls.is_established and not was_established:
+            self.owner.opened(self)
+        if tls.is_ended and self.is_open and not data:
+            self._end("the other side closed the connection")
+        return data if self.is_open else b""
 
     def connection_lost(self, error: Exception | None) -> None:
         """The connection is gone."""
         self.is_open = False
+        if self._timer is not None:
+            self._timer.cancel()
+        self._gone.set()
         if self.farewell is not None:
             self.farewell()
         self.owner.lost(self._reason or (str(error) if error else "the other side closed the connection"))

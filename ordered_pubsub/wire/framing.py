@@ -35,6 +35,7 @@ class Deframer:
             start = at + HEAD_BYTES
             length = int.from_bytes(buffer[at:start], "big")
             if not 0 < length <= self.frame_bytes_max:
+                self.forget()
                 raise ProtocolError(
                     f"a frame of {length} bytes was announced; expected 1 to {self.frame_bytes_max}: the other side does not "
                     "speak this protocol, or its limits are wider than here"
@@ -45,6 +46,10 @@ class Deframer:
             payloads.append(bytes(buffer[start:at]))
         del buffer[:at]
         return payloads
+
+    def forget(self) -> None:
+        """Keep nothing of what has come: no more is wanted."""
+        self._buffer = bytearray()
 
     @property
     def waiting_bytes(self) -> int:

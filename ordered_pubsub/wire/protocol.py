@@ -5,6 +5,7 @@
       │ <── Welcome | Rejected ── │                          │ <── Welcome | Rejected  │
       │ ── Ask ─────────────────> │                          │ <── Say ──────────────> │
       │ <── Tell ──────────────── │                          │ <── Claim, Claimed ───> │
+      │                           │                          │ <── Names ────────────> │
 
 Each message is a msgpack array whose first element names it. A reader ignores elements that it does not know at the end of
 an array, so messages can grow; what cannot be read that way gets another `VERSION`, which the greeting carries.
@@ -12,7 +13,7 @@ an array, so messages can grow; what cannot be read that way gets another `VERSI
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -21,6 +22,9 @@ from ordered_pubsub.errors import ProtocolError
 from ordered_pubsub.wire.framing import frame
 
 VERSION = 1
+
+REQUESTS_MAX = 4_096
+"""How many requests one frame may hold."""
 
 _Message = TypeVar("_Message")
 
@@ -41,11 +45,17 @@ class ClientGreeting(_Base, frozen=True, tag="client"):
 
 
 class PeerGreeting(_Base, frozen=True, tag="peer"):
-    """A stage's first frame to another stage, with all that their configurations must have in common."""
+    """A stage's first frame to another stage. `digest` stands for all that their configurations must have in common."""
 
     version: int
     rank: int
     token: str
+    digest: str
+
+
+class Differs(_Base, frozen=True, tag="differs"):
+    """The digests of two stages differ: each sends the other what its configuration says, and then says in what they do."""
+
     common: dict[str, Any]
 
 
@@ -88,7 +98,7 @@ TRY_AGAIN = {"unavailable", "draining", "limit", "slow"}
 class Ask(_Base, frozen=True, tag="ask"):
     """A client asks, in this order."""
 
-    requests: list[Request]
+    requests: Annotated[list[Request], msgspec.Meta(max_length=REQUESTS_MAX)]
 
 
 class Tell(_Base, frozen=True, tag="tell"):
@@ -126,12 +136,16 @@ class Say(_Base, frozen=True, tag="say"):
 
 
 class Claim(_Base, frozen=True, tag="claim"):
-    """A home stage asks the keeper of a name for it (`release` false), or gives it back."""
+    """A home stage asks the keeper of a name for it (`release` false), or gives it back.
+
+    `resumes` says that the session has been a client of this system before, and so had the name.
+    """
 
     name: str
     session: str
     identity: str
-    release: bool
+    release: bool = False
+    resumes: bool = False
 
 
 class Claimed(_Base, frozen=True, tag="claimed"):
@@ -142,10 +156,16 @@ class Claimed(_Base, frozen=True, tag="claimed"):
     refusal: str
 
 
+class Names(_Base, frozen=True, tag="names"):
+    """All the names of one keeper that clients of this home stage have: so the keeper knows when a link is there again."""
+
+    claims: list[Claim]
+
+
 Greeting = ClientGreeting | PeerGreeting
 FromClient = Ask | Inquire | Ping | Pong
 ToClient = Welcome | Rejected | Tell | Report | Ping | Pong
-FromPeer = Welcome | Rejected | Say | Claim | Claimed | Ping | Pong
+FromPeer = Welcome | Rejected | Differs | Say | Claim | Claimed | Names | Ping | Pong
 
 _encoder = msgspec.msgpack.Encoder()
 greetings: msgspec.msgpack.Decoder[Greeting] = msgspec.msgpack.Decoder(Greeting)

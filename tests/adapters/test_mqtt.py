@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -428,10 +428,10 @@ async def test_a_publication_that_is_not_allowed_is_an_error_and_others_go_on(gu
 )
 async def test_a_subscription_that_is_not_granted_is_an_error(reason: int, said: str) -> None:
     """Mosquitto's file of rules grants all of them, and then sends nothing."""
-    async with scripted({SUBSCRIBE: lambda packet: b"\x90\x05" + packet[:2] + bytes((0, 1, reason))}) as url:
-        async with using(url) as user:
-            with pytest.raises(AdapterError, match=re.escape(said)):
-                await user.adapter.subscribe(["open", "closed"])
+    script: Script = {SUBSCRIBE: lambda packet: b"\x90\x05" + packet[:2] + bytes((0, 1, reason))}
+    async with scripted(script) as url, using(url) as user:
+        with pytest.raises(AdapterError, match=re.escape(said)):
+            await user.adapter.subscribe(["open", "closed"])
 
 
 async def test_a_change_of_subscriptions_that_is_not_answered_fails_in_time() -> None:
@@ -741,7 +741,7 @@ async def test_a_broker_that_hangs_up_may_say_why() -> None:
     async with scripted({PUBLISH: lambda packet: b"\xe0\x02\x8b\x00"}) as url, using(url) as user:
         with pytest.raises(AdapterError, match="the broker ended the connection: Server shutting down"):
             await user.adapter.publish([Frame("a", b"")])
-        await user.told(False)
+        await user.told(False, True)
 
 
 # -- closing ----------------------------------------------------------------------------------------------------------
@@ -780,11 +780,12 @@ async def test_close_returns_while_the_broker_is_away(broker: Mosquitto) -> None
 
 
 async def test_close_returns_although_the_broker_takes_nothing(broker: Mosquitto) -> None:
-    with stopped(broker):
+    with ExitStack() as later:
         async with using(broker.url) as user:
+            later.enter_context(stopped(broker))
             work = asyncio.create_task(user.adapter.publish([Frame("a", bytes(10_000_000))]))
             await asyncio.sleep(0)
-        with pytest.raises(AdapterError):
+        with pytest.raises(AdapterError, match="the client was closed"):
             await work
 
 

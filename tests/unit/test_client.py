@@ -938,6 +938,22 @@ async def test_a_queue_is_bounded_in_bytes_too(url: str, monkeypatch: pytest.Mon
         assert len(await take(subscription, 10)) == 10
 
 
+async def test_a_full_subscription_can_be_changed_by_the_task_that_reads_it(url: str) -> None:
+    """The ENS's answer comes behind frames on the same connection, so these are taken meanwhile."""
+    adapter = HeldAdapter(url)
+    async with ordered_pubsub.connect(url) as publisher, ordered_pubsub.connect(adapter, queue_events_max=5) as client:
+        subscription = await client.subscribe("a")
+        adapter.may_subscribe.clear()  # opened by the last of the frames that come first
+        publishing = asyncio.create_task(publisher.publish_many("a", range(5_000)))
+        await until(lambda: subscription.lag.unread >= 5)
+        adding = asyncio.create_task(subscription.add("b"))
+        await until(lambda: subscription.lag.unread == 5_000)
+        adapter.may_subscribe.set()
+        await adding
+        assert len(await publishing) == 5_000
+        assert [event.data for event in await take(subscription, 5_000)] == list(range(5_000))
+
+
 async def test_a_subscription_that_is_never_read_is_named_in_the_log(
     url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

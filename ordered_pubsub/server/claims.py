@@ -1,0 +1,181 @@
+"""Clients with names, as their home stage and the names' keepers see them.
+
+A client is let in when the keeper of its name has granted it. One that goes on with its session after it has lost its home is
+let in at once, since it has the name already; should that not be so, the keeper says it, and the client is sent away. So a
+keeper that is out of reach keeps nobody from going on.
+
+A keeper that has just started, on a store that is not new, does not know yet who has its names: for a moment it grants them
+only to those who had them before. Claims that have no answer are made again until then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import attrs
+
+from ordered_pubsub.core.topology import Topology
+from ordered_pubsub.server.names import Names
+from ordered_pubsub.wire.protocol import Claim, Claimed
+from ordered_pubsub.wire.protocol import Names as NamesMessage
+
+CLAIM_S = 5.0
+"""How long a client with a name waits for the stage that keeps it."""
+SETTLE_S = 2.5
+"""How long a keeper that was started again waits for those who had its names: they come back within 2 seconds."""
+
+
+class Claimant(Protocol):
+    """A client that comes with a name."""
+
+    @property
+    def session(self) -> str:
+        """Its session."""
+
+    @property
+    def name(self) -> str | None:
+        """What it wants to be called."""
+
+    @property
+    def identity_name(self) -> str:
+        """Who it is."""
+
+    def leave(self, code: str, reason: str) -> None:
+        """Send it away."""
+
+
+class Way(Protocol):
+    """A link to another stage."""
+
+    def send(self, message: Claim | Claimed | NamesMessage) -> None:
+        """Send, if the link is there."""
+
+
+@attrs.define(eq=False)
+class Claims:
+    """The names of one stage's clients, and those that it keeps."""
+
+    rank: int
+    topology: Topology
+    ways: Mapping[int, Way]
+    let_in: Callable[[Claimant], None]
+    is_new_system: bool
+    """whether nobody can have had a name before this stage was started"""
+    names: Names = attrs.field(factory=Names)
+    _named: dict[str, dict[Claimant, bool]] = attrs.field(factory=dict)
+    """name → the clients at home here that have it: one, or for a moment two connections of its session"""
+    _claiming: dict[Claimant, float] = attrs.field(factory=dict)
+    """a client whose claim has no answer yet → when it is given up"""
+    _loop: asyncio.AbstractEventLoop = attrs.field(factory=asyncio.get_running_loop)
+    _settles_at: float = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._settles_at = self._loop.time() + (0.0 if self.is_new_system else SETTLE_S)
+
+    # -- the home's side ----------------------------------------------------------------------------------------------
+
+    def come(self, claimant: Claimant, resumes: bool) -> None:
+        """A client has come with a name."""
+        if resumes:
+            self._have(claimant)
+            self.let_in(claimant)
+        self._claiming[claimant] = self._loop.time() + CLAIM_S
+        self._tell_keeper(self._claim_of(claimant, resumes=resumes))
+
+    def gone(self, claimant: Claimant) -> None:
+        """A client is not there any more."""
+        self._claiming.pop(claimant, None)
+        assert claimant.name is not None
+        others = self._named.get(claimant.name, {})
+        others.pop(claimant, None)
+        if not others:
+            self._named.pop(claimant.name, None)
+        if not any(self._is_same(claimant, other) for other in (*others, *self._claiming)):
+            self._tell_keeper(self._claim_of(claimant, release=True))
+
+    @staticmethod
+    def _is_same(one: Claimant, other: Claimant) -> bool:
+        return (one.name, one.session) == (other.name, other.session)
+
+    def _have(self, claimant: Claimant) -> None:
+        assert claimant.name is not None
+        self._named.setdefault(claimant.name, {})[claimant] = True
+
+    def _is_named(self, claimant: Claimant) -> bool:
+        return claimant in self._named.get(claimant.name or "", {})
+
+    def _claim_of(self, claimant: Claimant, release: bool = False, resumes: bool = False) -> Claim:
+        assert claimant.name is not None
+        return Claim(claimant.name, claimant.session, claimant.identity_name, release, resumes)
+
+    def _tell_keeper(self, claim: Claim) -> None:
+        keeper = self.topology.registrar(claim.name)
+        if keeper == self.rank:
+            self.handle_claim(self.rank, claim)
+        else:
+            self.ways[keeper].send(claim)
+
+    def sweep(self, now: float) -> None:
+        """Claim again what has no answer; give up what was waited for long enough."""
+        for claimant, give_up_at in list(self._claiming.items()):
+            is_in = self._is_named(claimant)
+            if now < give_up_at:
+                self._tell_keeper(self._claim_of(claimant, resumes=is_in))
+                continue
+            del self._claiming[claimant]
+            if not is_in:
+                keeper = self.topology.stages[self.topology.registrar(claimant.name or "")].name
+                claimant.leave(
+                    "unavailable", f"stage {keeper!r}, which keeps the name {claimant.name!r}, cannot be reached now"
+                )
+
+    def handle_claimed(self, claimed: Claimed) -> None:
+        """The keeper of a name has answered."""
+        there = [*self._named.get(claimed.name, ()), *self._claiming]
+        for claimant in dict.fromkeys(there):
+            if (claimant.name, claimant.session) == (claimed.name, claimed.session):
+                self._settle(claimant, claimed.refusal)
+
+    def _settle(self, claimant: Claimant, refusal: str) -> None:
+        was_waiting = self._claiming.pop(claimant, None) is not None
+        if refusal:
+            claimant.leave("name-in-use", refusal)
+        elif was_waiting and not self._is_named(claimant):
+            self._have(claimant)
+            self.let_in(claimant)
+
+    def linked(self, peer: int) -> None:
+        """The link to another stage is there: tell it who has the names that it keeps, then who wants some."""
+        held = [
+            self._claim_of(next(iter(claimants)), resumes=True)
+            for name, claimants in self._named.items()
+            if self.topology.registrar(name) == peer
+        ]
+        self.ways[peer].send(NamesMessage(held))
+        for claimant in self._claiming:
+            if self.topology.registrar(claimant.name or "") == peer:
+                self._tell_keeper(self._claim_of(claimant, resumes=self._is_named(claimant)))
+
+    # -- the keeper's side --------------------------------------------------------------------------------------------
+
+    def handle_claim(self, peer: int, claim: Claim) -> None:
+        """A home stage claims a name that is kept here, or gives one back."""
+        if claim.release:
+            self.names.release(claim, peer)
+        elif claim.resumes or self._loop.time() >= self._settles_at:
+            self._answer(peer, claim, self.names.claim(claim, peer))
+
+    def handle_names(self, peer: int, message: NamesMessage) -> None:
+        """A home stage tells which names of those that are kept here its clients have."""
+        for claim, refusal in zip(message.claims, self.names.restate(message.claims, peer), strict=True):
+            if refusal:
+                self._answer(peer, claim, refusal)
+
+    def _answer(self, peer: int, claim: Claim, refusal: str) -> None:
+        claimed = Claimed(claim.name, claim.session, refusal)
+        if peer == self.rank:
+            self.handle_claimed(claimed)
+        else:
+            self.ways[peer].send(claimed)
