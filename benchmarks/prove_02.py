@@ -61,7 +61,9 @@ def kill() -> None:
     """The same with each stage killed (-9) and restarted 10 times; JetStream and RabbitMQ killed 3 times as well."""
     for name, (_, _, broker_kills) in BROKERS.items():
         with running(name) as (broker, url):
-            plan = Plan(ens=url, events=EVENTS, kills=KILLS, broker_kills=broker_kills, rate=KILL_RATE, patience_s=120.0)
+            plan = Plan(
+                ens=url, events=EVENTS, kills=KILLS, broker_kills=broker_kills, rate=KILL_RATE, patience_s=120.0
+            )
             outcome = Trial(plan, restart_broker=broker.restart).run()
         print(f"{name}: {describe(outcome)}", flush=True)
         expect(outcome.is_good, f"{name}: not as promised")

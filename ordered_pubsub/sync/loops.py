@@ -137,10 +137,9 @@ class LoopThread:
         global _shared
         with _lock:
             self.clients.pop(user, None)
-            if self.clients:
+            if self.clients or _shared is not self:
                 return
-            if _shared is self:
-                _shared = None
+            _shared = None
         self.post(self.loop.stop)
 
     def join(self) -> None:

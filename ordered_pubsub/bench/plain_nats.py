@@ -1,0 +1,183 @@
+"""The plain client on NATS: nats-py, core and with JetStream.
+
+*Core*: `publish` without acknowledgements, `flush` in the end, and a callback for each subscription.
+
+*JetStream*: 256 requests in flight, each with its acknowledgement. As many workers that each `request` one message after the
+other are faster than `publish_async`, which makes the loop write each message by itself, and than gathering 256 at a time, which
+waits for the slowest. (To publish with a reply subject of one's own and only count what comes there is faster still; but then
+nobody knows which message was refused.) A subscriber has one ordered consumer for both topics: it has no acknowledgements, and
+messages come in the order of the stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import nats
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+from nats.js.api import StreamConfig
+
+from ordered_pubsub.bench.sides import Receiver, Sender, SidePlan
+from ordered_pubsub.errors import AdapterError
+from ordered_pubsub_adapters.nats import RULES
+from ordered_pubsub_adapters.nats_client import login_of
+from ordered_pubsub_adapters.urls import BrokerUrl, read_url
+
+IN_FLIGHT = 256
+PENDING_MESSAGES_MAX = 1_000_000
+PENDING_BYTES_MAX = 1 << 30
+"""What a subscription may have waiting before nats-py drops messages: more than a measurement has."""
+PUBLISH_S = 30.0
+
+
+async def connect(url: BrokerUrl) -> Client:
+    """A connection of nats-py."""
+    host, port = url.hosts[0]
+    scheme = "tls" if url.is_encrypted else "nats"
+    try:
+        return await nats.connect(
+            f"{scheme}://{host}:{port}", tls=url.tls_context(), allow_reconnect=False, **login_of(url)
+        )
+    except (NatsError, OSError) as error:
+        raise AdapterError(f"{url.shown}: the plain client cannot connect: {error!r}") from error
+
+
+def subject_of(topic: str) -> str:
+    """A topic as a subject."""
+    return topic.replace("/", ".")
+
+
+def subject_of_all(topics: Sequence[str]) -> str:
+    """The subject that covers all of them; they differ in their last level."""
+    return subject_of(topics[0]).rpartition(".")[0] + ".*"
+
+
+async def _cover(client: Client, url: BrokerUrl, topics: Sequence[str]) -> None:
+    """Make the stream, as the adapter would, if the URL says so."""
+    name = url.get("jetstream")
+    if name is not None and url.get("create") == "true":
+        config = StreamConfig(name=name, subjects=[subject_of_all(topics)], storage="file")  # type: ignore[arg-type]
+        await client.jetstream().add_stream(config)
+
+
+async def remove_streams(urls: Sequence[str]) -> None:
+    """Delete the streams of these URLs, as far as there are any."""
+    for text in urls:
+        url = read_url(text, RULES)
+        client = await connect(url)
+        try:
+            await client.jetstream().delete_stream(url.get("jetstream"))
+        except NatsError:
+            continue  # it was never made
+        finally:
+            await client.close()
+
+
+class NatsSender(Sender):
+    """Publishes without acknowledgements."""
+
+    def __init__(self, plan: SidePlan) -> None:
+        super().__init__(plan)
+        self._subjects = {topic: subject_of(topic) for topic in plan.topics}
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    async def open(self) -> None:
+        """Connect."""
+        url = read_url(self.plan.ens, RULES)
+        self._nats = await connect(url)
+        await _cover(self._nats, url, self.plan.topics)
+
+    def subject(self, number: int) -> str:
+        """The subject of an event."""
+        return self._subjects[self.topic(number)]
+
+    async def rush(self, payload: bytes, count: int) -> None:
+        """Publish, and flush."""
+        publish, subject = self._nats.publish, self.subject
+        for number in range(count):
+            await publish(subject(number), payload)
+        await self._nats.flush()
+
+    def publish(self, topic: str, payload: bytes) -> None:
+        """Publish one message."""
+        self._tasks.append(asyncio.ensure_future(self.send(self._subjects[topic], payload)))
+
+    async def send(self, subject: str, payload: bytes) -> None:
+        """Publish one message, in whatever way is this sender's."""
+        await self._nats.publish(subject, payload)
+
+    async def settle(self) -> None:
+        """Wait until the server has everything."""
+        await asyncio.gather(*self._tasks)
+        self._tasks.clear()
+        await self._nats.flush()
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self._nats.close()
+
+
+class JetStreamSender(NatsSender):
+    """Publishes with acknowledgements."""
+
+    async def rush(self, payload: bytes, count: int) -> None:
+        """Keep so many requests in flight."""
+        numbers = iter(range(count))
+        send, subject = self.send, self.subject
+
+        async def work() -> None:
+            for number in numbers:
+                await send(subject(number), payload)
+
+        await asyncio.gather(*(work() for _ in range(IN_FLIGHT)))
+
+    async def send(self, subject: str, payload: bytes) -> None:
+        """Publish one message, and wait for the stream's acknowledgement."""
+        answer = await self._nats.request(subject, payload, timeout=PUBLISH_S)
+        if not answer.data.startswith(b'{"stream":'):
+            raise AdapterError(f"the stream refused a message of the plain client on {subject!r}: {answer.data!r}")
+
+
+class NatsReceiver(Receiver):
+    """Is called by nats-py with each message."""
+
+    def __init__(self, plan: SidePlan, take: Callable[[bytes], None]) -> None:
+        super().__init__(plan, take)
+        self._url = read_url(plan.ens, RULES)
+
+    async def open(self) -> None:
+        """Connect and subscribe."""
+        self._nats = await connect(self._url)
+        await _cover(self._nats, self._url, self.plan.topics)
+        await self._subscribe()
+        await self._nats.flush()
+
+    async def _taking(self, message: Msg) -> None:
+        self.take(message.data)
+
+    async def _subscribe(self) -> None:
+        limits = {"pending_msgs_limit": PENDING_MESSAGES_MAX, "pending_bytes_limit": PENDING_BYTES_MAX}
+        for topic in self.plan.topics:
+            await self._nats.subscribe(subject_of(topic), cb=self._taking, **limits)
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self._nats.close()
+
+
+class JetStreamReceiver(NatsReceiver):
+    """Is called with each message of one ordered consumer."""
+
+    async def _subscribe(self) -> None:
+        await self._nats.jetstream().subscribe(
+            subject_of_all(self.plan.topics),
+            stream=self._url.get("jetstream"),
+            cb=self._taking,
+            ordered_consumer=True,
+            pending_msgs_limit=PENDING_MESSAGES_MAX,
+            pending_bytes_limit=PENDING_BYTES_MAX,
+        )

@@ -1,0 +1,191 @@
+"""One side of one variant, as a process: told what to do by lines of JSON on its standard input.
+
+    clock             -> {"now_ns"}                        what its clock says
+    count             -> {"surplus"}                       (subscriber) begin to count; what came too much before
+                         {"last_ns", "count", "phase", "latencies_ns"}   ... when everything has come
+    rush, pace        -> {"first_ns", "confirmed_ns"}      (publisher) when everything is confirmed
+    profile           -> {}                                begin to profile; with a file: stop, and write it there
+    end               -> {}                                disconnect
+
+When its standard input is closed, whoever started it is gone, and so is it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from cProfile import Profile
+from typing import Any
+
+from ordered_pubsub.bench.sides import Receiver, Sender, SidePlan, Tally, make_payload, now_ns
+from ordered_pubsub.errors import UsageError
+
+ORPHANED = 3
+
+
+def make_sender(plan: SidePlan) -> Sender:
+    """The sender of a plan. A broker's library is imported only if it is wanted."""
+    if not plan.is_plain:
+        from ordered_pubsub.bench.ours import OrderedSender
+
+        return OrderedSender(plan)
+    if plan.kind == "mqtt":
+        from ordered_pubsub.bench.plain_mqtt import MqttSender
+
+        return MqttSender(plan)
+    if plan.kind == "rabbitmq":
+        from ordered_pubsub.bench.plain_rabbitmq import RabbitSender
+
+        return RabbitSender(plan)
+    from ordered_pubsub.bench.plain_nats import JetStreamSender, NatsSender
+
+    return JetStreamSender(plan) if plan.kind == "jetstream" else NatsSender(plan)
+
+
+def make_receiver(plan: SidePlan, tally: Tally) -> Receiver:
+    """The receiver of a plan."""
+    if not plan.is_plain:
+        from ordered_pubsub.bench.ours import OrderedReceiver
+
+        return OrderedReceiver(plan, tally.take)
+    if plan.kind == "mqtt":
+        from ordered_pubsub.bench.plain_mqtt import MqttReceiver
+
+        return MqttReceiver(plan, tally.take)
+    if plan.kind == "rabbitmq":
+        from ordered_pubsub.bench.plain_rabbitmq import RabbitReceiver
+
+        return RabbitReceiver(plan, tally.take)
+    from ordered_pubsub.bench.plain_nats import JetStreamReceiver, NatsReceiver
+
+    return JetStreamReceiver(plan, tally.take) if plan.kind == "jetstream" else NatsReceiver(plan, tally.take)
+
+
+class Worker:
+    """What both sides have."""
+
+    def __init__(self, lines: asyncio.StreamReader) -> None:
+        self._lines = lines
+        self._profile: Profile | None = None
+
+    async def told(self) -> dict[str, Any]:
+        """The next thing that it is told."""
+        line = await self._lines.readline()
+        if not line:
+            os._exit(ORPHANED)
+        order: dict[str, Any] = json.loads(line)
+        return order
+
+    def say(self, **what: Any) -> None:
+        """Tell whoever started it."""
+        sys.stdout.write(json.dumps(what) + "\n")
+        sys.stdout.flush()
+
+    async def run(self) -> None:
+        """Do as it is told, until the end."""
+        await self.open()
+        self.say(state="ready")
+        while (order := await self.told())["do"] != "end":
+            if order["do"] == "clock":
+                self.say(now_ns=now_ns())
+            elif order["do"] == "profile":
+                self._take_profile(order.get("file"))
+            else:
+                await self.do(order)
+        await self.close()
+        self.say(state="ended")
+
+    def _take_profile(self, file: str | None) -> None:
+        if file is None:
+            self._profile = Profile()
+            self._profile.enable()
+        elif self._profile is not None:
+            self._profile.disable()
+            self._profile.dump_stats(file)
+        self.say()
+
+    async def open(self) -> None:
+        """Connect."""
+        raise NotImplementedError
+
+    async def do(self, order: dict[str, Any]) -> None:
+        """What only this side does."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Disconnect."""
+        raise NotImplementedError
+
+
+class Publishing(Worker):
+    """The side that publishes."""
+
+    def __init__(self, plan: SidePlan, lines: asyncio.StreamReader) -> None:
+        super().__init__(lines)
+        self._sender = make_sender(plan)
+
+    async def open(self) -> None:
+        """Connect."""
+        await self._sender.open()
+
+    async def do(self, order: dict[str, Any]) -> None:
+        """Publish, and say when that began and ended."""
+        phase, count = order["phase"], order["events"]
+        first_ns = now_ns()
+        if order["do"] == "rush":
+            await self._sender.rush(make_payload(phase), count)
+        else:
+            await self._sender.pace(phase, count, 1.0 / order["rate"])
+        self.say(first_ns=first_ns, confirmed_ns=now_ns())
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self._sender.close()
+
+
+class Subscribing(Worker):
+    """The side that subscribes."""
+
+    def __init__(self, plan: SidePlan, lines: asyncio.StreamReader) -> None:
+        super().__init__(lines)
+        loop = asyncio.get_running_loop()
+        self._complete = asyncio.Event()
+        self._tally = Tally(lambda: loop.call_soon_threadsafe(self._complete.set))
+        self._receiver = make_receiver(plan, self._tally)
+
+    async def open(self) -> None:
+        """Connect and subscribe."""
+        await self._receiver.open()
+
+    async def do(self, order: dict[str, Any]) -> None:
+        """Count, and say what came."""
+        tally = self._tally
+        surplus = tally.surplus
+        self._complete.clear()
+        tally.begin(order["phase"], order["events"], order["is_timed"])
+        self.say(surplus=surplus)
+        if tally.expected:
+            await self._complete.wait()
+            self.say(
+                last_ns=tally.last_ns, count=tally.count, phase=tally.last_phase, latencies_ns=tally.latencies_ns
+            )
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self._receiver.close()
+
+
+async def _main() -> None:
+    plan = SidePlan(**json.loads(sys.argv[1]))
+    if plan.role not in ("publisher", "subscriber"):
+        raise UsageError(f"the role of a worker is publisher or subscriber, not {plan.role!r}")
+    lines = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    kind = Publishing if plan.role == "publisher" else Subscribing
+    await kind(plan, lines).run()
+
+
+if __name__ == "__main__":
+    asyncio.run(_main())
