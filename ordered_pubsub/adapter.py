@@ -91,6 +91,15 @@ class Adapter(ABC):
         """What this ENS can be relied on for, as far as it is known; for certain once it is open."""
 
     @property
+    def frame_bytes_max(self) -> int | None:
+        """How many bytes a frame may have, headers included, once the ENS is open; None if there is no limit to speak of.
+
+        An event is given its number before the ENS sees it, and then it must be published. So what an ENS would never take is
+        refused before.
+        """
+        return None
+
+    @property
     def local_system(self) -> str | None:
         """The name of the system, if it lives in this process; its clients then share one embedded stage."""
         return None
@@ -135,8 +144,9 @@ def _load(entry: EntryPoint) -> type[Adapter]:
     except (ImportError, AttributeError) as error:
         extra = EXTRAS.get(entry.name)
         remedy = f"pip install 'ordered-pubsub[{extra}]'" if extra else "install its broker's client library"
+        advice = f". Try: {remedy}" if isinstance(error, ModuleNotFoundError) else "; its package is not whole"
         raise ConfigurationError(
-            f"the adapter for {entry.name}:// ({entry.value}) is registered but cannot be loaded: {error}. Try: {remedy}"
+            f"the adapter for {entry.name}:// ({entry.value}) is registered but cannot be loaded: {error}{advice}"
         ) from error
     if not (isinstance(adapter, type) and issubclass(adapter, Adapter)):
         raise ConfigurationError(

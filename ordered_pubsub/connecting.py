@@ -7,7 +7,7 @@ stage is put into the client here, from outside: nothing else in the client know
 from __future__ import annotations
 
 import ssl
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -19,6 +19,7 @@ from ordered_pubsub.client.engine import Engine
 from ordered_pubsub.client.home import Home
 from ordered_pubsub.client.network import NetworkHome
 from ordered_pubsub.client.settings import Settings, check_level
+from ordered_pubsub.config.addresses import Address
 from ordered_pubsub.config.files import check_files, token_of
 from ordered_pubsub.config.reading import load
 from ordered_pubsub.config.schema import ClientSection
@@ -116,7 +117,9 @@ def _known(settings: dict[str, Any]) -> dict[str, Any]:
     names = [field.name for field in attrs.fields(Settings)]
     for key in settings:
         if key not in names and key not in ("token_file", "tls"):
-            raise ConfigurationError(f"connect() has no setting {key!r}; there are {', '.join(names)}, token_file and tls")
+            raise ConfigurationError(
+                f"connect() has no setting {key!r}; there are {', '.join(names)}, token_file and tls"
+            )
     return settings
 
 
@@ -127,14 +130,21 @@ def _settings_of(client: ClientSection, serializer: Any) -> Settings:
 
 def _home_of(adapter: Adapter, client: ClientSection) -> Home:
     if client.sequencer:
-        check_files(client)
-        return NetworkHome(client.addresses, token_of(client) or "", _tls_of(client))
+        return stage_home(client, client.addresses)
     if adapter.local_system is None:
         raise ConfigurationError(
-            f"{redacted(adapter.url)} needs a stage that numbers its events: start one with 'ordered-pubsub serve' and name it, as "
-            "in sequencer='ops://127.0.0.1:7411' (or [client] sequencer in the configuration); only memory:// embeds one"
+            f"{redacted(adapter.url)} needs a stage that numbers its events: start one with 'ordered-pubsub serve' and name it, "
+            "as in sequencer='ops://127.0.0.1:7411' (or [client] sequencer in the configuration); only memory:// embeds one"
         )
     return EmbeddedHome(adapter.local_system)
+
+
+def stage_home(client: ClientSection, addresses: Sequence[Address]) -> NetworkHome:
+    """The way to the stages at these addresses, with the token and the certificates that the configuration names."""
+    check_files(client)
+    if token_of(client) is None:
+        return NetworkHome(addresses, "", _tls_of(client))
+    return NetworkHome(addresses, lambda: token_of(client) or "", _tls_of(client))
 
 
 def _tls_of(client: ClientSection) -> Callable[[], ssl.SSLContext] | None:

@@ -4,28 +4,31 @@
 
 Theory of operation
 ===================
-An event is a PUBLISH whose payload is the application's own. Its content type is MQTT's, its other headers are user
-properties, and its stamp is the correlation data: plain clients read and write the same topics.
+An event is a PUBLISH whose payload is the application's own, so plain clients read and write the same topics. Its content type
+is MQTT's, its other headers are user properties, and its stamp is the correlation data, behind a mark.
 
-One connection per client, with a session of its own at the broker that is to outlive breaks of `session_s`. When the
-connection breaks, everything that was being published fails, to be handed over again, and the link is made again after a
-moment that grows up to `RETRY_MOST_S`. If the broker has forgotten the session, the topics are subscribed to again.
+Each client has one connection, and a session at the broker that outlives breaks of `session_s` seconds. When the connection
+breaks, everything that is being published fails, to be handed over again, and the session connects again by itself. If the
+broker has forgotten it, the topics are subscribed to again. Several hosts in the URL are tried in turn; unless they are one
+cluster, the next one does not know the session.
 
 What can be relied on, and why:
 
-- `qos=0`: nobody counts, so frames are lost when the connection breaks, or when a queue is full.
-- `qos=1`, the default: the broker confirms each message, and so do we when `on_frames` has returned. After a break, what was
-  not confirmed comes again: duplicates.
-- `qos=2`: the broker repeats nothing. What `publish` raised for, and is handed over again, is another message to it; so are
-  the messages that it forgets in a crash and that are published again.
-- A broker keeps the messages of one publisher on one topic in order, and we have a single connection: nothing is reordered.
-  That needs all publishers of a topic to have the same QoS.
-- What is kept while a subscriber is away is what the broker keeps: Mosquitto forgets everything when it is killed (even with
-  `persistence true`, all since the last `autosave_interval`), and drops what exceeds `max_queued_messages`, 1000 if nothing else
-  is configured, without telling anybody. Set it to 0 where no event may be lost.
-- MQTT does not slow down publishers: a subscriber that does not keep up fills the broker's queues, not this process.
+- `qos=0`: nobody counts. Frames are lost when a connection breaks or a queue is full.
+- `qos=1`, the default: the broker confirms what it takes, and so do we, when `on_frames` has returned. What was not confirmed
+  when the connection broke comes again, so there are duplicates.
+- `qos=2`: the broker repeats nothing. What `publish` raised for is another message to it when it is handed over again.
+- The messages of one topic keep their order, since a broker keeps it from each publisher to each subscriber, and each has one
+  connection. All publishers of a topic should have the same QoS: between different ones a broker promises nothing.
+- What is published while a subscriber is away is kept as far as the broker keeps it. When Mosquitto is killed it forgets all
+  that it has not saved (`persistence`, every half an hour if nothing else is configured). And without telling anybody it drops
+  what exceeds `max_queued_messages`, 1000 if nothing else is configured: raise that where no event may be lost.
+- MQTT does not hold up publishers. A subscriber that does not keep up fills queues at the broker, and not this process.
 
-Costs, measured with Mosquitto 2.0 and 200 bytes, are in `docs/adapters.md`.
+Costs. With Mosquitto 2.0, QoS 1, 200 bytes of payload and a stamp of 90, a publisher takes 17 µs of processor time a message and
+a subscriber 14; plain paho with MQTT 5 and its loop in a thread takes 50 and 37, without any properties (`mqtt_packets` says
+why). The stamp as a user property, which is text, would take 0.6 µs more on either side and 45 to 70 bytes more, and a plain
+subscriber with paho 7 µs more.
 """
 
 from __future__ import annotations
@@ -75,12 +78,9 @@ class MqttAdapter(Adapter):
         if self._session is not None:
             raise AdapterError(f"this adapter for {self._url.shown} is open already; each client has its own")
         keepalive_s = self._url.get("keepalive_s", KEEPALIVE_S)
-        self._session = session = Session(self._url, self._qos, keepalive_s, self._session_s, on_state)
-        try:
-            await session.open(on_frames)
-        except BaseException:
-            self._session = None
-            raise
+        session = Session(self._url, self._qos, keepalive_s, self._session_s, on_state)
+        await session.open(on_frames)
+        self._session = session
 
     async def publish(self, frames: Sequence[Frame]) -> None:
         """Publish frames, and return when the broker has confirmed all of them; at QoS 0, when they were written."""

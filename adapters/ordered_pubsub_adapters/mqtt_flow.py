@@ -21,11 +21,13 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from ordered_pubsub.adapter import Frame, FramesHandler
 from ordered_pubsub.errors import AdapterError
-from ordered_pubsub_adapters.mqtt_packets import Packed, PacketClient, pack_headers, read_headers
+from ordered_pubsub_adapters.mqtt_packets import PacketClient
+from ordered_pubsub_adapters.mqtt_properties import Packed, pack_headers, read_headers
 from ordered_pubsub_adapters.names import NameTable
 
 WINDOW = 64
-"""So many messages may be unacknowledged, if the broker allows it."""
+"""So many messages may be unacknowledged, if the broker allows it (Mosquitto: 20, if nothing else is configured). A publisher's
+microseconds a message, measured: 17.7 with 20, 15.2 with 64, 14.5 with 256."""
 BURST = 8
 """A call's share of the window before it is another's turn."""
 RECEIVE_MAX = 128
@@ -106,10 +108,7 @@ class Outbox:
         if call is None or call.done.done():
             return
         if reason.is_failure:
-            topic = call.frames[0].topic
-            call.done.set_exception(
-                AdapterError(f"the broker refused an event on {topic!r}: {reason}{_advice(reason)}")
-            )
+            call.done.set_exception(AdapterError(not_taken(call.frames[0].topic, reason)))
             return
         call.taken += 1
         if call.taken == len(call.frames):
@@ -154,15 +153,6 @@ class Outbox:
                         f"an event on {frame.topic!r} needs a packet of {size} bytes; the broker takes {most} at most: "
                         "publish smaller events, or raise its limit (Mosquitto: max_packet_size)"
                     )
-
-
-def _advice(reason: ReasonCode) -> str:
-    advice = {
-        "Not authorized": "; allow this user to publish there",
-        "Quota exceeded": "; the broker holds too much already",
-        "Packet too large": "; publish smaller events, or raise the broker's limit",
-    }
-    return advice.get(str(reason), "")
 
 
 @attrs.define(eq=False)

@@ -10,6 +10,7 @@ Whoever owns the link is told when the connection breaks, and decides what then.
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from typing import Any, Protocol
 
@@ -19,20 +20,16 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
-from ordered_pubsub.errors import AdapterError, OrderedPubSubError
-from ordered_pubsub_adapters.mqtt_packets import PacketClient, properties
+from ordered_pubsub.errors import AdapterError
+from ordered_pubsub_adapters.mqtt_packets import PacketClient
+from ordered_pubsub_adapters.mqtt_properties import properties
+from ordered_pubsub_adapters.mqtt_reasons import not_connected, not_let_in, said
 from ordered_pubsub_adapters.urls import BrokerUrl
 
 READS_PER_TURN = 256
 """So many packets are read before others have their turn of the event loop."""
 TICK_S = 1.0
 CLOSE_S = 2.0
-
-_ADVICE = {
-    "Bad user name or password": "; check user and password (password_file) in the URL",
-    "Not authorized": "; check user and password (password_file) in the URL, and that the broker lets this user in",
-    "Unsupported protocol version": "; it must speak MQTT 5",
-}
 
 
 class TlsSocket(ssl.SSLSocket):
@@ -108,11 +105,6 @@ class Link:
         client.on_socket_register_write = self._on_want_write
         client.on_socket_unregister_write = self._on_all_written
 
-    @property
-    def is_attached(self) -> bool:
-        """Whether there is a connection."""
-        return self._socket is not None
-
     # -- making a connection ------------------------------------------------------------------------------------------
 
     async def connect(self, asked: Properties, is_new: bool) -> Welcome:
@@ -159,7 +151,7 @@ class Link:
             await asyncio.wait((attempt,), timeout=give_up_at - self._loop.time())
             if attempt.done():
                 if (error := attempt.exception()) is not None:
-                    raise _mapped(error, f"{url.shown}: cannot connect to {host}:{port}", url) from error
+                    raise not_connected(error, host, port, url) from error
                 return
         raise AdapterError(
             f"{url.shown}: no connection to {host}:{port} within {url.connect_timeout_s:g} s (connect_timeout_s); is the address "
@@ -179,8 +171,7 @@ class Link:
         if self._welcome is None or self._welcome.done():
             return
         if reason.is_failure:
-            said = f"the broker does not let us in: {_said(reason, more)}{_ADVICE.get(str(reason), '')}"
-            self._welcome.set_exception(AdapterError(f"{self.url.shown}: {said}"))
+            self._welcome.set_exception(AdapterError(f"{self.url.shown}: {not_let_in(reason, more)}"))
             return
         welcome = Welcome(
             is_resumed=flags.session_present,
@@ -196,6 +187,7 @@ class Link:
 
     def _attach(self) -> None:
         self._socket = self.client.socket()
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # what is small was put together already
         self._closed.clear()
         self.resume()
         self._timer = self._loop.call_later(TICK_S, self._tick)
@@ -253,20 +245,20 @@ class Link:
 
     # -- paho calls ---------------------------------------------------------------------------------------------------
 
-    def _on_want_write(self, client: Any, data: Any, socket: Any) -> None:
+    def _on_want_write(self, client: Any, data: Any, sock: Any) -> None:
         """Something was said. Also called in the executor, where the loop must be left alone."""
         if self._socket is not None and not self._is_flushing:
             self._is_flushing = True
             self._loop.call_soon(self._flush)
 
-    def _on_all_written(self, client: Any, data: Any, socket: Any) -> None:
+    def _on_all_written(self, client: Any, data: Any, sock: Any) -> None:
         if self._is_writing:
             self._is_writing = False
-            self._loop.remove_writer(socket)
+            self._loop.remove_writer(sock)
 
-    def _on_socket_close(self, client: Any, data: Any, socket: Any) -> None:
+    def _on_socket_close(self, client: Any, data: Any, sock: Any) -> None:
         if self._socket is not None:
-            self._on_all_written(client, data, socket)
+            self._on_all_written(client, data, sock)
             self.pause()
             self._socket = None
             self._closed.set()
@@ -278,7 +270,7 @@ class Link:
         self, client: Any, data: Any, flags: DisconnectFlags, reason: ReasonCode, more: Properties | None
     ) -> None:
         if flags.is_disconnect_packet_from_server:
-            self._lose(f"the broker ended the connection: {_said(reason, more)}")
+            self._lose(f"the broker ended the connection: {said(reason, more)}")
         elif str(reason) == "Keep alive timeout":
             self._lose(f"the broker has not been heard of for longer than keepalive_s allows ({self.keepalive_s} s)")
         else:
@@ -289,8 +281,8 @@ class Link:
             self.owner.lost(reason)
         elif not self._welcome.done():
             wanted = " Or does it want a certificate (cert, key)?" if self.url.is_encrypted else ""
-            said = f"{reason} before the broker had let us in; is it an MQTT broker that speaks MQTT 5?{wanted}"
-            self._welcome.set_exception(AdapterError(f"{self.url.shown}: {said}"))
+            why = f"{reason} before the broker had let us in; is it an MQTT broker that speaks MQTT 5?{wanted}"
+            self._welcome.set_exception(AdapterError(f"{self.url.shown}: {why}"))
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -307,20 +299,3 @@ class Link:
         """Hang up, without a word; what is being connected hangs up as soon as it can."""
         if self._attempt is None:
             self.client.hang_up()
-
-
-def _said(reason: ReasonCode, more: Properties | None) -> str:
-    text = getattr(more, "ReasonString", None)
-    return f"{reason} ({text})" if text else str(reason)
-
-
-def _mapped(error: BaseException, what: str, url: BrokerUrl) -> OrderedPubSubError:
-    if isinstance(error, OrderedPubSubError):
-        return error
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return AdapterError(
-            f"{what}: its certificate does not convince: {error.verify_message}; name its authority with ca=FILE"
-        )
-    if isinstance(error, ssl.SSLError) or (url.is_encrypted and isinstance(error, ConnectionResetError)):
-        return AdapterError(f"{what}: TLS failed: {error}; is the port one for TLS?")
-    return AdapterError(f"{what}: {error}; is the broker running, and the address right?")

@@ -13,22 +13,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from random import uniform
 from secrets import token_hex
 from typing import Any
 
-from paho.mqtt.enums import MQTTErrorCode
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
-from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from ordered_pubsub.adapter import Frame, FramesHandler, StateHandler
 from ordered_pubsub.errors import AdapterError, OrderedPubSubError
 from ordered_pubsub_adapters.mqtt_flow import PACKET_BYTES_MAX, RECEIVE_MAX, WINDOW, Inbox, Outbox
 from ordered_pubsub_adapters.mqtt_link import Link, TlsSocket, Welcome
-from ordered_pubsub_adapters.mqtt_packets import PacketClient, properties
+from ordered_pubsub_adapters.mqtt_packets import PacketClient
+from ordered_pubsub_adapters.mqtt_properties import properties
+from ordered_pubsub_adapters.mqtt_subscriptions import Subscriptions
 from ordered_pubsub_adapters.names import NameRules, NameTable
 from ordered_pubsub_adapters.urls import BrokerUrl
 
@@ -39,9 +39,6 @@ RETRY_FIRST_S = 0.1
 RETRY_MOST_S = 5.0
 REST_MAX_S = 5.0
 """So long nothing is read when the inbox is full; then what nobody counts is dropped, so that the rest can be seen."""
-TOPICS_PER_PACKET = 100
-TOPICS_ROOM = 20
-"""What a SUBSCRIBE has besides its topics, in bytes."""
 
 
 class Session:
@@ -56,10 +53,6 @@ class Session:
         self._broken = asyncio.Event()
         self._reason = "the client was closed"
         """why it is not connected, if it is not"""
-        self._answers: dict[int, asyncio.Future[list[ReasonCode]]] = {}
-        """of SUBSCRIBE and UNSUBSCRIBE"""
-        self._leaving: dict[str, bool] = {}
-        """names that the broker may still have subscriptions to, and that nobody wants"""
         self._tasks: list[asyncio.Task[None]] = []
         self._rest: asyncio.Task[None] | None = None
         self._is_overrun = False
@@ -81,8 +74,8 @@ class Session:
             client.tls_set_context(context)
         if self._qos:
             client.on_publish = self._on_publish
-        client.on_subscribe = client.on_unsubscribe = self._on_answer
         self._outbox = Outbox(client, self._names, self._qos)
+        self._subscriptions = Subscriptions(client, self._names, self._url, self._qos, PACKET_BYTES_MAX)
         self._inbox = Inbox(client, self._names, on_frames, self._pause)
         self._link = Link(self._url, client, self._keepalive_s, self)
         await self._connect_to_any()
@@ -121,10 +114,9 @@ class Session:
         try:
             self._check_qos(welcome)
             if welcome.is_resumed:
-                await self._leave()
+                await self._subscriptions.leave()
             else:
-                self._leaving.clear()
-                await self._subscribe(self._names.subscribed)
+                await self._subscriptions.renew()
             if self._broken.is_set():
                 raise AdapterError(self._reason)
         except BaseException:
@@ -173,6 +165,7 @@ class Session:
         self._outbox.restart(keep_unacknowledged=welcome.is_resumed and self._qos == 2)
         self._outbox.window = min(WINDOW, welcome.receive_max) if self._qos else WINDOW
         self._outbox.packet_bytes_max = welcome.packet_bytes_max or PACKET_BYTES_MAX
+        self._subscriptions.packet_bytes_max = self._outbox.packet_bytes_max
 
     def lost(self, reason: str) -> None:
         """The connection has broken."""
@@ -184,9 +177,7 @@ class Session:
 
     def _fail(self, reason: str) -> None:
         self._outbox.fail(reason)
-        for answer in self._answers.values():
-            if not answer.done():
-                answer.set_exception(AdapterError(reason))
+        self._subscriptions.fail(reason)
 
     async def _until_up(self) -> None:
         """Wait for the connection, if it is broken; but not for long."""
@@ -248,89 +239,17 @@ class Session:
     async def subscribe(self, topics: Sequence[str]) -> None:
         """Subscribe, and return when the broker has agreed to all of it."""
         await self._until_up()
-        names = [self._names.subscribe(topic) for topic in topics]
-        for name in names:
-            self._leaving.pop(name, None)
-        try:
-            await self._subscribe(names)
-        except BaseException:
-            self._forget(topics)
-            raise
+        await self._subscriptions.subscribe(topics)
 
     async def unsubscribe(self, topics: Sequence[str]) -> None:
         """Take no more of these topics, and tell the broker, now or when the connection is back."""
-        self._forget(topics)
+        self._subscriptions.forget(topics)
         try:
             if self._up.is_set():
-                await self._leave()
+                await self._subscriptions.leave()
         except AdapterError:
             if self._up.is_set():
                 raise
-
-    def _forget(self, topics: Sequence[str]) -> None:
-        for topic in topics:
-            self._leaving[self._names.unsubscribe(topic)] = True
-
-    async def _subscribe(self, names: Sequence[str]) -> None:
-        options = SubscribeOptions(qos=self._qos, retainHandling=SubscribeOptions.RETAIN_DO_NOT_SEND)
-        for chunk in self._chunks(names):
-            reasons = await self._answer(*self._client.subscribe([(name, options) for name in chunk]))
-            for name, reason in zip(chunk, reasons, strict=True):
-                self._check_grant(name, reason)
-
-    def _check_grant(self, name: str, reason: ReasonCode) -> None:
-        if reason.is_failure:
-            raise AdapterError(
-                f"{self._url.shown}: the broker refused the subscription to {name!r}: {reason}; does it let this user subscribe "
-                "there?"
-            )
-        if reason.value < self._qos:
-            raise AdapterError(
-                f"{self._url.shown}: the broker grants QoS {reason.value} on {name!r}, and QoS {self._qos} was asked for: take "
-                f"?qos={reason.value}, or allow more there"
-            )
-
-    async def _leave(self) -> None:
-        for chunk in self._chunks(list(self._leaving)):
-            await self._answer(*self._client.unsubscribe(chunk))
-            for name in chunk:
-                self._leaving.pop(name, None)
-
-    def _chunks(self, names: Sequence[str]) -> Iterator[list[str]]:
-        """As many names at once as fit in a packet."""
-        room = self._outbox.packet_bytes_max - TOPICS_ROOM
-        chunk: list[str] = []
-        size = 0
-        for name in names:
-            size += len(name.encode()) + 3
-            if chunk and (len(chunk) >= TOPICS_PER_PACKET or size > room):
-                yield chunk
-                chunk, size = [], len(name.encode()) + 3
-            chunk.append(name)
-        if chunk:
-            yield chunk
-
-    async def _answer(self, code: MQTTErrorCode, mid: int | None) -> list[ReasonCode]:
-        """The reason codes of a SUBACK or UNSUBACK."""
-        if code != MQTTErrorCode.MQTT_ERR_SUCCESS or mid is None:
-            raise AdapterError(f"{self._url.shown}: not connected ({code.name})")
-        answer: asyncio.Future[list[ReasonCode]] = asyncio.get_running_loop().create_future()
-        self._answers[mid] = answer
-        try:
-            await asyncio.wait((answer,), timeout=self._url.connect_timeout_s)
-            if not answer.done():
-                raise AdapterError(
-                    f"{self._url.shown}: the broker did not confirm a change of subscriptions within "
-                    f"{self._url.connect_timeout_s:g} s (connect_timeout_s); try again, or give it longer"
-                )
-            return answer.result()
-        finally:
-            del self._answers[mid]
-
-    def _on_answer(self, client: Any, data: Any, mid: int, reasons: list[ReasonCode], more: Properties | None) -> None:
-        answer = self._answers.get(mid)
-        if answer is not None and not answer.done():
-            answer.set_result(reasons)
 
 
 async def _first(event: asyncio.Event, timeout_s: float | None) -> None:

@@ -12,6 +12,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from time import monotonic
 from typing import Any
 
 from nats import errors
@@ -22,10 +23,12 @@ from ordered_pubsub_adapters.nats_inbox import Inbox
 from ordered_pubsub_adapters.nats_waiting import bounded, end, settle
 from ordered_pubsub_adapters.urls import BrokerUrl
 
-CLOSE_S = 5.0
+CLOSE_S = 0.2
 NEVER_S = 10**9
-SLOW_S = 1.0
-"""A connection that was not read for so long may have been cut off for that."""
+SLOW_S = 0.3
+"""A connection that was not read for so long may have been cut off for that,"""
+RECENT_S = 30.0
+"""if it was not longer ago than this."""
 
 MessageHandler = Callable[[int, bytes, bytes, "bytes | None", bytes], None]
 """Takes a subscription's number, subject, reply, header block and payload."""
@@ -48,18 +51,20 @@ class NatsClient(Client):
         """how many messages have come"""
         self.trouble: Exception | None = None
         """the last one that nats-py reported"""
-        self.held_up_s = 0.0
-        """how long nothing was read, at the longest, because the inbox was full"""
+        self._held_up_s = 0.0
+        """how long nothing was read, because the inbox was full, when that was long"""
+        self._read_on_at = 0.0
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
         """A message came. While this has not returned, nothing is read."""
         self.heard += 1
         self._take(sid, subject, reply, headers, data)
         if self._inbox.is_full:
-            loop = asyncio.get_running_loop()
-            since = loop.time()
+            since = monotonic()
             await self._inbox.wait_for_room()
-            self.held_up_s = max(self.held_up_s, loop.time() - since)
+            self._read_on_at = monotonic()
+            if self._read_on_at - since > SLOW_S:
+                self._held_up_s = self._read_on_at - since
 
     async def _process_pong(self) -> None:
         if self.pongs:
@@ -93,10 +98,10 @@ class NatsClient(Client):
         error = self.last_error or self.trouble
         is_cut = error is None or isinstance(error, errors.UnexpectedEOF)
         text = "the server closed the connection" if is_cut else str(error) or type(error).__name__
-        if self.held_up_s < SLOW_S:
+        if not self._held_up_s or monotonic() - self._read_on_at > RECENT_S:
             return text
         return (
-            f"{text}; for {self.held_up_s:.3g} s nothing had been read, because the application did not take what had come: "
+            f"{text}; for {self._held_up_s:.3g} s nothing had been read, because the application did not take what had come: "
             "a server cuts off who reads too slowly (its write_deadline and max_pending)"
         )
 
@@ -119,9 +124,10 @@ class NatsClient(Client):
     async def finish(self) -> None:
         """Drop the connection and all that belongs to it, whatever state it is in."""
         self.abort()
-        with suppress(Exception):  # the connection may have failed in any way; it is over
-            await bounded(self.close(), CLOSE_S)
         await end(*(task for task in (self._reading_task, self._ping_interval_task, self._flusher_task) if task))
+        if self._transport:
+            with suppress(OSError, asyncio.TimeoutError):  # one whose encryption failed never says that it is closed
+                await bounded(self._transport.wait_closed(), CLOSE_S)  # type: ignore[no-untyped-call]  # it has no types
 
 
 def login_of(url: BrokerUrl) -> dict[str, Any]:
@@ -167,6 +173,11 @@ def explain(error: Exception, url: BrokerUrl, address: str) -> OrderedPubSubErro
     where = f"{url.shown}: cannot connect to the NATS server at {address}"
     if isinstance(error, ImportError):
         return ConfigurationError(f"{where}: creds and nkey need a library ({error}); try: pip install nkeys")
+    if _is_of_credentials(error, url):
+        return ConfigurationError(
+            f"{where}: creds={url.get('creds')!r} or nkey={url.get('nkey')!r} cannot be used: {error}; expected the file with "
+            "the user's JWT and seed (creds), or with the seed alone (nkey)"
+        )
     if "authorization" in text or "authentication" in text:
         return AdapterError(
             f"{where}: it refuses who we say we are ({error}); check user and password, or the token, in "
@@ -186,3 +197,10 @@ def explain(error: Exception, url: BrokerUrl, address: str) -> OrderedPubSubErro
             f"{where}: no answer within {url.connect_timeout_s:g} s (connect_timeout_s); check host, port and firewalls"
         )
     return AdapterError(f"{where}: {str(error) or type(error).__name__}; is it running, and are host and port right?")
+
+
+def _is_of_credentials(error: Exception, url: BrokerUrl) -> bool:
+    if not (url.get("creds") or url.get("nkey")):
+        return False
+    is_of_connection = isinstance(error, (OSError, errors.Error, asyncio.TimeoutError))
+    return not is_of_connection or isinstance(error, (FileNotFoundError, PermissionError, IsADirectoryError))

@@ -26,6 +26,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Sequence
 from datetime import datetime, timezone
+from random import uniform
 from typing import Any
 
 import attrs
@@ -35,7 +36,15 @@ from ordered_pubsub.errors import AdapterError
 from ordered_pubsub_adapters.names import NameTable
 from ordered_pubsub_adapters.nats_connection import WAIT_S, Connection
 from ordered_pubsub_adapters.nats_inbox import Inbox
-from ordered_pubsub_adapters.nats_jetstream import JetStreamError, Stream, StreamState, ask
+from ordered_pubsub_adapters.nats_jetstream import (
+    EXTEND_ATTEMPTS,
+    EXTEND_PAUSE_S,
+    NOT_STORED,
+    JetStreamError,
+    Stream,
+    StreamState,
+    ask,
+)
 from ordered_pubsub_adapters.nats_waiting import end
 from ordered_pubsub_adapters.nats_wire import plain, read_headers, status_of
 
@@ -128,6 +137,21 @@ class Consumer:
         return self.names.name_of(topic).encode()
 
     async def _begin(self, topics: Sequence[str]) -> None:
+        try:
+            for _ in range(EXTEND_ATTEMPTS):
+                try:
+                    return await self._try_to_begin(topics)
+                except JetStreamError as error:
+                    if error.code != NOT_STORED:
+                        raise
+                    refusal = error
+                await asyncio.sleep(uniform(0, EXTEND_PAUSE_S))  # somebody took the subjects away again
+            raise refusal
+        finally:
+            if self._topics and not self._name:
+                self.connection.fail("its consumer could not be replaced")
+
+    async def _try_to_begin(self, topics: Sequence[str]) -> None:
         state = await self.stream.cover(self.connection, [self.names.name_of(topic) for topic in topics])
         if not self._topics:
             self._last, self._created, self._last_time_ns = state.last_sequence, state.created, 0
@@ -139,7 +163,6 @@ class Consumer:
         except BaseException:
             for subject in new:
                 self._topics.pop(subject, None)
-            self.connection.fail("its consumer could not be replaced")
             raise
 
     async def _remove(self, topics: Sequence[str]) -> None:

@@ -26,6 +26,8 @@ EXTEND_PAUSE_S = 0.05
 NO_RESPONDERS = b"503"
 NO_STREAM = 10059
 NAME_TAKEN = 10058
+NOT_STORED = 10093
+"""a consumer's filter names what the stream does not have; older servers say so"""
 NOT_ENABLED = (10039, 10076)
 """JetStream is switched off for the account, or on the server"""
 

@@ -80,7 +80,6 @@ class RabbitMqAdapter(Adapter):
         self._url = read_url(url, URLS)
         self._exchange = self._url.get("exchange", EXCHANGE)
         self._durable = self._url.get("durable", "true") == "true"
-        self._names = NameTable(NAMES)
         self._publishing: Link | None = None
         self._consuming: Link | None = None
         self._is_open = False
@@ -106,6 +105,7 @@ class RabbitMqAdapter(Adapter):
         if self._publishing is not None:
             raise AdapterError(f"this adapter for {self._url.shown} is open already; each client has its own")
         self._on_state = on_state
+        self._names = NameTable(NAMES)
         self._delivering = Delivering(on_frames)
         self._delivery: asyncio.Task[None] | None = None
         self._window = Window(self._exchange, self._names.name_of, PERSISTENT if self._durable else TRANSIENT)
@@ -132,10 +132,14 @@ class RabbitMqAdapter(Adapter):
         return Link(self._url, purpose, set_up, on_break, self._link_changed)
 
     def _link_changed(self, is_connected: bool, reason: str) -> None:
-        """One of the connections broke, or returned; both are needed."""
-        links = [link for link in (self._publishing, self._consuming) if link is not None]
-        if not is_connected or all(link.is_connected for link in links):
+        """One of the connections broke, or returned."""
+        if is_connected == self._is_connected:
             self._on_state(is_connected, reason)
+
+    @property
+    def _is_connected(self) -> bool:
+        """Whether all the connections are there that are needed."""
+        return all(link.is_connected for link in (self._publishing, self._consuming) if link is not None)
 
     def _break_off(self, connection: WireConnection, reason: str) -> None:
         """Something that a connection cannot do without is gone: have it made anew."""
@@ -171,16 +175,16 @@ class RabbitMqAdapter(Adapter):
         self._window.settle(method.delivery_tag, method.multiple, isinstance(method, Basic.Ack))
 
     def _blocked(self, connection: WireConnection, notice: Any) -> None:
-        reason = f"{self._url.shown} takes no messages until it has room again: {notice.method.reason}"
-        _log.warning("%s", reason)
-        self._window.block(True)
-        self._on_state(True, reason)
+        self._tell(f"takes no messages until it has room again: {notice.method.reason}")
 
     def _unblocked(self, connection: WireConnection, notice: Any) -> None:
-        reason = f"{self._url.shown} takes messages again"
+        self._tell("takes messages again")
+
+    def _tell(self, what: str) -> None:
+        """It stays connected; who publishes, waits."""
+        reason = f"{self._url.shown} {what}"
         _log.warning("%s", reason)
-        self._window.block(False)
-        self._on_state(True, reason)
+        self._on_state(self._is_connected, reason)
 
     # -- consuming ----------------------------------------------------------------------------------------------------
 

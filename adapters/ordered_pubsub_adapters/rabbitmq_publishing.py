@@ -6,6 +6,8 @@ The window is bounded, in messages and in bytes, and shared by all calls that ar
 is the next one's turn, so a long call does not hold up a short one for another topic. The messages of one call are sent in
 their order.
 
+A broker that runs out of memory or disk confirms nothing more for a while: then the window fills, and `publish` waits.
+
 The broker numbers messages (delivery tags: 1, 2, 3, ... of the channel) and often confirms many at once: all up to a tag.
 The lowest unconfirmed tag is remembered, so each confirmation looks only at those that it confirms.
 """
@@ -68,8 +70,6 @@ class Window:
     exchange: str
     name_of: Callable[[str], str]
     delivery_mode: int
-    is_blocked: bool = False
-    """whether the broker asked not to be given any more"""
     _sink: Sink | None = None
     _reason: str = "it was not opened"
     _waiting: deque[Call] = attrs.field(factory=deque)
@@ -86,7 +86,6 @@ class Window:
     def attach(self, sink: Sink) -> None:
         """There is a new channel, on which nothing has been sent."""
         self._sink = sink
-        self.is_blocked = False
         self._methods.clear()
         self._first = self._next = 1
 
@@ -101,11 +100,6 @@ class Window:
         self._waiting.clear()
         for call in calls:
             call.fail(f"the broker did not confirm {len(call.messages) - call.confirmed} messages: {reason}")
-
-    def block(self, is_blocked: bool) -> None:
-        """The broker can take no messages, or can again."""
-        self.is_blocked = is_blocked
-        self._pump()
 
     # -- out ----------------------------------------------------------------------------------------------------------
 
@@ -142,9 +136,7 @@ class Window:
     @property
     def _has_room(self) -> bool:
         unconfirmed = self._unconfirmed
-        return not self.is_blocked and (
-            not unconfirmed or (len(unconfirmed) < WINDOW_MESSAGES and self._unconfirmed_bytes < WINDOW_BYTES)
-        )
+        return not unconfirmed or (len(unconfirmed) < WINDOW_MESSAGES and self._unconfirmed_bytes < WINDOW_BYTES)
 
     def _turn(self, sink: Sink, call: Call) -> bytes:
         """The next messages of a call, at least one."""

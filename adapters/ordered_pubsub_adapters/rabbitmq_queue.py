@@ -43,10 +43,13 @@ async def declare_exchange(connection: WireConnection, name: str) -> None:
         async with passing_line(connection) as line:
             await line.call(line.channel.exchange_declare, name, exchange_type="topic", durable=True)
     except Refused as refusal:
-        if refusal.code != FORBIDDEN or not await _has_exchange(connection, name):
-            raise AdapterError(
-                f"the exchange {name!r} cannot be used; expected a durable topic exchange, or the right to make one: {refusal}"
-            ) from refusal
+        if refusal.code == FORBIDDEN and await _has_exchange(connection, name):
+            return
+        if not refusal.code:
+            raise
+        raise AdapterError(
+            f"the exchange {name!r} cannot be used; expected a durable topic exchange, or the right to make one: {refusal}"
+        ) from refusal
 
 
 async def _has_exchange(connection: WireConnection, name: str) -> bool:

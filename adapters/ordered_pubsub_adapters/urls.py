@@ -16,13 +16,13 @@ from __future__ import annotations
 import re
 import ssl
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import attrs
 
 from ordered_pubsub.errors import ConfigurationError
+from ordered_pubsub_adapters.credentials import make_context, read_secret
 
 Reader = Callable[[str], Any]
 """Makes a parameter's value of its text, or raises a `ValueError` that says what fits."""
@@ -30,8 +30,6 @@ Reader = Callable[[str], Any]
 CONNECT_TIMEOUT_S = 10.0
 TIMEOUT_MAX_S = 3600.0
 PORT_MAX = 65_535
-SECRET_BYTES_MAX = 65_536
-"""A password file that is longer is some other file."""
 
 _URL = re.compile(
     r"(?P<scheme>[^:/?#]+)://(?P<authority>[^/?#]*)(?P<path>/[^?#]*)?(\?(?P<query>[^#]*))?(?P<fragment>#.*)?"
@@ -151,11 +149,13 @@ class BrokerUrl:
     def read_password(self) -> str | None:
         """The password: of the URL, or of the file that it names, which is read anew."""
         name = self.get("password_file")
-        return self.password if name is None else _read_secret(self.shown, name)
+        return self.password if name is None else read_secret(self.shown, name)
 
     def tls_context(self) -> ssl.SSLContext | None:
         """How to speak TLS with the broker, its certificate and name checked; None if the scheme is not encrypted."""
-        return _make_context(self) if self.is_encrypted else None
+        if not self.is_encrypted:
+            return None
+        return make_context(self.shown, *(self.get(name) for name in TLS_PARAMETERS))
 
 
 def read_url(url: str, rules: UrlRules) -> BrokerUrl:
@@ -269,46 +269,3 @@ def _check_together(url: BrokerUrl) -> None:
         raise ConfigurationError(f"{url.shown}: key belongs to a certificate; name its file with cert")
     if url.password is not None and "password_file" in url.parameters:
         raise ConfigurationError(f"{url.shown}: there is a password and a password_file; leave one out")
-
-
-# -- files --------------------------------------------------------------------------------------------------------------
-
-
-def _read_secret(where: str, name: str) -> str:
-    try:
-        with Path(name).open("rb") as file:
-            secret = file.read(SECRET_BYTES_MAX + 1)
-        if len(secret) > SECRET_BYTES_MAX:
-            raise ValueError(f"it has more than {SECRET_BYTES_MAX} bytes")
-        return secret.decode().rstrip("\r\n")
-    except UnicodeDecodeError:
-        raise ConfigurationError(
-            f"{where}: password_file={name!r} is not UTF-8 text; expected the password alone"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(f"{where}: password_file={name!r} cannot be read: {error}") from error
-
-
-def _make_context(url: BrokerUrl) -> ssl.SSLContext:
-    ca, cert, key = (url.get(name) for name in TLS_PARAMETERS)
-    try:
-        context = ssl.create_default_context(cafile=ca)
-    except OSError as error:
-        raise ConfigurationError(
-            f"{url.shown}: ca={ca!r} cannot be used; expected certificates in PEM: {error}"
-        ) from error
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if cert is not None:
-        _load_certificate(url.shown, context, cert, key)
-    return context
-
-
-def _load_certificate(where: str, context: ssl.SSLContext, cert: str, key: str | None) -> None:
-    """Load what this client shows. A key with a passphrase must not make the process ask for it on the terminal."""
-    try:
-        context.load_cert_chain(cert, key, password=lambda: "")
-    except OSError as error:
-        raise ConfigurationError(
-            f"{where}: cert={cert!r} with key={key or cert!r} cannot be used; expected a certificate and its key in PEM, the key "
-            f"without passphrase: {error}"
-        ) from error

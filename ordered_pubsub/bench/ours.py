@@ -1,4 +1,7 @@
-"""This library, used as its documentation says: futures in a window, and iteration."""
+"""This library, used as its documentation says: a window of receipts, and iteration.
+
+The window is the client's own pipeline (`pipeline_events_max`): as many publications as may be unfinished.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,7 @@ from typing import Any
 
 import ordered_pubsub
 from ordered_pubsub.bench.sides import Receiver, Sender, SidePlan
-
-WINDOW = 2_000
-"""So many publications may be without a receipt."""
+from ordered_pubsub.client.settings import Settings
 
 
 async def _connect(plan: SidePlan) -> ordered_pubsub.Client:
@@ -24,6 +25,7 @@ class OrderedSender(Sender):
     def __init__(self, plan: SidePlan) -> None:
         super().__init__(plan)
         self._waiting: deque[asyncio.Future[Any]] = deque()
+        self._window = Settings(**plan.settings).pipeline_events_max
 
     async def open(self) -> None:
         """Connect."""
@@ -32,13 +34,14 @@ class OrderedSender(Sender):
     async def rush(self, payload: bytes, count: int) -> None:
         """Publish with a window of receipts."""
         publish, waiting, topic = self._client.publish_nowait, self._waiting, self.topic
+        window = self._window
         for number in range(count):
-            if len(waiting) >= WINDOW:
+            if len(waiting) >= window:
                 await waiting.popleft()
             waiting.append(publish(topic(number), payload))
         await self.settle()
 
-    def publish(self, topic: str, payload: bytes) -> None:
+    async def publish(self, topic: str, payload: bytes) -> None:
         """Publish one event."""
         self._waiting.append(self._client.publish_nowait(topic, payload))
 

@@ -12,7 +12,7 @@ import asyncio
 import select
 import ssl
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
@@ -49,7 +49,7 @@ class PlainLoop:
         client.on_connect = self._on_connect
         client.on_socket_register_write = self._on_want_write
         client.connect(*url.hosts[0])
-        self._socket: Any = client.socket()
+        self._socket = cast(Any, client.socket())
         self._loop.add_reader(self._socket, self._read)
         self._tick()
         client.loop_write()
@@ -123,13 +123,16 @@ class MqttSender(Sender):
 
     def _fill(self) -> None:
         while self._next < self._count and self._unacknowledged < WINDOW:
-            self.publish(self.topic(self._next), self._payload)
+            self._send(self.topic(self._next), self._payload)
             self._next += 1
         if not self._unacknowledged:
             self._idle.set()
 
-    def publish(self, topic: str, payload: bytes) -> None:
-        """Publish one message. At QoS 0, paho says that it is published when it was written."""
+    async def publish(self, topic: str, payload: bytes) -> None:
+        """Publish one message."""
+        self._send(topic, payload)
+
+    def _send(self, topic: str, payload: bytes) -> None:
         self._unacknowledged += 1
         self._mqtt.client.publish(topic, payload, self._mqtt.qos)
 
@@ -154,7 +157,7 @@ class MqttReceiver(Receiver):
         """Connect and subscribe."""
         self._mqtt = PlainLoop(self.plan.ens)
         client, take = self._mqtt.client, self.take
-        client.on_message = lambda client, data, message: take(message.payload)
+        client.on_message = lambda client, data, message: take(bytes(message.payload))
         subscribed = asyncio.get_running_loop().create_future()
         client.on_subscribe = lambda *_: subscribed.set_result(None)
         await self._mqtt.open()

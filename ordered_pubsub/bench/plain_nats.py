@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import nats
 from nats.aio.client import Client
@@ -83,7 +82,6 @@ class NatsSender(Sender):
     def __init__(self, plan: SidePlan) -> None:
         super().__init__(plan)
         self._subjects = {topic: subject_of(topic) for topic in plan.topics}
-        self._tasks: list[asyncio.Task[Any]] = []
 
     async def open(self) -> None:
         """Connect."""
@@ -91,29 +89,19 @@ class NatsSender(Sender):
         self._nats = await connect(url)
         await _cover(self._nats, url, self.plan.topics)
 
-    def subject(self, number: int) -> str:
-        """The subject of an event."""
-        return self._subjects[self.topic(number)]
-
     async def rush(self, payload: bytes, count: int) -> None:
         """Publish, and flush."""
-        publish, subject = self._nats.publish, self.subject
+        publish, subjects, topic = self._nats.publish, self._subjects, self.topic
         for number in range(count):
-            await publish(subject(number), payload)
+            await publish(subjects[topic(number)], payload)
         await self._nats.flush()
 
-    def publish(self, topic: str, payload: bytes) -> None:
+    async def publish(self, topic: str, payload: bytes) -> None:
         """Publish one message."""
-        self._tasks.append(asyncio.ensure_future(self.send(self._subjects[topic], payload)))
-
-    async def send(self, subject: str, payload: bytes) -> None:
-        """Publish one message, in whatever way is this sender's."""
-        await self._nats.publish(subject, payload)
+        await self._nats.publish(self._subjects[topic], payload)
 
     async def settle(self) -> None:
         """Wait until the server has everything."""
-        await asyncio.gather(*self._tasks)
-        self._tasks.clear()
         await self._nats.flush()
 
     async def close(self) -> None:
@@ -127,16 +115,17 @@ class JetStreamSender(NatsSender):
     async def rush(self, payload: bytes, count: int) -> None:
         """Keep so many requests in flight."""
         numbers = iter(range(count))
-        send, subject = self.send, self.subject
+        publish, topic = self.publish, self.topic
 
         async def work() -> None:
             for number in numbers:
-                await send(subject(number), payload)
+                await publish(topic(number), payload)
 
         await asyncio.gather(*(work() for _ in range(IN_FLIGHT)))
 
-    async def send(self, subject: str, payload: bytes) -> None:
+    async def publish(self, topic: str, payload: bytes) -> None:
         """Publish one message, and wait for the stream's acknowledgement."""
+        subject = self._subjects[topic]
         answer = await self._nats.request(subject, payload, timeout=PUBLISH_S)
         if not answer.data.startswith(b'{"stream":'):
             raise AdapterError(f"the stream refused a message of the plain client on {subject!r}: {answer.data!r}")
@@ -160,9 +149,13 @@ class NatsReceiver(Receiver):
         self.take(message.data)
 
     async def _subscribe(self) -> None:
-        limits = {"pending_msgs_limit": PENDING_MESSAGES_MAX, "pending_bytes_limit": PENDING_BYTES_MAX}
         for topic in self.plan.topics:
-            await self._nats.subscribe(subject_of(topic), cb=self._taking, **limits)
+            await self._nats.subscribe(
+                subject_of(topic),
+                cb=self._taking,
+                pending_msgs_limit=PENDING_MESSAGES_MAX,
+                pending_bytes_limit=PENDING_BYTES_MAX,
+            )
 
     async def close(self) -> None:
         """Disconnect."""

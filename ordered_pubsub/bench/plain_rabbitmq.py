@@ -102,6 +102,8 @@ class RabbitSender(Sender):
         self._first = 1
         """no lower tag is unconfirmed"""
         self._unconfirmed: set[int] = set()
+        self._is_pacing = False
+        """whether more is to be published, whatever is confirmed"""
 
     async def open(self) -> None:
         """Connect."""
@@ -119,7 +121,7 @@ class RabbitSender(Sender):
         else:
             self._unconfirmed.discard(method.delivery_tag)
         self._fill()
-        if not self._unconfirmed and self._next == self._count:
+        if not self._unconfirmed and not self._is_pacing:
             self._link.stop()
 
     async def rush(self, payload: bytes, count: int) -> None:
@@ -131,11 +133,14 @@ class RabbitSender(Sender):
 
     def _fill(self) -> None:
         while self._next < self._count and len(self._unconfirmed) < IN_FLIGHT:
-            self.publish(self.topic(self._next), self._payload)
+            self._send(self.topic(self._next), self._payload)
             self._next += 1
 
-    def publish(self, topic: str, payload: bytes) -> None:
+    async def publish(self, topic: str, payload: bytes) -> None:
         """Publish one message."""
+        self._send(topic, payload)
+
+    def _send(self, topic: str, payload: bytes) -> None:
         self._tag += 1
         self._unconfirmed.add(self._tag)
         self._link.channel.basic_publish(EXCHANGE, key_of(topic), payload, self._properties)
@@ -144,21 +149,18 @@ class RabbitSender(Sender):
         """As any sender does, on pika's loop."""
         call_later = self._link.connection.ioloop.call_later
         began_ns, sent = now_ns(), 0
-        self._next, self._count = 0, 1  # not complete before the last is sent
 
         def publish_next() -> None:
             nonlocal sent
-            if sent + 1 == count:
-                self._next = 1
-            self.publish(self.topic(sent), make_payload(phase, now_ns()))
+            self._is_pacing = sent + 1 < count
+            self._send(self.topic(sent), make_payload(phase, now_ns()))
             sent += 1
-            if sent < count:
+            if self._is_pacing:
                 due_ns = began_ns + int(sent * interval_s * 1e9)
                 call_later(max(due_ns - now_ns(), 0) / 1e9, publish_next)
 
         publish_next()
         self._link.run()
-        self._next = self._count = 0
 
     async def settle(self) -> None:
         """Nothing is unconfirmed when `rush` and `pace` have returned."""
@@ -166,6 +168,7 @@ class RabbitSender(Sender):
     async def close(self) -> None:
         """Disconnect."""
         self._link.connection.close()
+        self._link.connection.ioloop.start()
 
 
 class RabbitReceiver(Receiver):

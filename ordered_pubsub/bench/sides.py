@@ -77,12 +77,12 @@ class Sender(ABC):
         began = loop.time()
         for number in range(count):
             await asyncio.sleep(began + number * interval_s - loop.time())
-            self.publish(self.topic(number), make_payload(phase, now_ns()))
+            await self.publish(self.topic(number), make_payload(phase, now_ns()))
         await self.settle()
 
     @abstractmethod
-    def publish(self, topic: str, payload: bytes) -> None:
-        """Publish one event, without waiting."""
+    async def publish(self, topic: str, payload: bytes) -> None:
+        """Publish one event, in the way that is quickest for it; it need not be confirmed yet."""
 
     @abstractmethod
     async def settle(self) -> None:

@@ -1,4 +1,4 @@
-"""One side of one variant, as a process: told what to do by lines of JSON on its standard input.
+"""One side of one variant, as a process: told what to do by lines of JSON on its standard input, of which the first is its plan.
 
     clock             -> {"now_ns"}                        what its clock says
     count             -> {"surplus"}                       (subscriber) begin to count; what came too much before
@@ -20,7 +20,6 @@ from cProfile import Profile
 from typing import Any
 
 from ordered_pubsub.bench.sides import Receiver, Sender, SidePlan, Tally, make_payload, now_ns
-from ordered_pubsub.errors import UsageError
 
 ORPHANED = 3
 
@@ -150,10 +149,14 @@ class Subscribing(Worker):
 
     def __init__(self, plan: SidePlan, lines: asyncio.StreamReader) -> None:
         super().__init__(lines)
-        loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
         self._complete = asyncio.Event()
-        self._tally = Tally(lambda: loop.call_soon_threadsafe(self._complete.set))
+        self._tally = Tally(self._completed)
         self._receiver = make_receiver(plan, self._tally)
+
+    def _completed(self) -> None:
+        """In whatever thread the last event came."""
+        self._loop.call_soon_threadsafe(self._complete.set)
 
     async def open(self) -> None:
         """Connect and subscribe."""
@@ -168,9 +171,7 @@ class Subscribing(Worker):
         self.say(surplus=surplus)
         if tally.expected:
             await self._complete.wait()
-            self.say(
-                last_ns=tally.last_ns, count=tally.count, phase=tally.last_phase, latencies_ns=tally.latencies_ns
-            )
+            self.say(last_ns=tally.last_ns, count=tally.count, phase=tally.last_phase, latencies_ns=tally.latencies_ns)
 
     async def close(self) -> None:
         """Disconnect."""
@@ -178,11 +179,9 @@ class Subscribing(Worker):
 
 
 async def _main() -> None:
-    plan = SidePlan(**json.loads(sys.argv[1]))
-    if plan.role not in ("publisher", "subscriber"):
-        raise UsageError(f"the role of a worker is publisher or subscriber, not {plan.role!r}")
     lines = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    plan = SidePlan(**json.loads(await lines.readline()))  # not an argument: a URL may hold a password
     kind = Publishing if plan.role == "publisher" else Subscribing
     await kind(plan, lines).run()
 

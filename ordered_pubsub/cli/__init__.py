@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from ordered_pubsub import __version__
-from ordered_pubsub.cli import config, demo, serve
+from ordered_pubsub.cli import bench, config, demo, pub, serve, status, sub
 from ordered_pubsub.errors import OrderedPubSubError, UsageError
 
 INTERRUPTED = 130
@@ -49,5 +49,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     demo.add_command(commands)
     serve.add_command(commands)
+    pub.add_command(commands)
+    sub.add_command(commands)
+    status.add_command(commands)
+    bench.add_command(commands)
     config.add_command(commands)
     return parser

@@ -3,6 +3,10 @@
 Several publishers publish on several topics of a `memory://` system whose ENS reorders. Two clients subscribe to all the
 topics. What the ENS gives to each is seen by a tap on its adapter, what each is notified of by its subscription; everything
 goes through the public API. Shown are both orders side by side; counted is in how many pairs of events they differ.
+
+With `--ens` the same runs over a real broker, on topics of its own below `PREFIX`, with a stage in this process unless one is
+named. A broker may well give both subscribers the same order; then it says so, and by how much that differs from the order in
+which the events were numbered.
 """
 
 from __future__ import annotations
@@ -13,17 +17,24 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import zip_longest
 from random import Random
 from typing import Any
+from uuid import uuid4
 
 import attrs
 
 import ordered_pubsub
-from ordered_pubsub.adapter import Frame, FramesHandler, StateHandler
-from ordered_pubsub.client.frames import read_stamp
-from ordered_pubsub_adapters.memory import MemoryAdapter
+from ordered_pubsub.adapter import Adapter, Capabilities, Frame, FramesHandler, StateHandler, load_adapter, redacted
+from ordered_pubsub.cli.clients import report_trouble
+from ordered_pubsub.client.frames import read_arrivals
+from ordered_pubsub.config.addresses import Address
+from ordered_pubsub.config.schema import Configuration, StageSection
+from ordered_pubsub.connecting import Connecting
+from ordered_pubsub.errors import UsageError
+from ordered_pubsub.server.server import Server
 
 SUBSCRIBERS = ("alice", "bob")
 TOPICS = ("trades", "quotes", "orders", "news")
@@ -33,12 +44,16 @@ PATIENCE_S = 30.0
 """A subscriber that has not been notified of everything so long after the last publication is counted as it stands."""
 CELL = 18
 """The width of a column."""
+PREFIX = "ordered-pubsub-demo"
+"""Below it are the topics that are used on a real broker, which may have others."""
 
 EPILOG = """\
 examples:
   ordered-pubsub demo
   ordered-pubsub demo --topics 8 --publishers 5 --events 5000 --seed 42
   ordered-pubsub demo --json
+  ordered-pubsub demo --ens mqtt://127.0.0.1:1883
+  ordered-pubsub demo --ens 'nats://127.0.0.1:4222' --sequencer ops://127.0.0.1:7411
 
 exit code: 0 if all subscribers were notified of the same events in the same order, 1 if not
 """
@@ -52,16 +67,34 @@ class Plan:
     topics: int
     publishers: int
     events: int
+    ens: str | None = None
+    """a real broker; None: an ENS of its own"""
+    sequencer: tuple[str, ...] = ()
+    """real stages; none: one in this process"""
+    token_file: str | None = None
+    prefix: str = ""
+    """what its topics begin with"""
 
     @property
     def topic_names(self) -> list[str]:
         """The topics."""
-        return [*TOPICS[: self.topics], *(f"topic-{number}" for number in range(len(TOPICS) + 1, self.topics + 1))]
+        names = [*TOPICS[: self.topics], *(f"topic-{number}" for number in range(len(TOPICS) + 1, self.topics + 1))]
+        return [self.prefix + name for name in names]
 
     @property
     def url(self) -> str:
-        """An ENS of its own, which reorders."""
-        return f"memory://demo-{os.getpid()}?reorder=0.3&delay_s=0.002&seed={self.seed}"
+        """The ENS: the broker that was named, or one of its own, which reorders."""
+        return self.ens or f"memory://demo-{os.getpid()}?reorder=0.3&delay_s=0.002&seed={self.seed}"
+
+    def connect(self, adapter: Adapter, name: str) -> Connecting:
+        """A client. Names are for a system of its own: elsewhere, others may have them."""
+        return ordered_pubsub.connect(
+            adapter,
+            sequencer=list(self.sequencer),
+            name=name if self.ens is None else None,
+            delivery="ordered",
+            token_file=self.token_file,
+        )
 
 
 @attrs.frozen
@@ -85,6 +118,11 @@ class Result:
     def ordered_disagreements(self) -> int:
         """Pairs of events that were notified in different order."""
         return count_disagreements(*self.notified)
+
+    @property
+    def against_order(self) -> list[int]:
+        """For each subscriber, the pairs of events that the ENS gave in another order than they were notified in."""
+        return [count_disagreements(*orders) for orders in zip(self.given, self.notified, strict=True)]
 
     @property
     def missing(self) -> int:
@@ -130,12 +168,23 @@ def _add(tree: list[int], place: int) -> None:
 # -- the run ----------------------------------------------------------------------------------------------------------
 
 
-class TappedAdapter(MemoryAdapter):
-    """A `memory://` adapter that shows what the ENS delivers, before the client has it."""
+class TappedAdapter(Adapter):
+    """An adapter that shows what the ENS delivers, before the client has it."""
 
-    def __init__(self, url: str, tap: Callable[[Frame], None]) -> None:
-        super().__init__(url)
+    def __init__(self, inner: Adapter, tap: Callable[[Frame], None]) -> None:
+        super().__init__(inner.url)
+        self._inner = inner
         self._tap = tap
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Those of the ENS."""
+        return self._inner.capabilities
+
+    @property
+    def local_system(self) -> str | None:
+        """That of the ENS."""
+        return self._inner.local_system
 
     async def open(self, on_frames: FramesHandler, on_state: StateHandler) -> None:
         """Open, and listen."""
@@ -145,7 +194,23 @@ class TappedAdapter(MemoryAdapter):
                 self._tap(frame)
             await on_frames(frames)
 
-        await super().open(tapped, on_state)
+        await self._inner.open(tapped, on_state)
+
+    async def publish(self, frames: Sequence[Frame]) -> None:
+        """Hand frames over."""
+        await self._inner.publish(frames)
+
+    async def subscribe(self, topics: Sequence[str]) -> None:
+        """Let the frames of these topics come."""
+        await self._inner.subscribe(topics)
+
+    async def unsubscribe(self, topics: Sequence[str]) -> None:
+        """Let them come no more."""
+        await self._inner.unsubscribe(topics)
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self._inner.close()
 
 
 async def run(plan: Plan) -> Result:
@@ -154,35 +219,40 @@ async def run(plan: Plan) -> Result:
     notified: list[list[str]] = [[] for _ in SUBSCRIBERS]
     labels: dict[str, str] = {}
     started_at = time.perf_counter()
-    subscribed = [await _subscribe(plan, name, _tap_into(given[i], labels)) for i, name in enumerate(SUBSCRIBERS)]
-    reading = [
-        asyncio.create_task(_read(subscription, plan.events, order))
-        for (_, subscription), order in zip(subscribed, notified, strict=True)
-    ]
-    await asyncio.gather(*(_publish(plan, number) for number in range(plan.publishers)))
-    _, unfinished = await asyncio.wait(reading, timeout=PATIENCE_S)
-    for task in unfinished:
-        task.cancel()
-    for client, _ in subscribed:
-        await client.close()
+    async with _stage_for(plan) as plan, AsyncExitStack() as clients:
+        reading = []
+        for name, tapped, order in zip(SUBSCRIBERS, given, notified, strict=True):
+            adapter = TappedAdapter(load_adapter(plan.url), _tap_into(tapped))
+            client = await clients.enter_async_context(plan.connect(adapter, name))
+            subscription = await client.subscribe(*plan.topic_names)
+            reading.append(asyncio.create_task(_read(subscription, plan.events, order)))
+        await asyncio.gather(*(_publish(plan, number, labels) for number in range(plan.publishers)))
+        _, unfinished = await asyncio.wait(reading, timeout=PATIENCE_S)
+        for task in unfinished:
+            task.cancel()
     return Result([list(dict.fromkeys(order)) for order in given], notified, labels, time.perf_counter() - started_at)
 
 
-def _tap_into(order: list[str], labels: dict[str, str]) -> Callable[[Frame], None]:
+@asynccontextmanager
+async def _stage_for(plan: Plan) -> AsyncIterator[Plan]:
+    """The plan with the stage that it is carried out with."""
+    if plan.ens is None or plan.sequencer:
+        yield plan
+        return
+    section = StageSection(name="demo", listen="127.0.0.1:0", store="memory")
+    server = Server(Configuration(stage=(section,)), 0, "")
+    await server.open()
+    try:
+        yield attrs.evolve(plan, sequencer=(str(Address(section.address.host, server.port)),))
+    finally:
+        await server.close()
+
+
+def _tap_into(order: list[str]) -> Callable[[Frame], None]:
     def tap(frame: Frame) -> None:
-        stamp = read_stamp(frame)
-        if stamp is not None:
-            order.append(stamp.id)
-            labels.setdefault(stamp.id, f"{frame.topic} {stamp.number}")
+        order.extend(arrival.body.id for arrival in read_arrivals(frame))
 
     return tap
-
-
-async def _subscribe(
-    plan: Plan, name: str, tap: Callable[[Frame], None]
-) -> tuple[ordered_pubsub.Client, ordered_pubsub.Subscription]:
-    client = await ordered_pubsub.connect(TappedAdapter(plan.url, tap), name=name)
-    return client, await client.subscribe(*plan.topic_names)
 
 
 async def _read(subscription: ordered_pubsub.Subscription, count: int, notified: list[str]) -> None:
@@ -192,16 +262,17 @@ async def _read(subscription: ordered_pubsub.Subscription, count: int, notified:
             return
 
 
-async def _publish(plan: Plan, number: int) -> None:
+async def _publish(plan: Plan, number: int, labels: dict[str, str]) -> None:
     """Publish this publisher's share, in bursts on topics drawn by lot."""
     random = Random(f"{plan.seed} {number}")
     topics = plan.topic_names
     share = plan.events // plan.publishers + (number < plan.events % plan.publishers)
-    async with ordered_pubsub.connect(plan.url, name=f"publisher-{number + 1}") as client:
+    async with plan.connect(load_adapter(plan.url), f"publisher-{number + 1}") as client:
         while share:
             burst = min(share, random.randint(1, BURST_EVENTS_MAX))
             receipts = [client.publish_nowait(random.choice(topics), {"left": share - place}) for place in range(burst)]
-            await asyncio.gather(*receipts)
+            for receipt in await asyncio.gather(*receipts):
+                labels[receipt.id] = f"{receipt.topic.removeprefix(plan.prefix)} {receipt.number}"
             share -= burst
 
 
@@ -227,6 +298,7 @@ BOLD, DIM, RED, GREEN = 1, 2, 31, 32
 def as_json(plan: Plan, result: Result) -> dict[str, Any]:
     """The counts, for machines."""
     return {
+        "ens": redacted(plan.url),
         "seed": plan.seed,
         "topics": plan.topics,
         "publishers": plan.publishers,
@@ -234,6 +306,7 @@ def as_json(plan: Plan, result: Result) -> dict[str, Any]:
         "subscribers": len(SUBSCRIBERS),
         "pairs": _pairs(result),
         "ens_disagreements": result.ens_disagreements,
+        "ens_against_order": result.against_order,
         "ordered_disagreements": result.ordered_disagreements,
         "missing": result.missing,
         "duration_s": round(result.duration_s, 3),
@@ -251,15 +324,37 @@ def as_text(plan: Plan, result: Result, paint: Paint) -> str:
         paint(
             f"{plan.topics} topics, {plan.publishers} publishers, {len(SUBSCRIBERS)} subscribers of all topics", BOLD
         ),
-        paint(f"an ENS that reorders: {plan.url.replace(f'-{os.getpid()}', '')}", DIM),
+        paint(_about_ens(plan), DIM),
         "",
         "      " + paint("given by the ENS".ljust(2 * CELL + 8), BOLD) + paint("notified by ordered-pubsub", BOLD),
         "      " + paint(names + " " * 8 + names.rstrip(), DIM),
         *_rows(result, paint),
         "",
-        *_counts(result, paint),
+        *_counts(result, paint, plan.ens is not None),
+        *_remark(plan, result),
+        "",
+        f"took {result.duration_s:.2f} s",
     ]
     return "\n".join(lines)
+
+
+def _about_ens(plan: Plan) -> str:
+    if plan.ens is None:
+        return f"an ENS that reorders: {plan.url.replace(f'-{os.getpid()}', '')}"
+    stage = ", ".join(plan.sequencer) or "in this process"
+    return f"the ENS: {redacted(plan.ens)}; the stage: {stage}"
+
+
+def _remark(plan: Plan, result: Result) -> list[str]:
+    """A broker that has shown no disorder between subscribers: what that means."""
+    if plan.ens is None or result.ens_disagreements:
+        return []
+    kept = "and it was that of the numbers." if not any(result.against_order) else "but it was not that of the numbers."
+    return [
+        "",
+        f"This time the ENS gave both subscribers the same order, {kept}",
+        "It does not promise that: other runs (--seed, --publishers, --events) may differ.",
+    ]
 
 
 def _rows(result: Result, paint: Paint) -> list[str]:
@@ -284,7 +379,7 @@ def _fit(text: str) -> str:
     return text[: CELL - 1].ljust(CELL)
 
 
-def _counts(result: Result, paint: Paint) -> list[str]:
+def _counts(result: Result, paint: Paint, is_broker: bool) -> list[str]:
     ens, ordered = result.ens_disagreements, result.ordered_disagreements
     rows = [
         ("events", len(result.labels), ()),
@@ -293,10 +388,13 @@ def _counts(result: Result, paint: Paint) -> list[str]:
         ("pairs that the ENS gave in different order", ens, (BOLD, RED) if ens else ()),
         ("pairs notified in different order", ordered, (BOLD, RED if ordered else GREEN)),
     ]
+    if is_broker:
+        against = zip(SUBSCRIBERS, result.against_order, strict=True)
+        rows[4:4] = [(f"pairs given to {name} in another order than numbered", count, ()) for name, count in against]
     if result.missing:
         rows.append(("events missing or notified twice", result.missing, (BOLD, RED)))
-    lines = [f"{text:44}" + paint(f"{count:>12,}", *codes) for text, count, codes in rows]
-    return [*lines, "", f"took {result.duration_s:.2f} s"]
+    width = max(44, *(len(text) + 2 for text, _, _ in rows))
+    return [f"{text:{width}}" + paint(f"{count:>12,}", *codes) for text, count, codes in rows]
 
 
 # -- the command ------------------------------------------------------------------------------------------------------
@@ -320,18 +418,40 @@ def add_command(commands: Any) -> None:
         "--publishers", type=_whole(1, 100), default=3, metavar="N", help="how many publishers (default: 3)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object, for machines")
+    parser.add_argument("--ens", metavar="URL", help="a real broker instead, such as mqtt://127.0.0.1:1883")
+    parser.add_argument(
+        "--sequencer", metavar="ADDRESS", action="append", help="with --ens: a stage (default: one in this process)"
+    )
+    parser.add_argument("--token-file", metavar="FILE", help="with --sequencer: the token to show to the stage")
     parser.set_defaults(run=command)
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Run it, print it, and say by the exit code whether it is as it should be."""
-    plan = Plan(arguments.seed, arguments.topics, arguments.publishers, arguments.events)
+    plan = _plan(arguments)
+    report_trouble("demo")
     result = asyncio.run(run(plan))
     if arguments.json:
         print(json.dumps(as_json(plan, result)))
     else:
         print(as_text(plan, result, Paint(sys.stdout.isatty() and not os.environ.get("NO_COLOR"))))
     return 0 if result.is_good else 1
+
+
+def _plan(arguments: argparse.Namespace) -> Plan:
+    plan = Plan(arguments.seed, arguments.topics, arguments.publishers, arguments.events)
+    if arguments.ens is None:
+        if arguments.sequencer is not None:
+            raise UsageError("--sequencer goes with --ens: the ENS of the demo itself embeds its stage")
+        return plan
+    sequencer = tuple(part.strip() for text in arguments.sequencer or () for part in text.split(","))
+    return attrs.evolve(
+        plan,
+        ens=arguments.ens,
+        sequencer=sequencer,
+        token_file=arguments.token_file,
+        prefix=f"{PREFIX}/{uuid4().hex[:8]}/",
+    )
 
 
 def _whole(least: int, most: int) -> Callable[[str], int]:

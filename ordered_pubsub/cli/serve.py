@@ -35,7 +35,9 @@ def add_command(commands: Any) -> None:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--config", metavar="FILE", help="the configuration (default: ordered_pubsub.toml, if it is there)")
+    parser.add_argument(
+        "--config", metavar="FILE", help="the configuration (default: ordered_pubsub.toml, if it is there)"
+    )
     parser.add_argument("--stage", metavar="NAME", help="run this stage of the configuration only")
     parser.add_argument("--listen", metavar="HOST:PORT", help="listen here instead (one stage only)")
     add_log_options(parser)

@@ -32,6 +32,8 @@ from ordered_pubsub.errors import Closed, ConfigurationError, NotOffered, Ordere
 _log = logging.getLogger(__name__)
 
 ID_LENGTH_MAX = 255
+METADATA_BYTES = 16_384
+"""Of what an ENS takes in a message, this is kept for what the order says of it."""
 
 _known_topic = lru_cache(maxsize=65_536)(check_topic)
 
@@ -52,7 +54,11 @@ class Client:
         self._engine = engine
         self._settings = engine.settings
         self._delivery = delivery
-        self._payload_bytes_max = min(engine.settings.payload_bytes_max, engine.home.payload_bytes_max or sys.maxsize)
+        self._payload_bytes_max = min(
+            engine.settings.payload_bytes_max,
+            engine.home.payload_bytes_max or sys.maxsize,
+            (engine.adapter.frame_bytes_max or sys.maxsize) - METADATA_BYTES,
+        )
         self._publisher = engine.publisher
         prefix = engine.key.nonce + "-"
         self._ids = (f"{prefix}{number}" for number in count(1))
@@ -135,8 +141,8 @@ class Client:
             size += sum(len(name) + len(value) for name, value in headers.items())
         if size > self._payload_bytes_max:
             raise UsageError(
-                f"an event for {topic!r} has {size} bytes; at most {self._payload_bytes_max} (payload_bytes_max, of this client "
-                "or of its stages) may be published: send less, or raise the limit"
+                f"an event for {topic!r} has {size} bytes; at most {self._payload_bytes_max} (payload_bytes_max of this client "
+                "or of its stages, or what the ENS takes) may be published: send less, or raise the limit"
             )
 
     def _check_loop(self) -> None:

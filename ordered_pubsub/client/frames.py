@@ -28,6 +28,10 @@ _NO_ENTRIES: dict[str, int] = {}
 _NO_MARKS: list[Mark] = []
 NO_HEADERS: Mapping[str, bytes | str] = {}
 
+HEADER_NAME_LENGTH_MAX = 255
+HEADERS_BYTES_MAX = 65_536
+"""No broker of ours takes less; and what one would never take must be refused before the event has its number."""
+
 
 class Body(msgspec.Struct, frozen=True, eq=False):
     """What an arrival carries through the order."""
@@ -60,7 +64,19 @@ def check_headers(headers: Any) -> Mapping[str, bytes | str]:
             raise UsageError(f"header {name!r} is one that this library sets itself; choose another name")
         if not isinstance(value, (bytes, str)):
             raise UsageError(f"header {name!r} has a value of type {type(value).__name__}; expected text or bytes")
+    _check_header_sizes(headers)
     return dict(headers)
+
+
+def _check_header_sizes(headers: Mapping[str, bytes | str]) -> None:
+    longest = max(map(len, headers), default=0)
+    if longest > HEADER_NAME_LENGTH_MAX:
+        raise UsageError(f"a header's name has {longest} characters; at most {HEADER_NAME_LENGTH_MAX} are allowed")
+    size = sum(len(name) + len(value) for name, value in headers.items())
+    if size > HEADERS_BYTES_MAX:
+        raise UsageError(
+            f"the headers have {size} bytes together; at most {HEADERS_BYTES_MAX} are allowed: use the payload"
+        )
 
 
 def _user_headers(frame: Frame) -> Mapping[str, bytes | str]:

@@ -133,7 +133,7 @@ class _Talk:
         """The connection is gone."""
         if not self.welcome.done():
             self.welcome.set_exception(
-                UnavailableError(f"{self.address} did not welcome this client ({reason}); is a stage there?")
+                UnavailableError(f"{self.address} did not welcome this client ({reason}); check that a stage is there")
             )
         self.home.lost(self, self.farewell or f"stage {self.address}: {reason}")
 
@@ -146,6 +146,11 @@ class _Talk:
         """Disconnect; `lost` follows."""
         if self.channel is not None:
             self.channel.close(reason)
+
+    def abort(self, reason: str) -> None:
+        """Disconnect at once: nothing of it stays open for a moment."""
+        if self.channel is not None:
+            self.channel.abort(reason)
 
 
 class NetworkHome(Home):
@@ -185,6 +190,11 @@ class NetworkHome(Home):
         if self._talk is None or self._welcome is None:
             return f"none: {self.trouble or 'not connected yet'}"
         return f"stage {self._welcome.stage} at {self._talk.address}"
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """Where stages are, as far as it is known: those that were given, and those that it was told of."""
+        return tuple(self._addresses)
 
     @property
     def payload_bytes_max(self) -> int | None:
@@ -232,9 +242,9 @@ class NetworkHome(Home):
             talk.welcome.cancel()
             if talk.welcome.done() and not talk.welcome.cancelled():
                 talk.welcome.exception()  # it is raised from here, or replaced by what is
-            talk.end("not let in")
+            talk.abort("not let in")
             if isinstance(error, (OSError, asyncio.TimeoutError)):
-                raise UnavailableError(f"{address}: {str(error) or 'no answer in time'}") from error
+                raise UnavailableError(f"{address}: {_reason(error)}") from error
             raise
         self._talk, self._welcome = talk, welcome
         self._learn(address, welcome)
@@ -363,6 +373,13 @@ class NetworkHome(Home):
         if talk is not None and talk.channel is not None:
             talk.end("the client is closed")
             await talk.channel.wait_until_gone()
+
+
+def _reason(error: OSError | asyncio.TimeoutError) -> str:
+    """Why a stage cannot be reached; asyncio's own words are for those who know it."""
+    if isinstance(error, ConnectionRefusedError):
+        return "nobody listens there"
+    return str(error) or "no answer in time"
 
 
 def _ignore_answers(answers: Sequence[Answer | Refusal]) -> None:

@@ -129,8 +129,10 @@ class LoopThread:
         finally:
             with self._gate:
                 self._is_over = True
-            self.loop.run_until_complete(_end_tasks())
-            self.loop.close()
+            try:
+                self.loop.run_until_complete(_end_tasks())
+            finally:
+                self.loop.close()
 
     def leave(self, user: object) -> None:
         """Somebody needs it no more; after the last one, it ends."""

@@ -28,7 +28,7 @@ from ordered_pubsub.testing.conformance.link import Link, linked
 from ordered_pubsub_adapters import mqtt, mqtt_session
 from ordered_pubsub_adapters.mqtt import MqttAdapter
 from ordered_pubsub_adapters.mqtt_flow import INBOX_FRAMES_MAX, RECEIVE_MAX
-from ordered_pubsub_adapters.mqtt_packets import properties
+from ordered_pubsub_adapters.mqtt_properties import properties
 from ordered_pubsub_adapters.urls import whole
 
 PATIENCE_S = 30.0
@@ -348,21 +348,23 @@ async def test_what_is_no_broker_of_ours_is_told_apart(answer: bytes | None, rea
 
 async def test_an_open_that_is_cancelled_hangs_up() -> None:
     """While the broker says nothing."""
-    async with listening(None) as port:
-        user = User(MqttAdapter(f"mqtt://127.0.0.1:{port}"))
+    came, went = asyncio.Event(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert (await reader.read(1_000)).startswith(b"\x10")
+        came.set()
+        assert await reader.read() == b""
+        writer.close()
+        went.set()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        user = User(MqttAdapter(f"mqtt://127.0.0.1:{server.sockets[0].getsockname()[1]}"))
         task = asyncio.create_task(user.adapter.open(user.on_frames, user.on_state))
-        await until(lambda: user.adapter._session is not None and _socket_of(user) is not None)
-        held = _socket_of(user)
+        await asyncio.wait_for(came.wait(), PATIENCE_S)
         task.cancel()
-        await asyncio.wait((task,))
+        await asyncio.wait_for(went.wait(), PATIENCE_S)
 
-        assert task.cancelled()
-        assert held.fileno() == -1
-
-
-def _socket_of(user: User) -> Any:
-    link = getattr(user.adapter._session, "_link", None)
-    return link and link._socket
+    assert task.cancelled()
 
 
 async def test_a_second_open_is_refused(shared: Mosquitto) -> None:

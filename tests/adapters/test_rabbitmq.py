@@ -671,6 +671,21 @@ async def test_a_queue_is_deleted_when_its_client_closes(broker: RabbitMq) -> No
     assert await messages_ready(broker, queue) is None
 
 
+async def test_an_adapter_that_was_closed_can_be_opened_again(broker: RabbitMq) -> None:
+    """As if it were new: with no topics."""
+    one, two = topic(), topic()
+    async with opened(broker.url) as (peer,):
+        await peer.adapter.subscribe([one, two])
+        await peer.adapter.close()
+        await peer.adapter.open(peer.on_frames, peer.on_state)
+        await peer.adapter.subscribe([two])
+        await peer.adapter.publish([Frame(one, b"one"), Frame(two, b"two")])
+        await peer.receive(b"two")
+        assert peer.payloads == [b"two"]
+        with pytest.raises(AdapterError, match="is open already"):
+            await peer.adapter.open(peer.on_frames, peer.on_state)
+
+
 async def test_a_client_whose_queue_has_expired_says_that_events_are_lost(
     broker: RabbitMq, caplog: pytest.LogCaptureFixture
 ) -> None:

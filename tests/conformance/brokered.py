@@ -11,11 +11,15 @@ RELIABLE = Capabilities(
 )
 
 
+CONNECT_S = 3
+"""How long a check waits for an ENS that never answers."""
+
+
 def subject_of(broker: Broker, query: str, capabilities: Capabilities, keeps_when_killed: bool = False) -> Subject:
     """A broker as it is used with these parameters in its URL."""
 
     def make_at(host: str, port: int) -> Adapter:
-        return load_adapter(broker.url_at(host, port) + query)
+        return load_adapter(f"{broker.url_at(host, port)}{query}{'&' if query else '?'}connect_timeout_s={CONNECT_S}")
 
     return Subject(
         make=lambda: load_adapter(broker.url + query),

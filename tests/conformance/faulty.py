@@ -245,22 +245,46 @@ class TakesEverything(HubAdapter):
         self._tasks.append(asyncio.create_task(give()))
 
 
-@fails("publishing_goes_on_while_frames_wait", because="did not return")
 class ReadsInOneTask(HubAdapter):
+    """Nothing is answered while the application takes nothing."""
+
     async def open(self, on_frames: FramesHandler, on_state: StateHandler) -> None:
-        self.may_publish = asyncio.Event()
-        self.may_publish.set()
+        self.reads_on = asyncio.Event()
+        self.reads_on.set()
 
         async def blocking(frames: Sequence[Frame]) -> None:
-            self.may_publish.clear()
+            self.reads_on.clear()
             await on_frames(frames)
-            self.may_publish.set()
+            self.reads_on.set()
 
         await super().open(blocking, on_state)
 
+    async def _ask(self, ask: Ask) -> None:
+        await super()._ask(ask)
+        await self.reads_on.wait()
+
+
+@fails("publishing_goes_on_while_frames_wait", because="publish() of 100 frames did not return")
+class DoesNotHearOfPublishing(ReadsInOneTask):
+    pass
+
+
+@fails("subscribing_goes_on_while_frames_wait", because="subscribe() to 2 topics did not return")
+class DoesNotHearOfSubscribing(ReadsInOneTask):
+    pass
+
+
+@fails("many_topics", because="did not come")
+class HasSixtyFour(MemoryAdapter):
+    async def subscribe(self, topics: Sequence[str]) -> None:
+        await super().subscribe(topics[:64])
+
+
+@fails("empty_calls_do_nothing", because="IndexError")
+class LooksAtTheFirst(MemoryAdapter):
     async def publish(self, frames: Sequence[Frame]) -> None:
+        assert frames[0].topic
         await super().publish(frames)
-        await self.may_publish.wait()
 
 
 @fails("a_topic_that_is_held_up_holds_up_no_other", because="did not return")
@@ -388,9 +412,9 @@ class UnsubscribesUnderLock(Forgetful):
 
 
 class ForgetsTopics(HubAdapter):
-    async def _subscribe_again(self, reader: Any, writer: Any) -> None:
+    async def _greet(self) -> Any:
         self._topics.clear()
-        await super()._subscribe_again(reader, writer)
+        return await super()._greet()
 
 
 @fails("a_broken_connection_comes_back", because="did not come")
@@ -437,6 +461,22 @@ class DoesNotWaitForTheAnswer(HubAdapter):
             self._check_connected().write(encode(ask))
         else:
             await super()._ask(ask)
+
+
+@fails("a_mute_ens_is_given_up", because="open() raised nothing")
+class TakesSilenceForConsent(HubAdapter):
+    async def _greet(self) -> Any:
+        return await asyncio.open_connection(self._host, self._port)
+
+
+@fails("a_cancelled_open_leaves_no_connection", because="the connection was not closed")
+class KeepsAConnection(HubAdapter):
+    async def _greet(self) -> Any:
+        reader, self.kept = await asyncio.open_connection(self._host, self._port)
+        return await reader.read(), self.kept
+
+    async def close(self) -> None:
+        self.kept.close()
 
 
 @fails("an_absent_ens_is_named", because="ConnectionRefusedError")

@@ -307,7 +307,18 @@ async def test_headers_travel_with_the_event(client: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    "headers", [{"Content-Type": "x"}, {"ordered-pubsub-stamp": b""}, {"a b": ""}, {"": ""}, {"a": 1}, {1: "a"}, "a"]
+    "headers",
+    [
+        {"Content-Type": "x"},
+        {"ordered-pubsub-stamp": b""},
+        {"a b": ""},
+        {"": ""},
+        {"a": 1},
+        {1: "a"},
+        "a",
+        {"a" * 256: ""},
+        {"a": "x" * 70_000},
+    ],
 )
 async def test_headers_that_do_not_fit_are_refused(client: Client, headers: Any) -> None:
     """Ours are not the user's to set."""

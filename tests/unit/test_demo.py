@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
 import re
@@ -174,14 +175,89 @@ def test_bad_arguments_are_named(arguments: list[str], complaint: str, capsys: p
     assert complaint in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "environment", "complaint"),
+    [
+        ([], {"ORDERED_PUBSUB_TIMEOUT_S": "soon"}, "ORDERED_PUBSUB_TIMEOUT_S: client.timeout_s='soon' does not fit"),
+        (["--sequencer", "ops://x"], {}, "--sequencer goes with --ens"),
+        (["--ens", "gopher://x"], {}, "ens='gopher://x': no adapter for gopher://"),
+        (["--ens", "memory://x?lose=0.1"], {}, "delivery='ordered' needs an ENS that loses nothing"),
+        (
+            ["--ens", "memory://x", "--sequencer", "x:1"],
+            {},
+            "argument sequencer: client.sequencer[0]='x:1' does not fit",
+        ),
+    ],
+)
 def test_what_cannot_be_given_is_said_in_a_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    environment: dict[str, str],
+    complaint: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Without a traceback."""
-    monkeypatch.setenv("ORDERED_PUBSUB_SEQUENCER", "ops://x")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
 
-    assert main(["demo"]) == 2
-    assert capsys.readouterr().err.startswith("ordered-pubsub demo: ORDERED_PUBSUB_SEQUENCER='ops://x'")
+    assert main(["demo", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"ordered-pubsub demo: {complaint}")
+
+
+def test_the_demo_itself_needs_no_stage(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever the environment names for other clients."""
+    monkeypatch.setenv("ORDERED_PUBSUB_SEQUENCER", "ops://127.0.0.1:9")
+    monkeypatch.setenv("ORDERED_PUBSUB_ENS", "mqtt://127.0.0.1:9")
+
+    assert main(["demo", "--events", "50", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ens"].startswith("memory://demo-")
+
+
+def test_another_ens_is_shown_with_a_stage_in_this_process(capsys: pytest.CaptureFixture[str]) -> None:
+    """What it gave is counted against the order of the numbers as well."""
+    assert main(["demo", "--ens", "memory://other?reorder=0.5", "--events", "200", "--json"]) == 0
+
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["ens"] == "memory://other?reorder=0.5"
+    assert (shown["events"], shown["ordered_disagreements"], shown["missing"]) == (200, 0, 0)
+    assert shown["ens_disagreements"] > 0
+    assert min(shown["ens_against_order"]) > 0
+
+
+def test_an_ens_without_disorder_is_said_to_have_shown_none(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is made up."""
+    assert main(["demo", "--ens", "memory://tidy", "--events", "200"]) == 0
+
+    out = capsys.readouterr().out
+    assert "the ENS: memory://tidy; the stage: in this process" in out
+    assert re.search(r"^pairs that the ENS gave in different order +0$", out, re.MULTILINE)
+    assert "This time the ENS gave both subscribers the same order" in out
+    assert "ordered-pubsub-demo/" not in out  # topics are shown without what keeps them apart from others
+
+
+def test_disorder_is_not_explained_away(capsys: pytest.CaptureFixture[str]) -> None:
+    """The remark is for an ENS that has shown none."""
+    assert main(["demo", "--ens", "memory://other?reorder=0.5", "--events", "200"]) == 0
+    assert "This time" not in capsys.readouterr().out
+
+
+def test_pairs_against_the_order_are_counted_for_each_subscriber() -> None:
+    """By what the ENS gave to it, and what it was notified of."""
+    result = demo.Result([["x", "y", "z"], ["z", "y", "x"]], [["x", "y", "z"]] * 2, {}, 0.1)
+    assert result.against_order == [0, 3]
+
+
+def test_topics_on_a_broker_are_the_demos_own() -> None:
+    """A broker may have others of these names."""
+    first, second = (
+        demo._plan(
+            argparse.Namespace(seed=1, topics=2, publishers=1, events=1, ens="x", sequencer=None, token_file=None)
+        )
+        for _ in range(2)
+    )
+    assert all(name.startswith("ordered-pubsub-demo/") for name in first.topic_names)
+    assert not {*first.topic_names} & {*second.topic_names}
 
 
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,19 +18,10 @@ from paho.mqtt.reasoncodes import ReasonCode
 from ordered_pubsub.adapter import Frame, load_adapter
 from ordered_pubsub.client.frames import CONTENT_TYPE, STAMP
 from ordered_pubsub.errors import AdapterError, ConfigurationError
-from ordered_pubsub_adapters import mqtt_packets
 from ordered_pubsub_adapters.mqtt import MqttAdapter
 from ordered_pubsub_adapters.mqtt_flow import BURST, INBOX_BYTES_MAX, INBOX_FRAMES_MAX, Inbox, Outbox
-from ordered_pubsub_adapters.mqtt_packets import (
-    STAMP_MARK,
-    Packed,
-    PacketClient,
-    check_paho,
-    pack_headers,
-    properties,
-    read_headers,
-    split_publish,
-)
+from ordered_pubsub_adapters.mqtt_packets import PacketClient, check_paho, split_publish
+from ordered_pubsub_adapters.mqtt_properties import STAMP_MARK, Packed, pack_headers, properties, read_headers, varint
 from ordered_pubsub_adapters.mqtt_session import RULES
 from ordered_pubsub_adapters.names import NameTable
 
@@ -189,7 +180,7 @@ class Wire(PacketClient):
 
 def publication(topic: bytes, mid: int, data: bytes, payload: bytes, qos: int) -> bytes:
     number = mid.to_bytes(2, "big") if qos else b""
-    return len(topic).to_bytes(2, "big") + topic + number + mqtt_packets._varint(len(data)) + data + payload
+    return len(topic).to_bytes(2, "big") + topic + number + varint(len(data)) + data + payload
 
 
 @given(

@@ -438,18 +438,6 @@ async def test_a_call_that_was_cancelled_gives_its_place_to_others() -> None:
     await other
 
 
-async def test_a_broker_that_is_short_of_memory_is_sent_nothing() -> None:
-    """Until it says that it can take messages again."""
-    broker = Broker()
-    window = window_to(broker)
-    window.block(True)
-    done = window.publish(frames("t", 2))
-    assert broker.sent == []
-    window.block(False)
-    window.settle(2, True, True)
-    await done
-
-
 async def test_a_message_that_cannot_be_sent_is_refused_before_any_of_its_call_is() -> None:
     """Or those before it would be sent at each attempt."""
     broker = Broker()

@@ -807,8 +807,8 @@ BLOCKING = """
 def test_ctrl_c_ends_whatever_waits(wait: str) -> None:
     """At once: it does not wait for its outcome."""
     script = dedent(BLOCKING) + dedent(f"""
-    threading.Timer(0.05, say).start()
     try:
+        threading.Timer(0.05, say).start()
         {wait}
     except KeyboardInterrupt:
         print("interrupted", flush=True)
@@ -844,8 +844,8 @@ def test_events_are_not_lost_by_ctrl_c() -> None:
         from ordered_pubsub import sync
         with sync.connect("memory://x") as client:
             subscription = client.subscribe("a")
-            threading.Timer(0.05, lambda: print("waiting", flush=True)).start()
             try:
+                threading.Timer(0.05, lambda: print("waiting", flush=True)).start()
                 subscription.next()
             except KeyboardInterrupt:
                 pass

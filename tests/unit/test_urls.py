@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ordered_pubsub.errors import ConfigurationError
+from ordered_pubsub_adapters.credentials import SECRET_BYTES_MAX
 from ordered_pubsub_adapters.urls import (
     CONNECT_TIMEOUT_S,
-    SECRET_BYTES_MAX,
     BrokerUrl,
     UrlRules,
     one_of,

@@ -30,7 +30,7 @@ from ordered_pubsub_hub.wire import (
     read,
 )
 
-CONNECT_S = 10.0
+CONNECT_S = 5.0
 PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Before trying to connect again; the last one stays."""
 
@@ -77,8 +77,8 @@ class HubAdapter(Adapter):
         """Connect once; from then on a task keeps the connection."""
         if self._tasks:
             raise AdapterError(f"this adapter for {self.url} is open already; each client has its own")
-        reader, self._writer = await self._connect()
         self._brought: asyncio.Queue[Brought] = asyncio.Queue(maxsize=2)
+        reader, self._writer = await self._connect()
         self._tasks = [
             asyncio.create_task(self._keep(reader, on_state), name=f"{self.url} reading"),
             asyncio.create_task(self._give(on_frames), name=f"{self.url} giving"),
@@ -140,13 +140,25 @@ class HubAdapter(Adapter):
     # -- the connection -----------------------------------------------------------------------------------------------
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect, and subscribe to what is held. The hub's answer shows that there is one, and that everything will come."""
         try:
-            return await asyncio.wait_for(asyncio.open_connection(self._host, self._port), CONNECT_S)
-        except (OSError, asyncio.TimeoutError) as error:
+            return await asyncio.wait_for(self._greet(), CONNECT_S)
+        except (OSError, EOFError, ValueError, asyncio.TimeoutError) as error:
             raise AdapterError(
-                f"the hub at {self._host}:{self._port} cannot be reached: {str(error) or 'it does not answer'}. Does it run? "
+                f"the hub at {self._host}:{self._port} cannot be used: {str(error) or 'it does not answer'}. Does it run? "
                 f"python -m ordered_pubsub_hub.hub --port {self._port}"
             ) from error
+
+    async def _greet(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection(self._host, self._port)
+        try:
+            writer.write(encode(Subscribe(self._next_number(), list(self._topics))))
+            while not isinstance(message := await read(reader), Done):
+                await self._take(message, writer)
+        except BaseException:
+            writer.close()
+            raise
+        return reader, writer
 
     async def _keep(self, reader: asyncio.StreamReader, on_state: StateHandler) -> None:
         """Read; when the connection breaks, come back, and go on."""
@@ -181,28 +193,14 @@ class HubAdapter(Adapter):
                 answer.set_exception(AdapterError(f"{reason}; whether it was done is unknown"))
 
     async def _come_back(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect and subscribe again, as often as it takes."""
+        """Connect again, as often as it takes."""
         pauses, pause_s = iter(PAUSES_S), 0.0
         while True:
             await asyncio.sleep(pause_s := next(pauses, pause_s))
             try:
-                reader, writer = await self._connect()
+                return await self._connect()
             except AdapterError as error:
                 self._trouble = str(error)
-                continue
-            try:
-                await self._subscribe_again(reader, writer)
-            except BaseException as error:
-                writer.close()
-                if not isinstance(error, (OSError, EOFError, ValueError)):
-                    raise
-            else:
-                return reader, writer
-
-    async def _subscribe_again(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(encode(Subscribe(self._next_number(), list(self._topics))))
-        while not isinstance(message := await read(reader), Done):
-            await self._take(message, writer)
 
     async def _give(self, on_frames: FramesHandler) -> None:
         """Give what was brought to the client, and ask for more when it has taken it."""

@@ -11,6 +11,7 @@ from ordered_pubsub.testing.conformance.subject import Subject, check, expect
 
 SUBSCRIPTIONS = 20
 MANY_FRAMES = 5_000
+MANY_TOPICS = 500
 TOPICS = 8
 FRAMES_OF_EACH = 200
 
@@ -66,6 +67,28 @@ async def topics_add_up(subject: Subject) -> None:
         await receiver.subscribe(*topics[:5])
         await receiver.subscribe(*topics[5:])
         await exchange(publisher, [receiver], [Frame(topic, topic.encode()) for topic in topics])
+
+
+@check("hundreds of topics can be subscribed to in one call", promise="Let the frames of these topics come, too.")
+async def many_topics(subject: Subject) -> None:
+    """And published on, one after the other and in one call."""
+    async with opened(subject, 2) as (publisher, receiver):
+        frames = [Frame(fresh_topic(str(number)), b"%d" % number) for number in range(MANY_TOPICS)]
+        await receiver.subscribe(*(frame.topic for frame in frames))
+        await exchange(publisher, [receiver], frames)
+
+
+@check("calls with nothing in them do nothing, and return", promise="Hand frames over, in this order.")
+async def empty_calls_do_nothing(subject: Subject) -> None:
+    """A client may have nothing left to say when its turn comes."""
+    async with opened(subject, 2) as (publisher, receiver):
+        frames = numbered(fresh_topic(), 3)
+        await receiver.subscribe(frames[0].topic)
+        for peer in (publisher, receiver):
+            await peer.publish([])
+            await peer.subscribe()
+            await peer.within(peer.adapter.unsubscribe([]), "unsubscribe() of nothing did not return")
+        await exchange(publisher, [receiver], frames)
 
 
 @check(

@@ -3,24 +3,58 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from ordered_pubsub.adapter import Frame
 from ordered_pubsub.testing.conformance.delivery import expect_no_repeats
 from ordered_pubsub.testing.conformance.link import Link, linked
-from ordered_pubsub.testing.conformance.peers import Peer, exchange, fresh_topic, numbered, opened
-from ordered_pubsub.testing.conformance.subject import Subject, check
+from ordered_pubsub.testing.conformance.peers import (
+    Peer,
+    error_of_opening,
+    exchange,
+    fresh_topic,
+    numbered,
+    opened,
+    peer_of,
+)
+from ordered_pubsub.testing.conformance.subject import Subject, bounded, check, expect
 
 CUTS = 3
 BATCHES, BATCH_FRAMES = 30, 50
 TOLD = "when it breaks, it connects and subscribes again, and tells `on_state` of both."
+UNREACHABLE = (
+    "`open` of an ENS that cannot be reached raises an `AdapterError` within a minute, which names the address and says "
+    "what to do."
+)
 RETRY = "If it raises, the client hands over the same frames again later: a frame may arrive twice, but not never."
 
 
 def can_be_cut(subject: Subject) -> bool:
     """Whether there can be a line."""
     return subject.can_be_cut
+
+
+@asynccontextmanager
+async def mute_line(subject: Subject) -> AsyncIterator[tuple[Link, Callable[[], Peer]]]:
+    """A line behind which nothing ever answers, and what makes users at its end."""
+    make_at, address = subject.make_at, subject.address
+    assert make_at is not None
+    assert address is not None
+    async with linked(*address()) as link:
+        link.is_mute = True
+        yield link, lambda: peer_of(subject, lambda: make_at("127.0.0.1", link.port))
+
+
+async def until_connections(link: Link, count: int, subject: Subject, otherwise: str) -> None:
+    """Wait until so many connections are open."""
+
+    async def wait() -> None:
+        while link.connections != count:
+            link.changed.clear()
+            await link.changed.wait()
+
+    await bounded(wait(), subject.patience_s, otherwise)
 
 
 @asynccontextmanager
@@ -44,6 +78,35 @@ async def interrupt(link: Link, far: Peer) -> None:
     await far.told(False, since)
     link.mend()
     await far.told(True, since)
+
+
+@check("open() gives up an ENS that never answers, and leaves no connection", promise=UNREACHABLE, when=can_be_cut)
+async def a_mute_ens_is_given_up(subject: Subject) -> None:
+    """In time, with the address."""
+    async with mute_line(subject) as (link, make):
+        error = await error_of_opening(make())
+        expect(str(link.port) in error, f"the error does not name the port {link.port}: {error!r}")
+        await until_connections(link, 0, subject, "a connection that was given up was not closed")
+
+
+@check(
+    "open() that is cancelled while it waits for the ENS leaves no connection",
+    promise="Cancelled, it leaves nothing open.",
+    when=can_be_cut,
+)
+async def a_cancelled_open_leaves_no_connection(subject: Subject) -> None:
+    """In the middle of whatever is said first."""
+    async with mute_line(subject) as (link, make):
+        peer = make()
+        work = asyncio.ensure_future(peer.adapter.open(peer.on_frames, peer.on_state))
+        await until_connections(link, 1, subject, "no connection was made")
+        work.cancel()
+        await asyncio.wait((work,), timeout=subject.patience_s)
+        try:
+            expect(work.cancelled(), "open() did not end when it was cancelled")
+            await until_connections(link, 0, subject, "the connection was not closed")
+        finally:
+            await peer.close()
 
 
 @check("a connection that breaks comes back by itself, and so do its subscriptions", promise=TOLD, when=can_be_cut)

@@ -1,7 +1,7 @@
 """A line between an adapter and its ENS that can be cut: a small TCP proxy on 127.0.0.1, within the event loop.
 
 While it is cut, connections are taken and dropped at once, as by a host whose service is gone. Its port stays its own, so
-nobody else can turn up there meanwhile.
+nobody else can turn up there meanwhile. While it is mute, connections are taken, and nothing ever answers.
 """
 
 from __future__ import annotations
@@ -24,6 +24,11 @@ class Link:
     ens_port: int
     port: int = 0
     is_cut: bool = False
+    is_mute: bool = False
+    connections: int = 0
+    """how many the adapter has open"""
+    changed: asyncio.Event = attrs.field(factory=asyncio.Event)
+    """set whenever their number has changed"""
     _ends: set[asyncio.StreamWriter] = attrs.field(factory=set)
     _tasks: set[asyncio.Task[None]] = attrs.field(factory=set)
 
@@ -45,22 +50,42 @@ class Link:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._ends.add(writer)
+        self._count(1)
         try:
-            far_reader, far = await asyncio.open_connection(self.ens_host, self.ens_port)
-            self._ends.add(far)
-            if self.is_cut:  # before, or since
-                self.cut()
-            await asyncio.gather(_pass_on(reader, far), _pass_on(far_reader, writer))
-            self._ends.discard(far)
+            if self.is_mute:
+                await _swallow(reader, writer)
+            else:
+                await self._connect_through(reader, writer)
         except OSError:
             writer.transport.abort()
         finally:
             self._ends.discard(writer)
+            self._count(-1)
+
+    async def _connect_through(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far = await asyncio.open_connection(self.ens_host, self.ens_port)
+        self._ends.add(far)
+        if self.is_cut:  # before, or since
+            self.cut()
+        await asyncio.gather(_pass_on(reader, far), _pass_on(far_reader, writer))
+        self._ends.discard(far)
+
+    def _count(self, more: int) -> None:
+        self.connections += more
+        self.changed.set()
 
     async def close(self) -> None:
         """End all connections, and what serves them."""
         self.cut()
         await asyncio.gather(*self._tasks)
+
+
+async def _swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Take what comes, and answer nothing."""
+    with suppress(OSError):
+        while await reader.read(PIECE_BYTES):
+            pass
+    writer.close()
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -16,7 +16,7 @@ import attrs
 
 from ordered_pubsub.adapter import Adapter, Frame
 from ordered_pubsub.errors import AdapterError
-from ordered_pubsub.testing.conformance.subject import Subject, bounded, expect
+from ordered_pubsub.testing.conformance.subject import ConformanceError, Subject, bounded, expect
 
 AGAIN_S = 0.05
 """So often a frame that may be lost is published again, and one that was refused is handed over again."""
@@ -197,6 +197,16 @@ async def first_arrival(frame: Frame, publisher: Peer, receiver: Peer) -> Frame:
         await publisher.publish([frame])
         if await receiver.gets_something_on(frame.topic):
             return next(came for came in receiver.frames if came.topic == frame.topic)
+
+
+async def error_of_opening(peer: Peer) -> str:
+    """What an adapter says of an ENS that it cannot use."""
+    try:
+        await peer.open()
+    except AdapterError as error:
+        return str(error)
+    await peer.close()
+    raise ConformanceError("open() raised nothing though the ENS could not be used")
 
 
 @asynccontextmanager

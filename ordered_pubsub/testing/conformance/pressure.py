@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import tracemalloc
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from ordered_pubsub.adapter import Frame
 from ordered_pubsub.testing.conformance.peers import Peer, first_arrival, fresh_topic, numbered, opened
@@ -20,6 +20,7 @@ HELD_BYTES_MAX = 16 * 2**20
 HOLD_S = 4.0
 """For so long the subscriber takes nothing, unless all has been published before. NATS would cut it off after 10 s."""
 FLOOD_FRAMES = 12_000
+GOES_ON = "`publish`, `subscribe` and `unsubscribe` work while `on_frames` has not returned."
 
 
 @contextmanager
@@ -104,19 +105,35 @@ async def a_topic_that_is_held_up_holds_up_no_other(subject: Subject) -> None:
             await slow.receive(flood)
 
 
-@check(
-    "publish() returns although on_frames() of the same connection has not",
-    promise="`publish` works while `on_frames` has not returned",
-)
+@asynccontextmanager
+async def held_up(subject: Subject) -> AsyncIterator[tuple[Peer, Peer]]:
+    """A connection whose on_frames() does not return while frames wait for it, and another one."""
+    async with opened(subject, 2) as (busy, other):
+        waiting = numbered(fresh_topic(), 2_000, size=1_000)
+        await busy.subscribe(waiting[0].topic)
+        busy.may_receive.clear()
+        await first_arrival(Frame(waiting[0].topic, b"first"), other, busy)
+        await other.publish(waiting)
+        yield busy, other
+
+
+@check("publish() returns although on_frames() of the same connection has not", promise=GOES_ON)
 async def publishing_goes_on_while_frames_wait(subject: Subject) -> None:
     """Or an application that publishes before it reads on would wait for itself."""
-    async with opened(subject, 2) as (both, witness):
-        waiting, frames = numbered(fresh_topic(), 2_000, size=1_000), numbered(fresh_topic(), 100)
-        first = Frame(waiting[0].topic, b"first")
-        await both.subscribe(waiting[0].topic)
-        await witness.subscribe(frames[0].topic)
-        both.may_receive.clear()
-        await first_arrival(first, witness, both)
-        await witness.publish(waiting)
-        await both.publish(frames)
-        await witness.receive(frames, both)
+    async with held_up(subject) as (busy, other):
+        frames = numbered(fresh_topic(), 100)
+        await other.subscribe(frames[0].topic)
+        await busy.publish(frames)
+        await other.receive(frames, busy)
+
+
+@check("subscribe() and unsubscribe() return although on_frames() of the same connection has not", promise=GOES_ON)
+async def subscribing_goes_on_while_frames_wait(subject: Subject) -> None:
+    """As an application does that asks for more topics before it reads on."""
+    async with held_up(subject) as (busy, other):
+        frames, left = numbered(fresh_topic(), 100), fresh_topic("left")
+        await busy.subscribe(frames[0].topic, left)
+        await busy.within(busy.adapter.unsubscribe([left]), "unsubscribe() did not return")
+        await other.publish(frames)
+        busy.may_receive.set()
+        await busy.receive(frames, other)

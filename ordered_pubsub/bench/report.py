@@ -1,0 +1,111 @@
+"""What is printed: a table for each set-up, the aims, and what the numbers were measured on."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from ordered_pubsub.bench.aims import judge
+from ordered_pubsub.bench.plan import PAYLOAD_BYTES, SUBSCRIBERS, Plan
+from ordered_pubsub.bench.results import Outcome, Series, Spread
+
+LIBRARIES = ("ordered-pubsub", "paho-mqtt", "nats-py", "pika", "msgspec", "uvloop")
+BUSY = 0.5
+"""Load per processor, before anything was measured, from which on there is a warning."""
+HEAD = ("variant", "events/s", "min..max", "x plain", "p50 us", "p99 us", "x plain")
+CPU_HEAD = ("publisher", "subscribers", "stage", "broker")
+
+
+def describe_machine() -> dict[str, Any]:
+    """What the numbers depend on. The load is that of whatever else runs."""
+    versions: dict[str, str | None] = {}
+    for name in LIBRARIES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = None
+    return {
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "processors": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "load_before": os.getloadavg()[0],
+        "libraries": versions,
+    }
+
+
+def describe_plan(plan: Plan) -> dict[str, Any]:
+    """How it was measured."""
+    amounts = plan.amounts
+    return {
+        "rounds": amounts.rounds,
+        "seconds": amounts.seconds,
+        "events": amounts.events,
+        "latency_rate": amounts.rate,
+        "run": amounts.run,
+        "payload_bytes": PAYLOAD_BYTES,
+        "topics": 2,
+        "publishers": 1,
+        "subscribers": SUBSCRIBERS,
+    }
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines; the first column to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def describe(outcome: Outcome, plan: Plan) -> str:
+    """A set-up: heading, table, aims."""
+    amounts = plan.amounts
+    in_turn = "in turn" if amounts.run == 1 else f"in runs of {amounts.run}"
+    lines = [
+        f"{outcome.kind}: {outcome.title}; {PAYLOAD_BYTES} bytes, 2 topics {in_turn}, 1 publisher, {SUBSCRIBERS} subscribers; "
+        f"{amounts.rounds} rounds",
+        f"  plain is {plan.kind.plain}; latency at {amounts.rate:g} events/s; behind it, processor time per event, in us",
+        *_warnings(outcome),
+        *("  " + line for line in table([(*HEAD, *CPU_HEAD), *(_row(outcome, series) for series in outcome.series)])),
+    ]
+    return "\n".join([*lines, *(f"  {judgement}" for judgement in judge(outcome))])
+
+
+def _warnings(outcome: Outcome) -> list[str]:
+    machine = outcome.about.get("machine", {})
+    load, processors = machine.get("load_before", 0.0), machine.get("processors") or 1
+    if load <= BUSY * processors:
+        return []
+    return [f"  the machine was busy with something else (load {load:.1f}, {processors} processors): only ratios count"]
+
+
+def _row(outcome: Outcome, series: Series) -> tuple[str, ...]:
+    rate = series.rate
+    return (
+        series.variant.label,
+        _figure(rate, "{:,.0f}"),
+        "" if rate is None else f"{rate.least:,.0f}..{rate.most:,.0f}",
+        _figure(outcome.rate_ratio(series), "{:.2f}"),
+        _figure(series.p50_us, "{:,.0f}"),
+        _figure(series.p99_us, "{:,.0f}"),
+        _figure(outcome.p50_ratio(series), "{:.2f}"),
+        *_cpu(series),
+    )
+
+
+def _cpu(series: Series) -> tuple[str, ...]:
+    subscribers = " + ".join(_us(series.cpu_us(f"subscriber {number}")) for number in range(1, SUBSCRIBERS + 1))
+    return _us(series.cpu_us("publisher")), subscribers, _us(series.cpu_us("stage")), _us(series.cpu_us("broker"))
+
+
+def _us(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def _figure(spread: Spread | None, form: str) -> str:
+    return "-" if spread is None else form.format(spread.middle)

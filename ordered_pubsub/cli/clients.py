@@ -1,0 +1,151 @@
+"""What the commands have in common that are clients of a system: their options, their connection, and how they end.
+
+Whatever is not given on the command line comes from the environment and the configuration file, as for every other client.
+SIGTERM and Ctrl-C cancel what is going on, so that the client is closed and says what it had to leave; a second one does not
+wait for that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import ordered_pubsub
+from ordered_pubsub.adapter import scheme_of
+from ordered_pubsub.config.reading import load
+from ordered_pubsub.config.schema import ClientSection
+from ordered_pubsub.connecting import Connecting
+from ordered_pubsub.errors import ConfigurationError
+
+ENDED_BY = {signal.SIGINT: 130, signal.SIGTERM: 143}
+"""What shells expect of a process that a signal ended."""
+
+
+def add_client_options(parser: argparse.ArgumentParser, has_ens: bool = True) -> None:
+    """Let the user say what to connect to, and as whom."""
+    group = parser.add_argument_group(
+        "connection", "what is not given is taken from the environment (ORDERED_PUBSUB_ENS, ...) and the configuration"
+    )
+    group.add_argument(
+        "--config", metavar="FILE", help="the configuration (default: ordered_pubsub.toml, if it is there)"
+    )
+    if has_ens:
+        group.add_argument("--ens", metavar="URL", help="the broker, such as mqtt://127.0.0.1:1883")
+    group.add_argument(
+        "--sequencer",
+        metavar="ADDRESS",
+        action="append",
+        help="a stage, such as ops://127.0.0.1:7411; several are separated by commas, or given one by one",
+    )
+    group.add_argument("--token-file", metavar="FILE", help="the file that holds the token to show to the stages")
+    if has_ens:
+        group.add_argument("--name", help="the name of this client, which its events carry as their publisher")
+        group.add_argument("--delivery", metavar="LEVEL", help="'ordered' or 'best-effort'")
+    group.add_argument(
+        "--call-timeout",
+        type=seconds,
+        metavar="S",
+        help="how long to wait for an outcome (default: 60, or timeout_s of the configuration)",
+    )
+
+
+def given(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What the options say, as arguments of `connect`."""
+    options = vars(arguments)
+    sequencer = None
+    if arguments.sequencer is not None:
+        sequencer = [part.strip() for text in arguments.sequencer for part in text.split(",")]
+    found = {key: options.get(key) for key in ("ens", "name", "delivery", "token_file")}
+    found |= {"sequencer": sequencer, "timeout_s": arguments.call_timeout}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def client_section(arguments: argparse.Namespace) -> ClientSection:
+    """What options, environment and configuration say of the client together."""
+    return load(arguments.config, arguments=given(arguments)).configuration.client
+
+
+def connect(arguments: argparse.Namespace, **settings: Any) -> Connecting:
+    """The client that the options ask for; they must name a broker that others reach."""
+    ens = client_section(arguments).ens
+    if ens is None:
+        raise ConfigurationError(
+            "no broker is named: give --ens mqtt://127.0.0.1:1883 (or nats://, amqp://), set ORDERED_PUBSUB_ENS, or write ens "
+            "into [client] of ordered_pubsub.toml"
+        )
+    if scheme_of(ens) == "memory":
+        print(
+            f"note: {ens} lives in this process alone: no other one sends anything there, or sees what is sent",
+            file=sys.stderr,
+        )
+    return ordered_pubsub.connect(config=arguments.config, **given(arguments), **settings)
+
+
+def seconds(text: str) -> float:
+    """A number of seconds above 0, for argparse."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} does not fit; expected a number of seconds above 0")
+    return value
+
+
+# -- running ----------------------------------------------------------------------------------------------------------
+
+
+def run(work: Callable[[], Coroutine[Any, Any, int]], command: str) -> int:
+    """Run a command's coroutine; return its exit code, or what shells expect if a signal ended it."""
+    report_trouble(command)
+    return asyncio.run(_run_until_signal(work()))
+
+
+async def _run_until_signal(work: Coroutine[Any, Any, int]) -> int:
+    task = asyncio.ensure_future(work)
+    ended_by: list[signal.Signals] = []
+    loop = asyncio.get_running_loop()
+
+    def end(number: signal.Signals) -> None:
+        ended_by.append(number)
+        for one in ENDED_BY:  # the second one is not ours
+            loop.remove_signal_handler(one)
+        task.cancel()
+
+    if threading.current_thread() is threading.main_thread():
+        for number in ENDED_BY:
+            loop.add_signal_handler(number, end, number)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if not ended_by:
+            raise
+        return ENDED_BY[ended_by[0]]
+
+
+class OneLine(logging.Formatter):
+    """What the library logs, as a person at a terminal wants it: one line, without a stack trace."""
+
+    def __init__(self, command: str) -> None:
+        super().__init__()
+        self._prefix = f"ordered-pubsub {command}: "
+
+    def format(self, record: logging.LogRecord) -> str:
+        """A record as a line."""
+        error = record.exc_info[1] if record.exc_info else None
+        detail = f" ({type(error).__name__}: {error})" if error is not None else ""
+        return self._prefix + record.getMessage() + detail
+
+
+def report_trouble(command: str) -> None:
+    """Show warnings on standard error: our own, since what a broker's library has to say comes as an error of ours."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(OneLine(command))
+    handler.addFilter(lambda record: record.name.startswith(("ordered_pubsub", "asyncio")))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)

@@ -1,0 +1,169 @@
+"""`ordered-pubsub sub`: print the events of topics in one order, one a line.
+
+A batch of events is written at once, and the next one taken when it has been: so a reader that is slow, or a pager that
+waits, is felt by the broker and not by the memory of this process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from base64 import b64encode
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+import attrs
+
+from ordered_pubsub.cli.clients import add_client_options, connect, run, seconds
+from ordered_pubsub.cli.output import Output
+from ordered_pubsub.client.event import Event
+from ordered_pubsub.client.settings import UNORDERED
+from ordered_pubsub.core.delivery import WEIGHTS
+from ordered_pubsub.core.topics import check_topic
+
+BATCH_EVENTS_MAX = 1_000
+
+EPILOG = """\
+examples:
+  ordered-pubsub sub trades quotes --ens mqtt://127.0.0.1:1883 --sequencer ops://127.0.0.1:7411
+  ordered-pubsub sub trades quotes --json --count 100 | jq .data.price
+  ordered-pubsub sub sensors --order topic --timeout 60 > sensors.txt
+
+A line holds the event's position, topic, number, publisher and data (as JSON; bytes as b'...'). '-' is a position that there is
+none of (--order topic, best effort), '!' one that is out of order. With --json, a line is an object with the keys position,
+topic, number, id, publisher, published_at, out_of_order, headers, and data; or data_base64, if that is no JSON.
+
+exit code: 0 if it ended as asked for, 1 if fewer events came than asked for or it could not go on, 2 if the call does not fit,
+130 after Ctrl-C, 143 after SIGTERM
+"""
+
+
+def add_command(commands: Any) -> None:
+    """Add this command to the parser of the command line."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "sub",
+        help="print the events of topics in one order",
+        description="Prints the events that are published from now on, in one order over all the topics, one a line.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("topics", metavar="TOPIC", nargs="+", help="what to subscribe to")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line, for machines")
+    parser.add_argument("--count", type=_count, metavar="N", help="end after so many events")
+    parser.add_argument("--timeout", type=seconds, metavar="S", help="end after so many seconds")
+    parser.add_argument("--order", choices=tuple(WEIGHTS), default="total", help="default: total, over all the topics")
+    parser.add_argument(
+        "--unordered",
+        choices=UNORDERED,
+        default=None,
+        help="what becomes of messages of plain clients, which have no order",
+    )
+    parser.add_argument("--quiet", action="store_true", help="do not say on standard error when it begins")
+    add_client_options(parser)
+    parser.set_defaults(run=command)
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text[:18]) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} does not fit; expected a whole number from 1 on")
+    return int(text[:18])
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Subscribe and print, until it is enough."""
+    for topic in arguments.topics:
+        check_topic(topic)
+    return run(lambda: _subscribe(arguments), "sub")
+
+
+async def _subscribe(arguments: argparse.Namespace) -> int:
+    settings = {} if arguments.unordered is None else {"unordered": arguments.unordered}
+    async with connect(arguments, **settings) as client:
+        subscription = await client.subscribe(*arguments.topics, order=arguments.order)
+        if not arguments.quiet:
+            print(f"subscribed to {', '.join(subscription.topics)}", file=sys.stderr, flush=True)
+        printing = Printing(as_json if arguments.json else as_text, arguments.count)
+        try:
+            await asyncio.wait_for(printing.run(subscription.batches(BATCH_EVENTS_MAX, 0.0)), arguments.timeout)
+        except asyncio.TimeoutError:
+            if arguments.count is not None:
+                print(
+                    f"ordered-pubsub sub: {printing.printed} of {arguments.count} events came within {arguments.timeout:g} s",
+                    file=sys.stderr,
+                )
+                return 1
+        return 0
+
+
+@attrs.define(eq=False)
+class Printing:
+    """Events on their way to standard output."""
+
+    form: Callable[[Event], str]
+    """makes a line of an event"""
+    count: int | None
+    """how many are wanted; None: all"""
+    printed: int = 0
+    _output: Output = attrs.field(factory=Output)
+
+    async def run(self, batches: AsyncIterator[list[Event]]) -> None:
+        """Print until there are enough, or no more come."""
+        async for batch in batches:
+            wanted = batch if self.count is None else batch[: self.count - self.printed]
+            await self._output.write("".join([self.form(event) + "\n" for event in wanted]))
+            self.printed += len(wanted)
+            if self.printed == self.count:
+                return
+
+
+# -- lines ------------------------------------------------------------------------------------------------------------
+
+
+def as_text(event: Event) -> str:
+    """An event for people. Nothing in it reaches a terminal as a command."""
+    position = "!" if event.out_of_order else "-" if event.position is None else event.position
+    return printable(f"{position} {event.topic} {event.number} {event.publisher or '-'} {_shown(event)}")
+
+
+def _shown(event: Event) -> str:
+    if event.error is not None:
+        return f"({event.error})"
+    if isinstance(event.data, bytes):
+        return repr(event.data)
+    return json.dumps(event.data, ensure_ascii=False, separators=(",", ":"))
+
+
+def printable(text: str) -> str:
+    """A text in which what cannot be printed is spelled, as in JSON."""
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() else json.dumps(sign)[1:-1] for sign in text)
+
+
+def as_json(event: Event) -> str:
+    """An event for machines, in ASCII."""
+    about = {
+        "position": event.position,
+        "topic": event.topic,
+        "number": event.number,
+        "id": event.id,
+        "publisher": event.publisher,
+        "published_at": event.published_at,
+        "out_of_order": event.out_of_order,
+        "headers": _headers(event.headers),
+    }
+    try:
+        if event.error is None and not isinstance(event.data, bytes):
+            return json.dumps({**about, "data": event.data}, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        pass  # NaN and its kin, which Python reads and JSON does not have
+    return json.dumps({**about, "data_base64": b64encode(event.raw).decode()}, separators=(",", ":"))
+
+
+def _headers(headers: Mapping[str, bytes | str]) -> dict[str, Any]:
+    return {
+        name: {"base64": b64encode(value).decode()} if isinstance(value, bytes) else value
+        for name, value in headers.items()
+    }
