@@ -20,9 +20,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from bisect import bisect, insort
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack
 from itertools import chain, combinations
 from random import Random
 from tempfile import TemporaryFile
@@ -30,32 +29,32 @@ from typing import IO, Any
 
 import nats
 from nats.aio.msg import Msg
-from surroundings import Publish, run
+from surroundings import Publish, count_differing_pairs, patiently, run
 
 import ordered_pubsub
 from ordered_pubsub.errors import UnavailableError
 from ordered_pubsub.testing.brokers import NatsServer
 
-ROOMS = ("chat/lobby", "chat/music", "chat/films", "chat/books")
-PEOPLE = {"Ann": ROOMS[:3], "Ben": (*ROOMS[:2], ROOMS[3]), "Cat": ROOMS, "Dan": (ROOMS[0], *ROOMS[2:])}
-ARCHIVE = "the archive"
+LOBBY, MUSIC, FILMS, BOOKS = ROOMS = ("chat/lobby", "chat/music", "chat/films", "chat/books")
+PEOPLE = {"Ann": (LOBBY, MUSIC, FILMS), "Ben": (LOBBY, MUSIC, BOOKS), "Cat": ROOMS, "Dan": (LOBBY, FILMS, BOOKS)}
 QUESTIONS_EACH = 50
 ROUNDS_MAX = 10
-PATIENCE_S = 20.0
 
+Question = dict[str, str]
+"""Its answer is the same message in another room."""
 Read = Callable[[str, Any], Awaitable[None]]
 Join = Callable[[AsyncExitStack, Sequence[str], Read], Awaitable[Publish]]
 """Connects, joins rooms, and returns what publishes."""
 
 
-def questions_of(asker: str) -> list[dict[str, str]]:
+def questions_of(asker: str) -> list[Question]:
     """What somebody asks, whom, and where this is answered."""
     random, questions = Random(asker), []
     for number in range(1, QUESTIONS_EACH + 1):
-        room = random.choice((ROOMS[0], ROOMS[0], *PEOPLE[asker]))
+        room = random.choice((LOBBY, LOBBY, *PEOPLE[asker]))
         to = random.choice([name for name, rooms in PEOPLE.items() if name != asker and room in rooms])
-        other = random.choice([other for other in PEOPLE[to] if other != room])
-        questions.append({"question": f"{asker} {number}", "asked_in": room, "to": to, "answered_in": other})
+        answered_in = random.choice([other for other in PEOPLE[to] if other != room])
+        questions.append({"question": f"{asker} {number}", "asked_in": room, "to": to, "answered_in": answered_in})
     return questions
 
 
@@ -63,36 +62,39 @@ QUESTIONS = {name: questions_of(name) for name in PEOPLE}
 
 
 class Member:
-    """Somebody who reads and answers. Knows nothing of brokers."""
+    """Somebody who reads and answers."""
+
+    publish: Publish
 
     def __init__(self, name: str, rooms: Sequence[str], disk: IO[bytes] | None = None) -> None:
         self.name, self.rooms, self.disk = name, rooms, disk
-        self.publish: Publish
-        self.said: list[tuple[str, str]] = []
-        """what was read so far: which question or its answer, and in which room"""
-        self.early = 0
-        """answers that were there before their questions"""
+        self.has_read: list[tuple[str, str]] = []
+        """questions, each with the room that it, or its answer, was read in"""
+        self.early_answers = 0
+        """answers whose questions had not come, though they are in one of the rooms"""
         self.has_all = asyncio.Event()
-        places = [q[place] for q in chain(*QUESTIONS.values()) for place in ("asked_in", "answered_in")]
-        self.expected = sum(place in rooms for place in places)
+        every = chain(*QUESTIONS.values())
+        self._expected = sum((q["asked_in"] in rooms) + (q["answered_in"] in rooms) for q in every)
 
     async def read(self, room: str, message: Any) -> None:
         """Read a message. If it is a question to oneself, answer."""
         if self.disk is not None:
-            await asyncio.to_thread(self._write, message)
+            await asyncio.to_thread(write, self.disk, message)
         question, asked_in = message["question"], message["asked_in"]
-        self.early += asked_in in self.rooms and room != asked_in and (question, asked_in) not in self.said
-        self.said.append((question, room))
-        if len(self.said) == self.expected:
+        if room != asked_in in self.rooms and (question, asked_in) not in self.has_read:
+            self.early_answers += 1
+        self.has_read.append((question, room))
+        if len(self.has_read) == self._expected:
             self.has_all.set()
         if room == asked_in and message["to"] == self.name:
             await self.publish(message["answered_in"], message)
 
-    def _write(self, message: Any) -> None:
-        assert self.disk is not None
-        self.disk.write(json.dumps(message).encode() + b"\n")
-        self.disk.flush()
-        os.fsync(self.disk.fileno())
+
+def write(disk: IO[bytes], message: Any) -> None:
+    """Write, and return when it is there."""
+    disk.write(json.dumps(message).encode() + b"\n")
+    disk.flush()
+    os.fsync(disk.fileno())
 
 
 async def ask(member: Member) -> None:
@@ -102,35 +104,25 @@ async def ask(member: Member) -> None:
 
 
 async def talk(join: Join) -> list[Member]:
-    """Let all ask at once, until everybody has read everything in his rooms."""
-    async with AsyncExitStack() as stack:
-        people = [Member(name, rooms) for name, rooms in PEOPLE.items()]
-        members = [*people, Member(ARCHIVE, ROOMS, stack.enter_context(TemporaryFile()))]
-        for member in members:
-            member.publish = await join(stack, member.rooms, member.read)
-        await asyncio.gather(*map(ask, people))
-        await asyncio.wait([asyncio.ensure_future(member.has_all.wait()) for member in members], timeout=PATIENCE_S)
+    """Let all ask at once, until everybody has read everything that is said in his rooms."""
+    people = [Member(name, rooms) for name, rooms in PEOPLE.items()]
+    with TemporaryFile() as disk:
+        members = [*people, Member("the archive", ROOMS, disk)]
+        async with AsyncExitStack() as stack:
+            for member in members:
+                member.publish = await join(stack, member.rooms, member.read)
+            await patiently(*map(ask, people), *(member.has_all.wait() for member in members))
     return members
 
 
-def differing_pairs(one: Member, two: Member) -> int:
-    """Pairs of messages that both have read, and in different order."""
-    places = {message: place for place, message in enumerate(two.said)}
-    count, before = 0, list[int]()
-    for place in (places[message] for message in one.said if message in places):
-        count += len(before) - bisect(before, place)
-        insort(before, place)
-    return count
-
-
-def report(kind: str, members: Sequence[Member]) -> tuple[int, int]:
-    """Print what went wrong, and return it: early answers, pairs that two members read in different order."""
-    early = sum(member.early for member in members)
-    differing = sum(differing_pairs(one, two) for one, two in combinations(members, 2))
-    worst = max(members, key=lambda member: member.early)
-    print(f"{kind}: {early} answers were read before their questions" + (f", most by {worst.name}" if early else ""))
+def judge(kind: str, members: Sequence[Member]) -> tuple[int, int]:
+    """Print and return how many answers came before their questions, and how often members differ in what was first."""
+    early = {member.name: member.early_answers for member in members if member.early_answers}
+    differing = sum(count_differing_pairs(one.has_read, two.has_read) for one, two in combinations(members, 2))
+    print(f"{kind}: {sum(early.values())} answers were read before their questions")
+    print(*(f"    {count} by {name}\n" for name, count in early.items()), sep="", end="")
     print(f"    {differing:,} times two members read two messages in different order")
-    return early, differing
+    return sum(early.values()), differing
 
 
 async def show(brokers: list[str], stages: list[str]) -> bool:
@@ -140,20 +132,19 @@ async def show(brokers: list[str], stages: list[str]) -> bool:
         try:
             connection = await nats.connect(brokers[0], allow_reconnect=False)
         except (OSError, asyncio.TimeoutError, nats.errors.Error) as error:
-            raise UnavailableError(f"expected a NATS server at {brokers[0]}; it cannot be reached: {error}") from error
+            raise UnavailableError(f"expected a NATS server at {brokers[0]}; it cannot be used: {error!r}") from error
         stack.push_async_callback(connection.close)
 
         async def callback(message: Msg) -> None:
             await read(message.subject.replace(".", "/"), json.loads(message.data))
 
-        for room in rooms:
-            await connection.subscribe(room.replace("/", "."), cb=callback)
-        await connection.flush()
-
         async def publish(room: str, message: Any) -> None:
             await connection.publish(room.replace("/", "."), json.dumps(message).encode())
             await connection.flush()
 
+        for room in rooms:
+            await connection.subscribe(room.replace("/", "."), cb=callback)
+        await connection.flush()
         return publish
 
     async def with_order(stack: AsyncExitStack, rooms: Sequence[str], read: Read) -> Publish:
@@ -162,17 +153,12 @@ async def show(brokers: list[str], stages: list[str]) -> bool:
         return client.publish
 
     for number in range(1, ROUNDS_MAX + 1):
-        if all(report(f"without the order, round {number}", await talk(without_order))):
+        if all(judge(f"without the order, round {number}", await talk(without_order))):
             break
-    members = await talk(with_order)
-    is_good = not any(report("with the order", members))
-    return is_good and all(len(member.said) == member.expected for member in members)
-
-
-def start_nats(stack: ExitStack) -> list[str]:
-    """A server of our own."""
-    return [stack.enter_context(NatsServer()).url]
+    else:
+        print("by luck, nothing went wrong without the order this time")
+    return not any(judge("with the order", await talk(with_order)))
 
 
 if __name__ == "__main__":
-    run(show, start_nats, [["**"]])
+    run(show, lambda stack: [stack.enter_context(NatsServer()).url])

@@ -24,7 +24,7 @@ from contextlib import AsyncExitStack, ExitStack
 from random import Random
 from typing import Any
 
-from surroundings import Publish, See, connect_without_order, run
+from surroundings import Publish, See, connect_without_order, patiently, run
 
 import ordered_pubsub
 from ordered_pubsub.errors import UnavailableError
@@ -40,7 +40,6 @@ OWNERS = [["ticker/ACME/*"], ["**"]]
 TRADES_EACH = 100
 TRADES = TRADES_EACH * len(EXCHANGES)
 ROUNDS_MAX = 10
-PATIENCE_S = 20.0
 
 Connect = Callable[[AsyncExitStack, int, Sequence[str], See], Awaitable[Publish]]
 """Connects in a city, subscribes to topics, and returns what publishes."""
@@ -83,8 +82,7 @@ async def trade(connect: Connect) -> list[Desk]:
         for city, desk in enumerate(desks):
             await connect(stack, city, TOPICS, desk.see)
         publishers = [await connect(stack, city, (), print) for city in EXCHANGES.values()]
-        await asyncio.gather(*map(exchange, EXCHANGES, publishers))
-        await asyncio.wait([asyncio.ensure_future(desk.has_all.wait()) for desk in desks], timeout=PATIENCE_S)
+        await patiently(*map(exchange, EXCHANGES, publishers), *(desk.has_all.wait() for desk in desks))
     return desks
 
 
@@ -94,7 +92,7 @@ def report(kind: str, desks: Sequence[Desk]) -> int:
     differing = sum(one.get(trade) != two.get(trade) for trade in one.keys() | two.keys())
     print(f"{kind}: the desks disagree on {differing} of {TRADES} trades, and hold")
     for name, desk in zip(CITIES, desks, strict=True):
-        print(f"    {name:10}", *(f"{symbol} {desk.positions[symbol]:+4d}  " for symbol in SYMBOLS))
+        print(f"    {name:8}", *(f"{symbol} {desk.positions[symbol]:+4d}" for symbol in SYMBOLS), sep="   ")
     return differing
 
 
@@ -115,6 +113,8 @@ async def show(brokers: list[str], stages: list[str]) -> bool:
     for number in range(1, ROUNDS_MAX + 1):
         if report(f"without the order, round {number}", await trade(without_order)):
             break
+    else:
+        print("without the order, nothing went wrong this time: by luck, or because both cities have the same broker")
     desks = await trade(with_order)
     report("with the order", desks)
     one, two = (list(desk.ledger.items()) for desk in desks)
@@ -143,7 +143,9 @@ async def wait_for_bridge(brokers: Sequence[str]) -> None:
             for broker, topic in zip(brokers, topics, strict=True)
         ]
         for _ in range(100):
-            await asyncio.gather(*(send(topic, None) for send, topic in zip(senders, reversed(topics), strict=True)))
+            await asyncio.gather(
+                *(send.publish(topic, None) for send, topic in zip(senders, reversed(topics), strict=True))
+            )
             if came == set(topics):
                 return
             await asyncio.sleep(0.05)

@@ -11,7 +11,8 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from bisect import bisect, insort
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from inspect import isawaitable
 from pathlib import Path
@@ -19,12 +20,15 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, NoReturn
 
 from ordered_pubsub.adapter import Frame, load_adapter
-from ordered_pubsub.errors import OrderedPubSubError
+from ordered_pubsub.errors import OrderedPubSubError, UnavailableError
 from ordered_pubsub.testing.trial.system import Stages
+
+PATIENCE_S = 30.0
 
 See = Callable[[str, Any], object]
 """A plain or async function that is given the topic and the data of what comes."""
 Publish = Callable[[str, Any], Awaitable[object]]
+"""Publishes, also if nobody awaits what it returns."""
 StartBrokers = Callable[[ExitStack], list[str]]
 """Starts brokers of our own, which the stack stops, and returns their URLs."""
 Show = Callable[[list[str], list[str]], Coroutine[Any, Any, bool]]
@@ -32,7 +36,7 @@ Show = Callable[[list[str], list[str]], Coroutine[Any, Any, bool]]
 
 
 class Connection(NamedTuple):
-    """What the examples do with a broker, with the order or without."""
+    """What an example does with a broker, with the order or without."""
 
     publish: Publish
     add: Callable[[str], Awaitable[object]]
@@ -42,8 +46,8 @@ class Connection(NamedTuple):
 async def connect_without_order(
     stack: AsyncExitStack, url: str, topics: Sequence[str] = (), see: See | None = None
 ) -> Connection:
-    """Connect and subscribe to topics, as an application that uses only the broker; by the adapter, so that it is the same
-    broker with the same settings."""
+    """Connect and subscribe as an application that has the broker only; by the same adapter, with the same settings."""
+    sending: set[asyncio.Future[None]] = set()
 
     async def on_frames(frames: Sequence[Frame]) -> None:
         for frame in frames:
@@ -51,14 +55,41 @@ async def connect_without_order(
             if isawaitable(outcome):
                 await outcome
 
+    def publish(topic: str, data: Any) -> asyncio.Future[None]:
+        future = asyncio.ensure_future(adapter.publish([Frame(topic, json.dumps(data).encode())]))
+        sending.add(future)
+        future.add_done_callback(sending.discard)
+        return future
+
+    async def close() -> None:
+        await asyncio.gather(*sending)
+        await adapter.close()
+
     adapter = load_adapter(url)
     await adapter.open(on_frames, lambda is_connected, reason: None)
-    stack.push_async_callback(adapter.close)
+    stack.push_async_callback(close)
     await adapter.subscribe(topics)
-    return Connection(
-        publish=lambda topic, data: adapter.publish([Frame(topic, json.dumps(data).encode())]),
-        add=lambda topic: adapter.subscribe([topic]),
-    )
+    return Connection(publish, lambda topic: adapter.subscribe([topic]))
+
+
+def count_differing_pairs(one: Sequence[Hashable], two: Sequence[Hashable]) -> int:
+    """How many pairs of what is in both are in different order."""
+    places = {item: place for place, item in enumerate(two)}
+    count, before = 0, list[int]()
+    for place in (places[item] for item in one if item in places):
+        count += len(before) - bisect(before, place)
+        insort(before, place)
+    return count
+
+
+async def patiently(*work: Awaitable[object]) -> None:
+    """Do all of this at once, and not for ever."""
+    try:
+        await asyncio.wait_for(asyncio.gather(*work), PATIENCE_S)
+    except asyncio.TimeoutError:
+        raise UnavailableError(
+            f"expected everything to be published and to arrive within {PATIENCE_S:g} s; it was not"
+        ) from None
 
 
 def run(show: Show, start_brokers: StartBrokers, owners: Sequence[Sequence[str]] = (("**",),)) -> NoReturn:
@@ -67,7 +98,9 @@ def run(show: Show, start_brokers: StartBrokers, owners: Sequence[Sequence[str]]
     Ends with 0 if the order held, and with 1 if it did not, or if something could not be used.
     """
     parser = argparse.ArgumentParser(description="The beginning of this file says what it shows.")
-    parser.add_argument("--ens", nargs="+", metavar="URL", help="brokers (default: ORDERED_PUBSUB_ENS, or private ones)")
+    parser.add_argument(
+        "--ens", nargs="+", metavar="URL", help="brokers (default: ORDERED_PUBSUB_ENS, or private ones)"
+    )
     brokers = parser.parse_args().ens or os.environ.get("ORDERED_PUBSUB_ENS", "").split()
     try:
         with ExitStack() as stack:
@@ -75,7 +108,7 @@ def run(show: Show, start_brokers: StartBrokers, owners: Sequence[Sequence[str]]
             stages = Stages(Path(stack.enter_context(TemporaryDirectory())), owners)
             stack.callback(stages.kill)
             stages.start()
-            is_good = asyncio.run(show(brokers, stages.addresses))
+            has_held = asyncio.run(show(brokers, stages.addresses))
     except OrderedPubSubError as error:
         sys.exit(f"{parser.prog}: {error}")
-    sys.exit(0 if is_good else 1)
+    sys.exit(0 if has_held else 1)

@@ -23,6 +23,7 @@ from ordered_pubsub.adapter import Frame, FramesHandler
 from ordered_pubsub.errors import AdapterError
 from ordered_pubsub_adapters.mqtt_packets import PacketClient
 from ordered_pubsub_adapters.mqtt_properties import Packed, pack_headers, read_headers
+from ordered_pubsub_adapters.mqtt_reasons import not_taken
 from ordered_pubsub_adapters.names import NameTable
 
 WINDOW = 64

@@ -23,6 +23,7 @@ from ordered_pubsub.bench.rounds import Say
 from ordered_pubsub.bench.sides import now_ns
 from ordered_pubsub.client.network import NetworkHome
 from ordered_pubsub.config.addresses import parse_address
+from ordered_pubsub.core.delivery import WEIGHTS
 from ordered_pubsub.core.messages import Answer, ChangeAsk, Publication, PublishAsk, Refusal, Request
 from ordered_pubsub.wire.sessions import make_session
 
@@ -55,7 +56,7 @@ class Asking:
         self.session = key.session
         await self.home.open(key, None, self._take, _nothing)
         self._begin(0, 0)
-        self._send([self._request(ChangeAsk("bench", TOPICS, (), 2))])
+        self._send([self._request(ChangeAsk(f"{self.session}/1", TOPICS, (), WEIGHTS["total"]))])
         await self._wait()
 
     async def ask(self, batch: int, requests: int) -> int:

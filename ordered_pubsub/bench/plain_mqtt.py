@@ -48,7 +48,10 @@ class PlainLoop:
             client.tls_set_context(context)
         client.on_connect = self._on_connect
         client.on_socket_register_write = self._on_want_write
-        client.connect(*url.hosts[0])
+        try:
+            client.connect(*url.hosts[0])
+        except OSError as error:
+            raise AdapterError(f"{url.shown}: the plain client cannot connect: {error}") from error
         self._socket = cast(Any, client.socket())
         self._loop.add_reader(self._socket, self._read)
         self._tick()

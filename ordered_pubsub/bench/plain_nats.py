@@ -20,6 +20,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.js.api import StreamConfig
 
+from ordered_pubsub.bench.plan import PREFIX
 from ordered_pubsub.bench.sides import Receiver, Sender, SidePlan
 from ordered_pubsub.errors import AdapterError
 from ordered_pubsub_adapters.nats import RULES
@@ -31,6 +32,9 @@ PENDING_MESSAGES_MAX = 1_000_000
 PENDING_BYTES_MAX = 1 << 30
 """What a subscription may have waiting before nats-py drops messages: more than a measurement has."""
 PUBLISH_S = 30.0
+STREAM_ADVICE = (
+    f"The stream must be there, with a subject that covers '{PREFIX}.>'; or let streams be made for this: &create=true"
+)
 
 
 async def connect(url: BrokerUrl) -> Client:
@@ -142,7 +146,12 @@ class NatsReceiver(Receiver):
         """Connect and subscribe."""
         self._nats = await connect(self._url)
         await _cover(self._nats, self._url, self.plan.topics)
-        await self._subscribe()
+        try:
+            await self._subscribe()
+        except NatsError as error:
+            raise AdapterError(
+                f"{self._url.shown}: the plain client cannot subscribe: {error!r}. {STREAM_ADVICE}"
+            ) from error
         await self._nats.flush()
 
     async def _taking(self, message: Msg) -> None:

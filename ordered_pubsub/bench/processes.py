@@ -10,6 +10,7 @@ import json
 import os
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -29,6 +30,8 @@ ANSWER_S = 120.0
 END_S = 5.0
 POLL_S = 0.005
 TAIL_LINES = 15
+BEGIN_PROFILE, END_PROFILE = signal.SIGUSR1, signal.SIGUSR2
+"""Signals to a stage that can be profiled."""
 
 
 class BenchError(OrderedPubSubError):
@@ -153,7 +156,7 @@ class StageProcess:
     folder: Path
     durability: str
     profile: Path | None = None
-    """where its profile is written when it stops"""
+    """where its profile is written when it stops; see `profiled`"""
     port: int = attrs.field(factory=free_port)
     _process: subprocess.Popen[bytes] | None = None
 
@@ -188,6 +191,11 @@ class StageProcess:
         if self.profile is None:
             return [sys.executable, "-m", "ordered_pubsub", *serve]
         return [sys.executable, "-m", "ordered_pubsub.bench.profiled", str(self.profile), *serve]
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
 
     def stop(self) -> None:
         """Stop it as its operator would."""

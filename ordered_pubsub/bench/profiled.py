@@ -1,19 +1,28 @@
-"""`python -m ordered_pubsub.bench.profiled FILE COMMAND...`: a command of `ordered-pubsub`, profiled into a file."""
+"""`python -m ordered_pubsub.bench.profiled FILE COMMAND...`: a command of `ordered-pubsub` that can be profiled while it runs.
+
+SIGUSR1 begins to profile, SIGUSR2 ends it, and what was seen is written when the command ends: so its start is
+not in the profile.
+"""
 
 from __future__ import annotations
 
+import signal
 import sys
 from cProfile import Profile
 
+from ordered_pubsub.bench.processes import BEGIN_PROFILE, END_PROFILE
 from ordered_pubsub.cli import main
 
 
 def run(file: str, command: list[str]) -> int:
     """Run it; what was seen is written whatever becomes of it."""
     profile = Profile()
+    signal.signal(BEGIN_PROFILE, lambda *_: profile.enable())
+    signal.signal(END_PROFILE, lambda *_: profile.disable())
     try:
-        return profile.runcall(main, command)
+        return main(command)
     finally:
+        profile.disable()
         profile.dump_stats(file)
 
 

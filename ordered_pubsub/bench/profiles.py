@@ -1,24 +1,35 @@
 """Where the time goes: one rush of each variant of this library under cProfile, and the functions that took most of it.
 
 The profiler makes every call dearer, so its shares are too large for code with many small functions: it says what to look at,
-and the table's processor times say how much there is to gain. Waiting is left out, and with it what uvloop does in its loop.
+and the table's processor times say how much there is to gain. Waiting is left out, and so is what uvloop does in its own loop.
 """
 
 from __future__ import annotations
 
 import pstats
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
 
 from ordered_pubsub.bench.plan import Variant
+from ordered_pubsub.bench.processes import BEGIN_PROFILE, END_PROFILE, WorkerProcess
 from ordered_pubsub.bench.report import table
-from ordered_pubsub.bench.rounds import Rig, Say, Team
+from ordered_pubsub.bench.rounds import Rig, Say
 
 TOP = 15
-WAITING = ("select.epoll", "select.poll", "select.select", "uvloop.Loop", "run_forever", "'select' of", "profiled.py")
-"""Parts of the names of what waits."""
+WAITING = (
+    "select.epoll",
+    "select.poll",
+    "select.select",
+    "uvloop.Loop",
+    "run_forever",
+    "'select' of",
+    "asyncio/runners.py",
+    "profiled.py",
+)
+"""Parts of the names of what waits. The time of a loop that is not written in Python is with who started it."""
 
 Place = tuple[str, int, str]
 
@@ -78,21 +89,28 @@ def _profile(rig: Rig, variant: Variant, events: int, folder: Path) -> list[str]
     stem = f"{rig.plan.kind.name}-{variant.slug}"
     files = {side: folder / f"{stem}-{side}.pstats" for side in ("publisher", "subscriber", "stage")}
     team = rig.team(variant, profile=files["stage"])
-    watched = {"publisher": team.publisher, "subscriber": team.subscribers[0]}
-    for worker in watched.values():
-        worker.ask(do="profile")
-    team.rush(events)
-    for side, worker in watched.items():
-        worker.ask(do="profile", file=str(files[side]))
-    _finish(rig, team)
+    team.rush(events)  # what is done once is not of interest
+    with _profiling(rig, {team.publisher: files["publisher"], team.subscribers[0]: files["subscriber"]}):
+        team.rush(events)
+    team.finish()
+    if rig.profiled is not None:
+        rig.profiled.stop()
     return [
         describe_costs(f"{stem}, {side}: {events} events, waiting left out", read_costs(file), events)
         for side, file in files.items()
-        if file.exists()  # a stage that was not started here is not seen
+        if file.exists()  # a stage that runs already is not seen
     ]
 
 
-def _finish(rig: Rig, team: Team) -> None:
-    """The stage writes its profile when it stops."""
-    team.finish()
-    rig.stop_profiled_stage()
+@contextmanager
+def _profiling(rig: Rig, workers: Mapping[WorkerProcess, Path]) -> Iterator[None]:
+    """Profile workers, and the stage if it is ours."""
+    for worker in workers:
+        worker.ask(do="profile")
+    if rig.profiled is not None:
+        rig.profiled.signal(BEGIN_PROFILE)
+    yield
+    if rig.profiled is not None:
+        rig.profiled.signal(END_PROFILE)
+    for worker, file in workers.items():
+        worker.ask(do="profile", file=str(file))

@@ -68,7 +68,7 @@ def describe(outcome: Outcome, plan: Plan) -> str:
     in_turn = "in turn" if amounts.run == 1 else f"in runs of {amounts.run}"
     lines = [
         f"{outcome.kind}: {outcome.title}; {PAYLOAD_BYTES} bytes, 2 topics {in_turn}, 1 publisher, {SUBSCRIBERS} subscribers; "
-        f"{amounts.rounds} rounds",
+        f"{amounts.rounds} {'round' if amounts.rounds == 1 else 'rounds'}",
         f"  plain is {plan.kind.plain}; latency at {amounts.rate:g} events/s; behind it, processor time per event, in us",
         *_warnings(outcome),
         *("  " + line for line in table([(*HEAD, *CPU_HEAD), *(_row(outcome, series) for series in outcome.series)])),

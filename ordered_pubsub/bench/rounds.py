@@ -99,7 +99,8 @@ class Rig:
     broker_pid: int | None
     _stack: ExitStack
     _stages: dict[str, StageProcess] = attrs.field(factory=dict)
-    _profiled: StageProcess | None = None
+    profiled: StageProcess | None = None
+    """the stage that was started last to be profiled"""
 
     def team(self, variant: Variant, profile: Path | None = None) -> Team:
         """Start a variant's processes; `profile` is where a stage of its own writes its profile."""
@@ -154,14 +155,8 @@ class Rig:
         if profile is None:
             self._stages[variant.durability] = stage
         else:
-            self._profiled = stage
+            self.profiled = stage
         return stage.address, stage.pid
-
-    def stop_profiled_stage(self) -> None:
-        """It writes its profile then."""
-        if self._profiled is not None:
-            self._profiled.stop()
-            self._profiled = None
 
 
 @contextmanager

@@ -182,6 +182,11 @@ class TappedAdapter(Adapter):
         return self._inner.capabilities
 
     @property
+    def frame_bytes_max(self) -> int | None:
+        """What the ENS takes."""
+        return self._inner.frame_bytes_max
+
+    @property
     def local_system(self) -> str | None:
         """That of the ENS."""
         return self._inner.local_system

@@ -34,12 +34,10 @@ class TextFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """For machines: an object a line."""
 
-    converter = time.gmtime
-
     def format(self, record: logging.LogRecord) -> str:
         """A record as a line."""
         entry = {
-            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03d}Z",
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),

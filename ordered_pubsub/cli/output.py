@@ -26,6 +26,8 @@ class Output:
 
     async def write(self, text: str) -> None:
         """Write; return when it is written. Cancelled, it may be, in part. Raises `BrokenPipeError` if nobody will read it."""
+        if not text:
+            return
         descriptor = _descriptor()
         if descriptor is None:
             sys.stdout.write(text)

@@ -15,6 +15,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import attrs
@@ -27,7 +28,15 @@ from ordered_pubsub.client.event import Receipt
 from ordered_pubsub.client.frames import check_headers
 from ordered_pubsub.client.waiting import within
 from ordered_pubsub.core.topics import check_topic
-from ordered_pubsub.errors import Closed, OrderedPubSubError, Timeout, UsageError, WouldBlock
+from ordered_pubsub.errors import (
+    Closed,
+    OrderedPubSubError,
+    SessionExpired,
+    Timeout,
+    UnavailableError,
+    UsageError,
+    WouldBlock,
+)
 
 FAILURES_SHOWN_MAX = 10
 PROGRESS_AFTER_S = 1.0
@@ -87,16 +96,19 @@ def command(arguments: argparse.Namespace) -> int:
 async def _publish(arguments: argparse.Namespace) -> int:
     section = client_section(arguments)
     is_piped = arguments.data == ["-"]
+    lines = read_lines(section.payload_bytes_max + 2) if is_piped else _arguments_as_lines(arguments.data)
     async with connect(arguments) as client:
         publishing = Publishing(client, arguments.topic, dict(arguments.header), section.timeout_s, arguments.quiet)
-        lines = read_lines(section.payload_bytes_max + 2) if is_piped else _arguments_as_lines(arguments.data)
         publishing.word = "line" if is_piped else "event"
         try:
             await publishing.run(lines, arguments.raw)
         finally:
-            if publishing.failed or (is_piped and not arguments.quiet):
+            with suppress(Timeout):  # which is said of each event
+                await client.close()  # ended by a signal, it still waits for receipts
+            await publishing.conclude()
+            if not publishing.is_good or (is_piped and not arguments.quiet):
                 print(publishing.summary(), file=sys.stderr)
-    return 1 if publishing.failed else 0
+    return 0 if publishing.is_good else 1
 
 
 async def _arguments_as_lines(data: list[str]) -> AsyncIterator[list[Line]]:
@@ -138,6 +150,10 @@ class Publishing:
     """what is counted, for people"""
     published: int = 0
     failed: int = 0
+    unknown: int = 0
+    """those that may have been published, or may still be"""
+    _receipts: list[str] = attrs.field(factory=list)
+    """to be printed"""
     _output: Output = attrs.field(factory=Output)
     _waiting: deque[tuple[int, asyncio.Future[Receipt]]] = attrs.field(factory=deque)
     """without a receipt, in their order"""
@@ -167,6 +183,11 @@ class Publishing:
             for task in (settling, reading, progress):
                 task.cancel()
             await asyncio.wait((settling, reading, progress))
+
+    @property
+    def is_good(self) -> bool:
+        """Whether all were published."""
+        return not self.failed and not self.unknown
 
     # -- in -----------------------------------------------------------------------------------------------------------
 
@@ -213,26 +234,31 @@ class Publishing:
 
     async def _settle_all(self) -> None:
         """Await receipts, in their order, and print them together as far as they come together."""
-        receipts: list[str] = []
         while self._waiting or not self._is_complete:
-            if receipts and not (self._waiting and self._waiting[0][1].done()):
-                await self._output.write("".join(receipts))
-                receipts.clear()
+            if not (self._waiting and self._waiting[0][1].done()):
+                await self._print()
             if not self._waiting:
                 self._news.clear()
                 await self._news.wait()
                 continue
-            receipt = await self._settle(*self._waiting[0])
+            await self._settle(*self._waiting[0])
             self._waiting.popleft()
             self._room.set()
-            if receipt is not None and not self.is_quiet:
-                receipts.append(f"{receipt.topic} {receipt.number} {receipt.id}\n")
             if self._give_up_at is not None and not self._waiting:
                 break  # nothing more will come
-        if receipts:
-            await self._output.write("".join(receipts))
 
-    async def _settle(self, number: int, future: asyncio.Future[Receipt]) -> Receipt | None:
+    async def conclude(self) -> None:
+        """The client is closed, so everything has its outcome: take what was not taken."""
+        while self._waiting:
+            await self._settle(*self._waiting.popleft())
+        await self._print()
+
+    async def _print(self) -> None:
+        text = "".join(self._receipts)
+        self._receipts.clear()
+        await self._output.write(text)
+
+    async def _settle(self, number: int, future: asyncio.Future[Receipt]) -> None:
         try:
             receipt = await within(self.timeout_s, future, self._waiting_for, self._give_up_at)
         except OrderedPubSubError as error:
@@ -240,16 +266,20 @@ class Publishing:
             if self._give_up_at is None:
                 now = asyncio.get_running_loop().time()
                 self._give_up_at = now if isinstance(error, Timeout) else now + self.timeout_s
-            return None
+            return
         self.published += 1
-        return receipt
+        if not self.is_quiet:
+            self._receipts.append(f"{receipt.topic} {receipt.number} {receipt.id}\n")
 
     def _waiting_for(self) -> str:
         return str(self.client.status()["waiting_for"])
 
     def _fail(self, number: int, error: Exception) -> None:
-        self.failed += 1
-        if self.failed <= FAILURES_SHOWN_MAX:
+        if isinstance(error, (UnavailableError, SessionExpired)):
+            self.unknown += 1
+        else:
+            self.failed += 1
+        if self.failed + self.unknown <= FAILURES_SHOWN_MAX:
             print(f"ordered-pubsub pub: {self.word} {number}: {error}", file=sys.stderr)
 
     # -- for people ---------------------------------------------------------------------------------------------------
@@ -276,8 +306,8 @@ class Publishing:
         text = f"ordered-pubsub pub: {self._count()}"
         if self.failed:
             text += f"; {self.failed:,} not published"
-        if self._waiting:
-            text += f"; {len(self._waiting):,} without a receipt, so nobody knows"
+        if self.unknown:
+            text += f"; {self.unknown:,} perhaps"
         if self._give_up_at is not None:
             text += "; what came after that was not published"
         return text

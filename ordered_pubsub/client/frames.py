@@ -101,7 +101,7 @@ def stamped(part: Publication, index: int, publisher: str, item: Item) -> Frame:
         id=item.id,
         published_at=part.published_at,
     )
-    headers = {STAMP: encode_stamp(stamp), CONTENT_TYPE: item.content_type}
+    headers: dict[str, bytes | str] = {STAMP: encode_stamp(stamp), CONTENT_TYPE: item.content_type}
     return Frame(part.topic, item.payload, {**headers, **item.headers} if item.headers else headers)
 
 
@@ -197,13 +197,22 @@ def _read_pack(frame: Frame) -> list[Arrival]:
     for batch in pack.batches:
         entries, marks = batch.entries, batch.marks
         for number, event in enumerate(batch.events, batch.number):
-            headers = {**(event.texts or {}), **(event.binaries or {})} if event.texts or event.binaries else NO_HEADERS
-            body = Body(event.payload, event.content_type, headers, pack.publisher, event.id, batch.published_at)
+            body = Body(
+                event.payload, event.content_type, _packed_headers(event), pack.publisher, event.id, batch.published_at
+            )
             arrivals.append(Arrival(frame.topic, number, entries, marks, batch.full, body))
             if not batch.full:
                 entries = _NO_ENTRIES
             marks = _NO_MARKS
     return arrivals
+
+
+def _packed_headers(event: PackedEvent) -> Mapping[str, bytes | str]:
+    if not event.texts and not event.binaries:
+        return NO_HEADERS
+    headers: dict[str, bytes | str] = dict(event.texts or {})
+    headers.update(event.binaries or {})
+    return headers
 
 
 def read_unordered(frame: Frame) -> Arrival:

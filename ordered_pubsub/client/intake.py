@@ -27,6 +27,7 @@ from ordered_pubsub.core.best_effort import BestEffort
 from ordered_pubsub.core.buffer import Arrival, Notification
 from ordered_pubsub.core.delivery import BUFFER_EVENTS_MAX, WEIGHTS, Delivery, Order
 from ordered_pubsub.core.messages import Change, ChangeAsk
+from ordered_pubsub.core.vector import Vector
 from ordered_pubsub.errors import AdapterError, Closed, OrderedPubSubError, Timeout, UsageError
 
 _log = logging.getLogger(__name__)
@@ -180,7 +181,7 @@ class Intake:
     def receive_unordered(self, arrivals: list[Arrival]) -> None:
         """The ENS brought messages that have no place in the order: they are notified as they came."""
         if not self.is_over:
-            vector = self._buffer.clock
+            vector = Vector(self._buffer.clock, [], 0)
             self._enqueue([Notification(arrival, None, vector, 0, out_of_order=True) for arrival in arrivals])
 
     def settled(self, change: Change) -> None:

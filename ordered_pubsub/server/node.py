@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -269,17 +269,9 @@ class Node:
     async def answer_the_last(self, timeout_s: float) -> None:
         """Take nothing more from clients, and wait until those who have asked have their answers; not for ever."""
         self.is_draining = True
-        await self._rest(timeout_s, lambda: not self.driver.stage.statistics()["pending"])
-
-    async def hand_over_the_last(self, timeout_s: float) -> None:
-        """Wait until the other stages have acknowledged what they must have; not for ever."""
-        await self._rest(timeout_s, lambda: not self.driver.stage.statistics()["outbox"])
-
-    async def _rest(self, timeout_s: float, is_enough: Callable[[], bool]) -> None:
-        """Wait until everything that came is on disk and sent, and that is enough."""
         give_up_at = self._loop.time() + timeout_s
         while not self._is_over and (left_s := give_up_at - self._loop.time()) > 0:
-            if not self._is_flushing and is_enough():
+            if not self._is_flushing and not self.driver.stage.statistics()["pending"]:
                 return
             self._rested.clear()
             timer = self._loop.call_later(left_s, self._rested.set)

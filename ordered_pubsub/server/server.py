@@ -40,8 +40,6 @@ HEARTBEAT_S = 5.0
 SWEEP_S = 1.0
 ANSWER_S = 1.0
 """How long those who have asked may wait for their answers when the stage is to stop."""
-DRAIN_S = 5.0
-"""How long the other stages have then to acknowledge what they must have."""
 NAME_SHOWN_MAX = 40
 
 
@@ -299,14 +297,18 @@ class Server:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Take nothing new, finish what was taken, tell everybody, and stop."""
+        """Take nothing new, finish what was taken, tell everybody, and stop.
+
+        What other stages have not acknowledged yet is not waited for: it is in the store, and comes again.
+        """
+        if self.doors.is_closing:
+            return
         self.doors.is_closing = True
         if self._listener is not None:
             self._listener.close()
         await self.node.answer_the_last(ANSWER_S)
         for connection in list(self._clients):
             connection.leave("draining", f"stage {self.section.name!r} stops; another one may go on")
-        await self.node.hand_over_the_last(DRAIN_S)
         if self._sweep_handle is not None:
             self._sweep_handle.cancel()
         for link in self.links.values():

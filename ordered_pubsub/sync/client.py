@@ -22,7 +22,7 @@ from ordered_pubsub.client.subscription import Subscription as AsyncSubscription
 from ordered_pubsub.errors import OrderedPubSubError, Timeout, UsageError
 from ordered_pubsub.sync.handlers import Handler, HandlerThread, check_plain
 from ordered_pubsub.sync.loops import GRACE_S, LoopThread, check_may_block, enter, is_late, outcome
-from ordered_pubsub.sync.outbox import Outbox
+from ordered_pubsub.sync.outbox import Outbox, Receipts
 from ordered_pubsub.sync.subscription import Subscription
 
 _Result = TypeVar("_Result")
@@ -95,8 +95,9 @@ class Client:
         check_may_block()
         item = self._outbox.prepare(topic, data, headers, id)
         give_up_at = time.monotonic() + self._timeout_s
-        (future,) = self._outbox.put([item], give_up_at)
-        return self._receipt(future, give_up_at)
+        future: futures.Future[Receipt] = futures.Future()
+        self._outbox.put([item], future, give_up_at)
+        return self._outcome(future, give_up_at)
 
     def publish_nowait(
         self, topic: str, data: Any, *, headers: Mapping[str, bytes | str] | None = None, id: str | None = None
@@ -119,10 +120,14 @@ class Client:
                 f"publish_many() takes a list of events, not one {type(items).__name__}; use publish() for one"
             )
         prepared = [self._outbox.prepare(topic, data, None, None) for data in items]
+        if not prepared:
+            return []
         give_up_at = time.monotonic() + self._timeout_s
-        return [self._receipt(future, give_up_at) for future in self._outbox.put(prepared, give_up_at)]
+        receipts = Receipts(len(prepared))
+        self._outbox.put(prepared, receipts, give_up_at)
+        return self._outcome(receipts.future, give_up_at)
 
-    def _receipt(self, future: futures.Future[Receipt], give_up_at: float) -> Receipt:
+    def _outcome(self, future: futures.Future[_Result], give_up_at: float) -> _Result:
         try:
             return future.result(max(give_up_at - time.monotonic(), 0.0))
         except futures.TimeoutError as error:

@@ -162,10 +162,9 @@ class LoopThread:
 
 
 async def _close_all(clients: list[Client]) -> None:
-    outcomes = await asyncio.gather(*(client.close() for client in clients), return_exceptions=True)
-    for trouble in outcomes:
-        if trouble is not None:
-            _log.warning("while closing: %s", trouble)
+    """As at the end of blocks that the end of the interpreter has left: handlers are given up, and troubles logged."""
+    leaving = SystemExit("the interpreter ends")
+    await asyncio.gather(*(client.__aexit__(SystemExit, leaving, None) for client in clients))
 
 
 async def _end_tasks() -> None:

@@ -2,12 +2,15 @@
 
     publish, publish_nowait ──> put ──> waiting ── one wake-up for many ──> publisher (in the loop)
                                  ^                                              │
-    future <── receipt ──────────┴──────────── room again <─────────────────────┘
+    future <── receipts ─────────┴──────────── room again <──── by topic ───────┘
 
 Data becomes bytes in the thread that publishes, so that it may change afterwards. All publications of a client take this way, in
 the order in which they were put; so the pipeline's limits (`pipeline_events_max`, `pipeline_bytes_max`) are kept here, where a
 thread can wait for room or be told at once that there is none, and the publisher in the loop never lacks any. Threads that
 wait for room get it in the order in which they came.
+
+The receipts of a topic come in the order of its publications. So only the first one of each topic is watched, and when it has
+come, all that have come with it are told together.
 """
 
 from __future__ import annotations
@@ -16,10 +19,10 @@ import threading
 import time
 from asyncio import Future as LoopFuture
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 
@@ -33,6 +36,36 @@ from ordered_pubsub.errors import Closed, OrderedPubSubError, Timeout, WouldBloc
 from ordered_pubsub.sync.loops import LoopThread
 
 
+class Outcome(Protocol):
+    """Who is told what became of a publication: a future, for one."""
+
+    def set_result(self, result: Receipt, /) -> None:
+        """It has its receipt."""
+
+    def set_exception(self, exception: BaseException | None, /) -> None:
+        """It has none."""
+
+
+@attrs.define(eq=False)
+class Receipts:
+    """What became of publications on one topic: the future has all their receipts, or the first error."""
+
+    count: int
+    future: Future[list[Receipt]] = attrs.field(factory=Future)
+    _receipts: list[Receipt] = attrs.field(factory=list)
+
+    def set_result(self, receipt: Receipt, /) -> None:
+        """The next one has its receipt."""
+        self._receipts.append(receipt)
+        if len(self._receipts) == self.count:
+            self.future.set_result(self._receipts)
+
+    def set_exception(self, error: BaseException | None, /) -> None:
+        """The next one has none."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
 @attrs.define(eq=False)
 class Outbox:
     """Publications of one client that have no receipt yet."""
@@ -43,8 +76,10 @@ class Outbox:
     """guards all below; notified when there may be room"""
     _unfinished_events: int = 0
     _unfinished_bytes: int = 0
-    _put: deque[tuple[Outgoing, Future[Receipt]]] = attrs.field(factory=deque)
+    _put: deque[tuple[Outgoing, Outcome]] = attrs.field(factory=deque)
     """not yet in the loop"""
+    _sent: dict[str, deque[tuple[Outgoing, Outcome]]] = attrs.field(factory=dict)
+    """belongs to the loop: by topic, what the publisher has"""
     _queue: deque[object] = attrs.field(factory=deque)
     """threads that wait for room, in their order"""
     _is_woken: bool = False
@@ -79,31 +114,35 @@ class Outbox:
                     f"{self._settings.pipeline_events_max} (pipeline_events_max) and {self._settings.pipeline_bytes_max} "
                     "(pipeline_bytes_max) may be: wait for earlier ones first, or use publish(), which waits"
                 )
-            return self._take(item)
+            future: Future[Receipt] = Future()
+            future.set_running_or_notify_cancel()  # what was put is not taken back
+            self._take(item, future)
+            return future
 
-    def put(self, items: Sequence[Outgoing], give_up_at: float) -> list[Future[Receipt]]:
+    def put(self, items: Sequence[Outgoing], outcome: Outcome, give_up_at: float) -> None:
         """Take publications as soon as there is room, one after the other. Interrupted, the rest is not taken."""
         self.thread.check_process()
         with self._room:
             ticket = object()
             self._queue.append(ticket)
             try:
-                return [self._take_in_turn(item, ticket, give_up_at) for item in items]
+                for item in items:
+                    self._take_in_turn(item, outcome, ticket, give_up_at)
             finally:
                 self._queue.remove(ticket)
                 self._room.notify_all()
 
-    def _take_in_turn(self, item: Outgoing, ticket: object, give_up_at: float) -> Future[Receipt]:
+    def _take_in_turn(self, item: Outgoing, outcome: Outcome, ticket: object, give_up_at: float) -> None:
         def may_go() -> bool:
             return self._is_closed or (self._queue[0] is ticket and self._has_room(item))
 
-        if not self._room.wait_for(may_go, max(give_up_at - time.monotonic(), 0.0)):
+        if not may_go() and not self._room.wait_for(may_go, max(give_up_at - time.monotonic(), 0.0)):
             raise Timeout(
                 f"the event for {item.topic!r} was not published: the pipeline stayed full for as long as a call may take "
                 f"({self._settings.timeout_s:g} s, timeout_s); {self._unfinished_events} earlier ones have no receipt"
             )
         self._check_open()
-        return self._take(item)
+        self._take(item, outcome)
 
     def _has_room(self, item: Outgoing) -> bool:
         settings = self._settings
@@ -112,15 +151,12 @@ class Outbox:
             and self._unfinished_bytes + len(item.payload) <= settings.pipeline_bytes_max
         )
 
-    def _take(self, item: Outgoing) -> Future[Receipt]:
-        future: Future[Receipt] = Future()
-        future.set_running_or_notify_cancel()  # what was put is not taken back
+    def _take(self, item: Outgoing, outcome: Outcome) -> None:
         self._unfinished_events += 1
         self._unfinished_bytes += len(item.payload)
-        self._put.append((item, future))
+        self._put.append((item, outcome))
         if not self._is_woken:
             self._is_woken = self.thread.post(self._send)
-        return future
 
     # -- in the loop --------------------------------------------------------------------------------------------------
 
@@ -130,29 +166,45 @@ class Outbox:
             self._is_woken = False
             put, self._put = self._put, deque()
         publisher, ids = self.client._publisher, self.client._ids
-        for item, future in put:
+        for item, outcome in put:
             item.id = item.id or next(ids)
             try:
-                sent = publisher.put_nowait(item)
+                publisher.put_nowait(item)
             except OrderedPubSubError as error:
-                self._finish(item, partial(future.set_exception, error))
+                self._free([(item, outcome)])
+                outcome.set_exception(error)
             else:
-                sent.add_done_callback(partial(self._sent, item, future))
+                self._sent.setdefault(item.topic, deque()).append((item, outcome))
+                if len(self._sent[item.topic]) == 1:
+                    self._watch(item)
 
-    def _sent(self, item: Outgoing, future: Future[Receipt], sent: LoopFuture[Receipt]) -> None:
-        error = sent.exception()
-        if error is None:
-            self._finish(item, partial(future.set_result, sent.result()))
+    def _watch(self, first: Outgoing) -> None:
+        first.future.add_done_callback(partial(self._settle, first.topic))
+
+    def _settle(self, topic: str, _: LoopFuture[Receipt]) -> None:
+        """The first publication of a topic has its outcome, and perhaps others."""
+        sent = self._sent[topic]
+        settled: list[tuple[Outgoing, Outcome]] = []
+        while sent and sent[0][0].future.done():
+            settled.append(sent.popleft())
+        if sent:
+            self._watch(sent[0][0])
         else:
-            self._finish(item, partial(future.set_exception, error))
+            del self._sent[topic]
+        self._free(settled)
+        for item, outcome in settled:
+            error = item.future.exception()
+            if error is None:
+                outcome.set_result(item.future.result())
+            else:
+                outcome.set_exception(error)
 
-    def _finish(self, item: Outgoing, tell: Callable[[], None]) -> None:
+    def _free(self, settled: Sequence[tuple[Outgoing, Outcome]]) -> None:
         with self._room:
-            self._unfinished_events -= 1
-            self._unfinished_bytes -= len(item.payload)
+            self._unfinished_events -= len(settled)
+            self._unfinished_bytes -= sum([len(item.payload) for item, _ in settled])
             if self._queue:
                 self._room.notify_all()
-        tell()
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

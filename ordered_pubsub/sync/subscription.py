@@ -1,13 +1,15 @@
 """A subscription for threads: a plain iterator over its events, in the order.
 
-    loop: subscription ── batch ──> _events ──> next ──> thread
-                            ^                     │
-                            └────── pull ─────────┘ when there is nothing left
+    loop: subscription ── batches ──> _events ──> next ──> threads
+                             ^                      │
+                             └──── the budget ──────┘ renewed by whoever finds nothing
 
-A thread that finds nothing in `_events` pulls: it asks the loop for what there is, or comes next, up to `BATCH_EVENTS_MAX`
-events. One pull at a time is under way. Whoever stops waiting for it (Ctrl-C, a timeout) leaves it, and the next one finds
-what it brings; so no event is lost, and each goes to one thread. What has been pulled and not taken counts as unread: `clock`
-and `lag` say what the application has, and `close` drops the rest.
+The first thread that wants an event starts a task in the loop (`_bring`). It brings what there is, batch by batch, until it has
+brought as much as its budget allows; then it waits until a thread has found `_events` empty, which renews the budget. So
+threads meet once per batch at most, and hardly anything is between the queue of the subscription and the application. What
+has been brought and not taken counts as unread: `clock` and `lag` say what the application has, and `close` drops the rest.
+
+A thread that stops waiting (Ctrl-C, a timeout) takes nothing; each event goes to one thread.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Coroutine, Iterator
 from concurrent import futures
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from types import TracebackType
 from typing import Any, cast
 
@@ -28,9 +30,12 @@ from ordered_pubsub.client.event import Event
 from ordered_pubsub.client.subscription import Lag
 from ordered_pubsub.client.subscription import Subscription as AsyncSubscription
 from ordered_pubsub.errors import Closed, Timeout, UsageError
-from ordered_pubsub.sync.loops import LoopThread, check_may_block, is_late
+from ordered_pubsub.sync.loops import LoopThread, check_may_block
 
 BATCH_EVENTS_MAX = 1_000
+BUDGET_EVENTS = 1_000
+BUDGET_BYTES = 1 << 20
+"""When so much has been brought, no further batch is before a thread has found nothing left."""
 
 
 class Subscription:
@@ -42,11 +47,20 @@ class Subscription:
         self._patience_s = patience_s
         """how long a call takes at most, if the loop is not held up"""
         self._events: deque[Event] = deque()
-        self._turn = threading.Lock()
-        """held by the thread that waits for a pull"""
-        self._pull: futures.Future[bool] | None = None
+        """brought, and not taken"""
+        self._news = threading.Condition()
+        """guards what follows; notified when there are events, or will be none"""
+        self._bringing: futures.Future[None] | None = None
+        self._budget_events = 0
+        self._budget_bytes = 0
+        self._wanted = asyncio.Event()
+        """belongs to the loop: set when the budget was renewed"""
+        self._is_over = False
+        """whether nothing more is brought"""
         self._is_dropped = False
-        """whether nothing more is notified"""
+        """whether nothing more is taken, either"""
+        self._error: BaseException | None = None
+        """what ended the bringing"""
 
     def __repr__(self) -> str:
         return f"<sync.Subscription {self.identity}>"
@@ -109,10 +123,11 @@ class Subscription:
             try:
                 event = events.popleft()
             except IndexError:
-                if not self._fill(None):
-                    return
-            else:
+                event = None
+            if event is not None:
                 yield event
+            elif not self._fill(None):
+                return
 
     def __next__(self) -> Event:
         """The next event in the order; waits for it. Interrupted, no event is taken."""
@@ -126,10 +141,9 @@ class Subscription:
         give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
         self._thread.check_process()
         while True:
-            try:
+            with suppress(IndexError):
                 return self._events.popleft()
-            except IndexError:
-                found = self._fill(give_up_at)
+            found = self._fill(give_up_at)
             if found is None:
                 raise Timeout(f"no event of subscription {self.identity} came within {timeout_s:g} s")
             if not found:
@@ -155,11 +169,11 @@ class Subscription:
 
     def _complete(self, batch: list[Event], max_events: int, give_up_at: float) -> None:
         while len(batch) < max_events:
-            try:
+            with suppress(IndexError):
                 batch.append(self._events.popleft())
-            except IndexError:
-                if not self._has_another(give_up_at):
-                    return
+                continue
+            if not self._has_another(give_up_at):
+                return
 
     def _has_another(self, give_up_at: float) -> bool:
         try:
@@ -170,47 +184,58 @@ class Subscription:
     def _fill(self, give_up_at: float | None) -> bool | None:
         """Wait until there are events: True. Or until there will be none: False. Or until the time is up: None."""
         check_may_block()
-        if not self._turn.acquire(timeout=-1 if give_up_at is None else _left_s(give_up_at)):
-            return None
-        try:
-            if self._events:
-                return True
-            if self._is_dropped:
-                return self._over()
-            if self._pull is None:
-                self._pull = self._thread.submit(self._bring())
-            return self._wait_for(self._pull, None if give_up_at is None else _left_s(give_up_at))
-        finally:
-            self._turn.release()
+        with self._news:
+            while not self._events:
+                if self._is_over:
+                    return self._end_of_events()
+                self._renew_budget()
+                timeout_s = None if give_up_at is None else give_up_at - time.monotonic()
+                if timeout_s is not None and timeout_s <= 0:
+                    return None
+                self._news.wait(timeout_s)
+        return True
 
-    def _wait_for(self, pull: futures.Future[bool], timeout_s: float | None) -> bool | None:
-        try:
-            found = pull.result(timeout_s)
-        except futures.CancelledError:
-            return self._over()
-        except futures.TimeoutError as error:
-            if not is_late(pull, error):
-                raise
-            return None
-        if found:
-            self._pull = None
-        return found
-
-    def _over(self) -> bool:
-        if self._inner.error is not None:
-            raise self._inner.error
+    def _end_of_events(self) -> bool:
+        error = self._inner.error if self._is_dropped else self._error
+        if error is not None:
+            raise error
         return False
 
-    async def _bring(self) -> bool:
-        """In the loop: put what there is, or comes next, into `_events`; say whether there was something."""
+    def _renew_budget(self) -> None:
+        is_spent = self._budget_events <= 0 or self._budget_bytes <= 0
+        self._budget_events, self._budget_bytes = BUDGET_EVENTS, BUDGET_BYTES
+        if self._bringing is None:
+            self._bringing = self._thread.submit(self._bring())
+            self._bringing.add_done_callback(self._brought)
+        elif is_spent:
+            self._thread.post(self._wanted.set)
+
+    async def _bring(self) -> None:
+        """In the loop: put what there is into `_events`, as far as the budget goes."""
         batches = cast(AsyncGenerator[list[Event], None], self._inner.batches(BATCH_EVENTS_MAX, 0.0))
         async with aclosing(batches):
             async for batch in batches:
-                if self._is_dropped:
-                    break
+                self._put(batch)
+                while not self._has_budget() and not self._is_dropped:
+                    self._wanted.clear()
+                    await self._wanted.wait()
+
+    def _put(self, batch: list[Event]) -> None:
+        with self._news:
+            if not self._is_dropped:
                 self._events.extend(batch)
-                return True
-        return False
+                self._budget_events -= len(batch)
+                self._budget_bytes -= sum([len(event.raw) for event in batch])
+                self._news.notify_all()
+
+    def _has_budget(self) -> bool:
+        return self._budget_events > 0 and self._budget_bytes > 0
+
+    def _brought(self, bringing: futures.Future[None]) -> None:
+        with self._news:
+            self._is_over = True
+            self._error = None if bringing.cancelled() else bringing.exception()
+            self._news.notify_all()
 
     # -- changing topics ----------------------------------------------------------------------------------------------
 
@@ -243,7 +268,8 @@ class Subscription:
     def wait(self, timeout_s: float | None = None) -> None:
         """Return when it has ended and its handler has returned; raise what stopped it, or `Timeout`."""
         if self._thread.is_over:
-            self._over()
+            if self.error is not None:
+                raise self.error
             return
         self._thread.call(self._wait(timeout_s))
 
@@ -265,9 +291,12 @@ class Subscription:
         await self._inner.close()
 
     def drop(self) -> None:
-        """Let nothing more be taken."""
-        self._is_dropped = True
-        self._events.clear()
+        """In the loop: let nothing more be taken."""
+        with self._news:
+            self._is_dropped = self._is_over = True
+            self._events.clear()
+            self._news.notify_all()
+        self._wanted.set()
 
     def _end(self, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -285,9 +314,8 @@ class Subscription:
         """Close it. If the block failed, that is what is raised; what stopped the subscription is in the log."""
         if self._thread.is_elsewhere:
             return  # the block was left by a fork's child, and it is not the child's
+        self._end(self._exit(kind, error, traceback))
+
+    async def _exit(self, *reason: Any) -> None:
         self.drop()
-        self._end(self._inner.__aexit__(kind, error, traceback))
-
-
-def _left_s(give_up_at: float) -> float:
-    return max(give_up_at - time.monotonic(), 0.0)
+        await self._inner.__aexit__(*reason)

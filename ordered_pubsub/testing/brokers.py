@@ -333,7 +333,9 @@ class RabbitMq(Broker):
             "HOME": str(folder),
             "ERL_EPMD_PORT": str(self._epmd_port),
             "ERL_EPMD_ADDRESS": HOST,
-            "RABBITMQ_NODENAME": "private@localhost",
+            # Without any name that would have to be looked up.
+            "RABBITMQ_NODENAME": f"private@{HOST}",
+            "RABBITMQ_USE_LONGNAME": "true",
             "RABBITMQ_DIST_PORT": str(dist_port),
             "RABBITMQ_MNESIA_BASE": str(folder / "data"),
             "RABBITMQ_LOG_BASE": str(folder / "logs"),

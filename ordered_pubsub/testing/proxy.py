@@ -40,11 +40,15 @@ class _Lane(asyncio.Protocol):
     _last_due: float = 0.0
     _timer: asyncio.TimerHandle | None = None
     _is_blocked: bool = False
+    _has_ended: bool = False
+    """whether it receives nothing more"""
+    _is_told: bool = False
+    """whether its transport was told that the other lane receives nothing more"""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Somebody has connected, or the target has answered."""
         self.transport = cast(asyncio.Transport, transport)
-        self.proxy.lanes[self] = True
+        self.proxy.made(self)
 
     def data_received(self, data: bytes) -> None:
         """Bytes go in."""
@@ -54,12 +58,14 @@ class _Lane(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """The other side says nothing more, and may still listen."""
+        self._has_ended = True
         self._put(b"")
+        self._maybe_close()
         return True
 
     def connection_lost(self, error: Exception | None) -> None:
         """One side is gone: what is on its way still arrives, then the other side is told."""
-        self.proxy.lanes.pop(self, None)
+        self.proxy.gone(self)
         self._put(b"")
 
     def _put(self, data: bytes) -> None:
@@ -87,11 +93,24 @@ class _Lane(asyncio.Protocol):
         if sent and not out.is_closing():
             out.write(sent)
         if b"" in ready and not out.is_closing():
-            out.close()
+            self.other.end(is_gone=self.transport.is_closing())
         if self._bytes <= BYTES_MAX and not self.transport.is_closing():
             self.transport.resume_reading()
         if self._waiting:
             self._timer = self.proxy.loop.call_at(self._waiting[0][0], self.move)
+
+    def end(self, is_gone: bool) -> None:
+        """The other lane's side says nothing more, or is gone."""
+        if is_gone:
+            self.transport.close()
+        elif not self._is_told:
+            self._is_told = True
+            self.transport.write_eof()
+            self._maybe_close()
+
+    def _maybe_close(self) -> None:
+        if self._has_ended and self._is_told:
+            self.transport.close()
 
     def pause_writing(self) -> None:
         """This side takes nothing more for now: the other lane stops."""
@@ -120,6 +139,8 @@ class Proxy:
     loop: asyncio.AbstractEventLoop = attrs.field(factory=asyncio.get_running_loop)
     _server: asyncio.Server | None = None
     _dialling: dict[asyncio.Task[None], bool] = attrs.field(factory=dict)
+    _unused: asyncio.Event = attrs.field(factory=asyncio.Event)
+    """set while there are no connections"""
 
     async def __aenter__(self) -> Proxy:
         """Listen."""
@@ -132,6 +153,23 @@ class Proxy:
         if self._server is not None:
             self._server.close()
         self.cut()
+        while self._dialling:
+            await asyncio.wait(list(self._dialling))
+        if self.lanes:
+            await self._unused.wait()
+
+    def made(self, lane: _Lane) -> None:
+        """A side of a connection is there."""
+        self.lanes[lane] = True
+        self._unused.clear()
+        if self.is_cut:
+            lane.transport.abort()
+
+    def gone(self, lane: _Lane) -> None:
+        """It is gone."""
+        self.lanes.pop(lane, None)
+        if not self.lanes:
+            self._unused.set()
 
     @property
     def address(self) -> str:

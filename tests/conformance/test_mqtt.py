@@ -15,6 +15,7 @@ BROKER = Mosquitto()
 SUBJECTS = {
     "qos0": subject_of(BROKER, "?qos=0", attrs.evolve(RELIABLE, loses=True, confirms=False)),
     "qos1": subject_of(BROKER, "?qos=1", attrs.evolve(RELIABLE, duplicates=True, keeps_while_away=True)),
+    "sessionless": subject_of(BROKER, "?qos=1&session_s=0", attrs.evolve(RELIABLE, duplicates=True)),
     "qos2": subject_of(BROKER, "?qos=2", attrs.evolve(RELIABLE, keeps_while_away=True)),
 }
 

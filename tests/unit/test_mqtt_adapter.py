@@ -20,7 +20,7 @@ from ordered_pubsub.client.frames import CONTENT_TYPE, STAMP
 from ordered_pubsub.errors import AdapterError, ConfigurationError
 from ordered_pubsub_adapters.mqtt import MqttAdapter
 from ordered_pubsub_adapters.mqtt_flow import BURST, INBOX_BYTES_MAX, INBOX_FRAMES_MAX, Inbox, Outbox
-from ordered_pubsub_adapters.mqtt_packets import PacketClient, check_paho, split_publish
+from ordered_pubsub_adapters.mqtt_packets import PIECE_BYTES, PacketClient, check_paho, split_publish
 from ordered_pubsub_adapters.mqtt_properties import STAMP_MARK, Packed, pack_headers, properties, read_headers, varint
 from ordered_pubsub_adapters.mqtt_session import RULES
 from ordered_pubsub_adapters.names import NameTable
@@ -293,6 +293,70 @@ def test_an_acknowledgement_of_something_unknown_is_ignored() -> None:
         assert wire.comes(command, b"\x00\x05" + reason) == MQTTErrorCode.MQTT_ERR_SUCCESS
 
     assert wire.published == []
+
+
+class Narrow:
+    """A socket that takes little at once."""
+
+    def __init__(self, takes: Sequence[int]) -> None:
+        self.takes = list(takes)
+        self.pieces: list[bytes] = []
+
+    def send(self, data: bytes) -> int:
+        """Take some of it; nothing when it has to wait."""
+        if not self.takes:
+            raise BlockingIOError
+        taken = self.takes.pop()
+        self.pieces.append(bytes(data[:taken]))
+        return min(taken, len(data))
+
+    def close(self) -> None:
+        """There is nothing to do."""
+
+
+SIZES = st.one_of(st.integers(1, 300), st.integers(PIECE_BYTES - 300, PIECE_BYTES + 300))
+
+
+@given(
+    packets=st.lists(st.integers(1, 9_000).map(lambda size: b"%d" % size * size), max_size=20), takes=st.lists(SIZES)
+)
+def test_everything_is_written_in_its_order_whatever_the_socket_takes(packets: list[bytes], takes: list[int]) -> None:
+    client = PacketClient("writer")
+    client.on_socket_register_write = lambda *more: None
+    client._sock = narrow = Narrow(takes)  # type: ignore[assignment]  # as much of a socket as is needed
+    for packet in packets:
+        client._packet_queue(0x30, packet, 1, 1)
+        client.loop_write()
+    narrow.takes = [1_000_000] * 100
+    client.loop_write()
+
+    assert b"".join(narrow.pieces) == b"".join(packets)
+    assert not client.want_write()
+
+
+def test_small_packets_are_written_together_and_a_large_one_by_itself() -> None:
+    client = PacketClient("writer")
+    client.on_socket_register_write = lambda *more: None
+    client._sock = narrow = Narrow([10 * PIECE_BYTES] * 10)  # type: ignore[assignment]  # as much as is needed
+    large = b"x" * (PIECE_BYTES + 1)
+    for packet in (b"1", b"2", large, b"3", b"4"):
+        client._packet_queue(0x30, packet, 1, 1)
+    client.loop_write()
+
+    assert narrow.pieces == [b"12", large, b"34"]
+
+
+def test_a_good_bye_is_the_last_word_and_hangs_up() -> None:
+    client = PacketClient("writer")
+    client.on_socket_register_write = lambda *more: None
+    client._sock = narrow = Narrow([PIECE_BYTES] * 10)  # type: ignore[assignment]  # as much of a socket as is needed
+    client._packet_queue(0x40, b"ack", 1, 1)
+    client._packet_queue(0x40, b"ack", 1, 1)
+    client.disconnect()
+    client.loop_write()
+
+    assert narrow.pieces == [b"ackack", b"\xe0\x00"]
+    assert client.socket() is None
 
 
 def test_a_paho_without_the_methods_that_are_replaced_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

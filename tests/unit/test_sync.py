@@ -426,7 +426,7 @@ def test_closing_drops_what_was_not_read(client: sync.Client) -> None:
 
     waiting = client.subscribe("a")
     thread = Beside(lambda: list(waiting))
-    until(lambda: waiting._turn.locked())
+    until(lambda: waiting._bringing is not None)
     waiting.close()
     assert thread.outcome() == []
 
@@ -439,7 +439,7 @@ def test_closing_the_client_ends_everything(url: str) -> None:
     take(subscription, 1)
     waiting = client.subscribe("b")
     thread = Beside(lambda: list(waiting))
-    until(lambda: waiting._turn.locked())
+    until(lambda: waiting._bringing is not None)
     client.close()
 
     assert thread.outcome() == list(subscription) == []
@@ -747,6 +747,7 @@ def test_the_representations_can_be_read(client: sync.Client) -> None:
 def test_more_than_one_batch_is_brought(client: sync.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Batch after batch, with nothing between them lost or repeated."""
     monkeypatch.setattr(sync_subscription, "BATCH_EVENTS_MAX", 7)
+    monkeypatch.setattr(sync_subscription, "BUDGET_EVENTS", 10)
     subscription = client.subscribe("a")
     client.publish_many("a", range(100))
 
@@ -863,11 +864,15 @@ def test_an_interpreter_ends_though_a_client_is_open() -> None:
         """
         import threading
         from ordered_pubsub import sync
-        client = sync.connect("memory://x?delay_s=0.05")
+        from ordered_pubsub.sync import loops
+        loops.EXIT_S = 30.0
+        client = sync.connect("memory://x")
         subscription = client.subscribe("a")
         threading.Thread(target=list, args=(client.subscribe("b"),), daemon=True).start()
-        client.subscribe("a", notify=lambda event: threading.Event().wait())
+        is_handling = threading.Event()
+        client.subscribe("a", notify=lambda event: is_handling.set() or threading.Event().wait())
         client.publish("a", 0)
+        is_handling.wait()
         for number in range(1000):
             future = client.publish_nowait("a", number)
         future.add_done_callback(lambda future: print("receipt", future.result().number, flush=True))

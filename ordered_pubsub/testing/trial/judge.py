@@ -38,11 +38,12 @@ class Verdict:
         return not self.disagreeing_pairs and not self.faults
 
 
-def judge(receipts: Iterable[Path], logs: Sequence[Path], raws: Sequence[Path]) -> Verdict:
+def judge(receipts: Sequence[Path], logs: Sequence[Path], raws: Sequence[Path]) -> Verdict:
     """Read what publishers and subscribers have written down, and compare."""
     verdict = Verdict()
     numbered = _read_receipts(receipts, verdict)
-    orders = [_read_log(log, numbered, verdict) for log in logs]
+    totals = totals_of(receipts)
+    orders = [_read_log(log, numbered, totals, verdict) for log in logs]
     for one, other in combinations(orders, 2):
         compared, disagreeing = compare(one, other)
         verdict.compared_pairs += compared
@@ -109,62 +110,63 @@ def _read_receipts(receipts: Iterable[Path], verdict: Verdict) -> dict[str, tupl
 class _Reader:
     """One subscriber's log, read line by line.
 
-    `- topic` and `+ topic` are written before a topic is left and gained, `@ topic number` when it was gained: everything up
-    to this number was notified, or is before its beginning.
+    `@ topic number` says that a topic is held from behind this number on, `/ topic number` that it is left behind it: so the
+    stages have decided. Exactly the numbers between are to be notified, each once.
     """
 
     name: str
     numbered: dict[str, tuple[str, int]]
     verdict: Verdict
     order: list[str] = attrs.field(factory=list)
-    _last: dict[str, int] = attrs.field(factory=dict)
+    _held: dict[str, list[list[int]]] = attrs.field(factory=dict)
+    """topic → from behind which number to which it was held, each time; the last may have no end"""
+    _notified: dict[str, list[int]] = attrs.field(factory=dict)
     _published: dict[str, int] = attrs.field(factory=dict)
-    _left: dict[str, bool] = attrs.field(factory=dict)
-    """topics that are left, or about to be; those that are gained again are true"""
 
     def read(self, line: str) -> None:
         """A notification, or something about a topic."""
         words = line.split()
-        if words[0] == "-":
-            self._left[words[1]] = False
-        elif words[0] == "+":
-            if words[1] in self._left:
-                self._left[words[1]] = True
-        elif words[0] == "@":
-            self._go_to(words[1], int(words[2]))
-            self._left.pop(words[1], None)
+        if words[0] == "@":
+            self._held.setdefault(words[1], []).append([int(words[2])])
+        elif words[0] == "/":
+            self._held[words[1]][-1].append(int(words[2]))
         else:
-            self._notified(words[0], int(words[1]), words[2])
+            self._take(words[0], int(words[1]), words[2])
 
-    def _go_to(self, topic: str, number: int) -> None:
-        """Pass numbers, which is right only if the topic was left and is gained again."""
-        last = self._last.get(topic, number)
-        if number < last:
-            self._fault(f"{topic} {number} comes after {last}")
-        elif number > last and not self._left.pop(topic, False):
-            self._fault(f"{topic} {last + 1} to {number} were not notified")
-        self._last[topic] = number
-
-    def _notified(self, topic: str, number: int, event: str) -> None:
-        if topic in self._last:
-            self._go_to(topic, number - 1)
-        self._last[topic] = number
+    def _take(self, topic: str, number: int, event: str) -> None:
+        self._notified.setdefault(topic, []).append(number)
+        self.order.append(event)
         if self.numbered.get(event) != (topic, number):
             self._fault(f"{event} was notified as {topic} {number}, and its receipt says {self.numbered.get(event)}")
         publisher, _, sequence = event.rpartition("-")
         if int(sequence) <= self._published.get(publisher, 0):
             self._fault(f"{event} was notified after {publisher}-{self._published[publisher]}")
         self._published[publisher] = int(sequence)
-        self.order.append(event)
+
+    def finish(self, totals: dict[str, int]) -> None:
+        """Compare what was notified with what was held."""
+        for topic in {**self._held, **self._notified}:
+            ranges = [
+                (held[0] + 1, held[1] if len(held) > 1 else totals.get(topic, 0)) for held in self._held.get(topic, [])
+            ]
+            expected = [number for first, last in ranges for number in range(first, last + 1)]
+            found = self._notified.get(topic, [])
+            if found != expected:
+                at = _first_difference(found, expected)
+                self._fault(
+                    f"{topic}: held {ranges}, {len(expected)} notifications; notified {len(found)}, differing from place "
+                    f"{at + 1} on: {found[at : at + 3]} instead of {expected[at : at + 3]}"
+                )
 
     def _fault(self, what: str) -> None:
         self.verdict.faults.append(f"{self.name}: {what}")
 
 
-def _read_log(path: Path, numbered: dict[str, tuple[str, int]], verdict: Verdict) -> list[str]:
+def _read_log(path: Path, numbered: dict[str, tuple[str, int]], totals: dict[str, int], verdict: Verdict) -> list[str]:
     reader = _Reader(path.stem, numbered, verdict)
     for line in path.read_text().splitlines():
         reader.read(line)
+    reader.finish(totals)
     verdict.notified += len(reader.order)
     return reader.order
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -60,6 +61,8 @@ class Plan:
     """how long subscribers wait in the end"""
     settings: dict[str, Any] = attrs.field(factory=dict)
     """more settings of every client"""
+    folder: Path | None = None
+    """where everything is written, and left; without one, it is removed in the end"""
 
 
 @attrs.define
@@ -188,7 +191,9 @@ class WorkerProcess:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            raise TrialError(f"{self.plan['name']} ended with {self.process.wait()}; its errors are in the trial's folder")
+            raise TrialError(
+                f"{self.plan['name']} ended with {self.process.wait()}; its errors are in the trial's folder"
+            )
         said: dict[str, Any] = json.loads(line)
         return said
 
@@ -221,8 +226,11 @@ class Trial:
 
     def run(self) -> Outcome:
         """Hold it."""
-        with TemporaryDirectory(prefix="ordered-pubsub-trial-") as name:
-            folder = Path(name)
+        with ExitStack() as stack:
+            folder = self.plan.folder
+            if folder is None:
+                folder = Path(stack.enter_context(TemporaryDirectory(prefix="ordered-pubsub-trial-")))
+            folder.mkdir(parents=True, exist_ok=True)
             stages = Stages(folder, self._patterns(), self.plan.durability)
             try:
                 stages.start()
@@ -267,7 +275,9 @@ class Trial:
             [Path(worker.plan["log"]) for worker in subscribers],
             [Path(worker.plan["raw"]) for worker in subscribers],
         )
-        waiting = [f"{w.plan['name']}: {s['waiting_for']}" for w, s in zip(subscribers, said, strict=True) if s["missing"]]
+        waiting = [
+            f"{w.plan['name']}: {s['waiting_for']}" for w, s in zip(subscribers, said, strict=True) if s["missing"]
+        ]
         return Outcome(verdict, seconds, sum(one["changes"] for one in said), kills, waiting)
 
     def _start(self, role: str, number: int, folder: Path, stages: Stages) -> WorkerProcess:
@@ -320,5 +330,7 @@ class Trial:
 
 def _tails(folder: Path) -> str:
     """The ends of what processes have said on standard error."""
-    tails = [f"{path.name}: {path.read_text()[-1500:]}" for path in sorted(folder.glob("*.errors")) if path.stat().st_size]
+    tails = [
+        f"{path.name}: {path.read_text()[-1500:]}" for path in sorted(folder.glob("*.errors")) if path.stat().st_size
+    ]
     return "\n".join(tails)

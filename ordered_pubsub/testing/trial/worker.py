@@ -17,9 +17,13 @@ from typing import IO, Any
 
 import ordered_pubsub
 from ordered_pubsub.adapter import Adapter, Capabilities, Frame, FramesHandler, StateHandler, load_adapter
+from ordered_pubsub.core.messages import Change
 
-STAMP = "ordered-pubsub-stamp"
 PIPELINE = 500
+
+
+def _writer(path: str) -> IO[str]:
+    return open(path, "w", encoding="utf-8")
 
 
 class Tap(Adapter):
@@ -85,7 +89,7 @@ class Worker:
     async def run(self) -> None:
         """Connect, do what it is for, and close."""
         plan = self.plan
-        with open(plan["raw"], "w") as raw, open(plan["log"], "w") as log:
+        with _writer(plan["raw"]) as raw, _writer(plan["log"]) as log:
             adapter = Tap(load_adapter(plan["ens"]), raw)
             async with ordered_pubsub.connect(
                 adapter, sequencer=plan["sequencer"], name=plan["name"], timeout_s=120.0, **plan["settings"]
@@ -145,6 +149,7 @@ class Subscribing(Worker):
         subscription = await client.subscribe(*self.plan["topics"])
         for topic, number in subscription.clock.items():
             log.write(f"@ {topic} {number}\n")
+        self._note_changes(subscription, log)
         self.say(state="ready")
         taking = asyncio.ensure_future(self._take(subscription, log))
         changing = asyncio.ensure_future(self._change(subscription, log))
@@ -160,6 +165,20 @@ class Subscribing(Worker):
         log.flush()
         waiting_for = "" if not missing else f"{missing}; {lag.waiting_for}; {client.status()['waiting_for']}"
         self.say(state="done", notified=self.notified, changes=self.changes, missing=missing, waiting_for=waiting_for)
+
+    def _note_changes(self, subscription: ordered_pubsub.Subscription, log: IO[str]) -> None:
+        """Note behind which numbers topics are held and left, as the stages have decided: nothing else says so exactly."""
+        intake = subscription._intake
+        settled = intake.settled
+
+        def noted(change: Change) -> None:
+            for topic in change.topics:
+                if (topic in change.old) != (topic in change.new):
+                    sign = "@" if topic in change.new else "/"
+                    log.write(f"{sign} {topic} {change.entries.get(topic, 0)}\n")
+            settled(change)
+
+        intake.settled = noted  # type: ignore[method-assign]
 
     async def _take(self, subscription: ordered_pubsub.Subscription, log: IO[str]) -> None:
         async for event in subscription:
@@ -180,13 +199,9 @@ class Subscribing(Worker):
             others = [topic for topic in self.plan["every_topic"] if topic not in held]
             if others and (len(held) <= 3 or self.random.random() < 0.5):
                 topic = self.random.choice(others)
-                log.write(f"+ {topic}\n")
                 await subscription.add(topic)
-                if not subscription.lag.unread:  # else the clock is that of an earlier moment
-                    log.write(f"@ {topic} {subscription.clock[topic]}\n")
             else:
                 topic = self.random.choice(held)
-                log.write(f"- {topic}\n")
                 await subscription.remove(topic)
             self.changes += 1
 

@@ -1,0 +1,1 @@
+"""Tests of stages as servers, and of what is said on their connections."""

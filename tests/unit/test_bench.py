@@ -1,0 +1,312 @@
+"""What `ordered-pubsub bench` makes of its figures: statistics, ratios, aims, tables; and what it refuses to believe."""
+
+from __future__ import annotations
+
+import os
+import sys
+from cProfile import Profile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ordered_pubsub.bench.aims import Aim, judge
+from ordered_pubsub.bench.numbers import NumbersRow, describe_numbers
+from ordered_pubsub.bench.plan import KINDS, PLAIN, Amounts, Plan, Variant, kind_of, variants_of
+from ordered_pubsub.bench.processes import BenchError, CpuMeter, cpu_ns
+from ordered_pubsub.bench.profiles import Cost, describe_costs, is_waiting, read_costs
+from ordered_pubsub.bench.report import describe, table
+from ordered_pubsub.bench.results import Outcome, Pace, Rush, Series, Spread, percentile
+from ordered_pubsub.bench.rounds import Team
+from ordered_pubsub.bench.sides import PAYLOAD_BYTES, Tally, make_payload, read_payload
+from ordered_pubsub.cli import main
+from ordered_pubsub.errors import ConfigurationError
+
+CPU = {"publisher": 10_000, "subscriber 1": 20_000, "subscriber 2": 40_000, "stage": None, "broker": 5_000}
+
+
+def rush(rate: float) -> Rush:
+    return Rush(events=10, seconds=10 / rate, cpu_ns=dict(CPU))
+
+
+def pace(p50_us: float) -> Pace:
+    return Pace(events=10, p50_us=p50_us, p99_us=2 * p50_us)
+
+
+def outcome(kind: str, plain: list[float], ours: list[float], variant: Variant) -> Outcome:
+    """Rates and median latencies are the same numbers here."""
+    return Outcome(
+        kind,
+        KINDS[kind].title,
+        [
+            Series(PLAIN, [rush(rate) for rate in plain], [pace(rate) for rate in plain]),
+            Series(variant, [rush(rate) for rate in ours], [pace(rate) for rate in ours]),
+        ],
+    )
+
+
+def plan_of(kind: str, ens: str, **amounts: Any) -> Plan:
+    return Plan(kind=KINDS[kind], ens=ens, variants=variants_of(("none",), True), amounts=Amounts(**amounts), nonce="n")
+
+
+# -- statistics -------------------------------------------------------------------------------------------------------
+
+
+def test_a_percentile_is_a_value_that_so_many_do_not_exceed() -> None:
+    values = list(range(1, 101))
+    assert [percentile(values, percent) for percent in (1, 50, 99, 100)] == [1, 50, 99, 100]
+
+
+@given(st.lists(st.integers(0, 1000), min_size=1), st.integers(1, 100))
+def test_a_percentile_is_the_least_such_value(values: list[int], percent: int) -> None:
+    found = percentile(values, percent)
+    assert sum(value <= found for value in values) >= len(values) * percent / 100
+    assert sum(value < found for value in values) < len(values) * percent / 100
+
+
+def test_a_spread_is_median_least_and_most() -> None:
+    assert Spread.of([5.0, 1.0, 3.0]) == Spread(3.0, 1.0, 5.0)
+
+
+def test_there_is_no_spread_of_nothing() -> None:
+    assert Spread.of([]) is None
+
+
+def test_a_ratio_compares_neighbours_of_the_same_round() -> None:
+    """The second round was disturbed, for both: that says nothing about the ratio."""
+    found = outcome("mqtt", plain=[100.0, 10.0, 100.0], ours=[50.0, 5.0, 60.0], variant=Variant("ordered", "none"))
+    assert found.rate_ratio(found.series[1]) == Spread(0.5, 0.5, 0.6)
+
+
+def test_latencies_of_both_subscribers_are_one_distribution() -> None:
+    assert Pace.of(3, [1_000, 3_000, 2_000, 9_000]) == Pace(events=3, p50_us=2.0, p99_us=9.0)
+
+
+def test_processor_time_is_per_event_and_unknown_where_nobody_tells() -> None:
+    series = Series(PLAIN, [rush(1.0)])
+    assert [series.cpu_us(process) for process in ("publisher", "subscriber 2", "stage")] == [1.0, 4.0, None]
+
+
+# -- aims -------------------------------------------------------------------------------------------------------------
+
+
+def test_an_aim_for_a_rate_is_a_least_and_one_for_latency_a_most() -> None:
+    assert Aim("mqtt", "ordered", "rate", 0.5).is_met(0.5)
+    assert not Aim("mqtt", "ordered", "rate", 0.5).is_met(0.49)
+    assert Aim("mqtt", "ordered", "p50", 4.0).is_met(4.0)
+    assert not Aim("mqtt", "ordered", "p50", 4.0).is_met(4.01)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "ratio", "verdicts"),
+    [
+        ("mqtt", "ordered", 0.6, {"rate": True, "p50": True}),
+        ("mqtt", "ordered", 0.4, {"rate": False, "p50": True}),
+        ("mqtt", "ordered", 4.5, {"rate": True, "p50": False}),
+        ("mqtt", "packed", 3.9, {"rate": False}),
+        ("jetstream", "packed", 4.1, {"rate": True}),
+        ("rabbitmq", "packed", 9.9, {"rate": False}),
+        ("nats", "packed", 0.41, {"rate": True}),
+        ("nats", "ordered", 0.1, {"p50": True}),
+    ],
+)
+def test_aims_are_judged_by_the_median_of_the_ratios(
+    kind: str, name: str, ratio: float, verdicts: dict[str, bool]
+) -> None:
+    found = outcome(kind, plain=[10.0, 10.0, 10.0], ours=[10 * ratio, 1.0, 1000.0], variant=Variant(name, "fsync"))
+    assert {judgement.aim.figure: judgement.is_met for judgement in judge(found)} == verdicts
+
+
+def test_a_missed_aim_says_so_with_its_figures() -> None:
+    found = outcome("mqtt", plain=[10.0], ours=[20.0], variant=Variant("packed", "none"))
+    assert [str(judgement) for judgement in judge(found)] == [
+        "MISSED mqtt, packed, none: at least 4 times the plain client's rate: 2.00 [2.00..2.00]"
+    ]
+
+
+# -- tables -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_has_its_first_column_to_the_left_and_the_others_to_the_right() -> None:
+    assert table([("a", "bbb"), ("aaaa", "1")]) == ["a     bbb", "aaaa    1"]
+
+
+def test_a_set_up_is_described_by_a_row_for_each_variant() -> None:
+    found = outcome("mqtt", plain=[1000.0], ours=[500.0], variant=Variant("ordered", "fsync"))
+    lines = describe(found, plan_of("mqtt", "mqtt://broker")).splitlines()
+    rows = [line.split() for line in lines if line.startswith(("  plain  ", "  ordered, fsync"))]
+    assert rows == [
+        ["plain", "1,000", "1,000..1,000", "1.00", "1,000", "2,000", "1.00", "1.0", "2.0", "+", "4.0", "-", "0.5"],
+        ["ordered,", "fsync", "500", "500..500", "0.50", "500", "1,000", "0.50", "1.0", "2.0", "+", "4.0", "-", "0.5"],
+    ]
+
+
+def test_a_busy_machine_is_named() -> None:
+    found = outcome("mqtt", plain=[10.0], ours=[10.0], variant=Variant("ordered", "none"))
+    found.about = {"machine": {"load_before": 3.0, "processors": 2}}
+    assert "the machine was busy with something else (load 3.0, 2 processors)" in describe(
+        found, plan_of("mqtt", "mqtt://b")
+    )
+
+
+def test_numbers_are_judged_by_their_batches_of_100() -> None:
+    rows = [NumbersRow("none", 1, [5.0], [1.0]), NumbersRow("none", 100, [99_999.0, 5.0, 100_000.0], [1.0])]
+    assert "MISSED numbers, none: at least 100,000 a second in batches: 99,999" in describe_numbers(rows)
+
+
+# -- plans ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ens", "kind"),
+    [
+        ("mqtts://broker", "mqtt"),
+        ("nats://broker", "nats"),
+        ("tls://broker?jetstream=EVENTS", "jetstream"),
+        ("amqp://broker/vhost", "rabbitmq"),
+    ],
+)
+def test_a_url_says_what_is_measured(ens: str, kind: str) -> None:
+    assert kind_of(ens).name == kind
+
+
+def test_a_broker_without_a_plain_client_is_refused_without_its_password() -> None:
+    with pytest.raises(ConfigurationError, match="there is no plain client to compare kafka:// with") as caught:
+        kind_of("kafka://user:secret@broker")
+    assert "secret" not in str(caught.value)
+
+
+def test_variants_have_topics_of_their_own() -> None:
+    plan = plan_of("mqtt", "mqtt://broker")
+    topics = [topic for variant in plan.variants for topic in plan.topics_of(variant)]
+    assert len(set(topics)) == 2 * len(plan.variants)
+    assert plan.topics_of(PLAIN) == ("ordered-pubsub-bench/n/plain/a", "ordered-pubsub-bench/n/plain/b")
+
+
+def test_variants_have_streams_of_their_own_if_streams_may_be_made() -> None:
+    plan = plan_of("jetstream", "nats://broker?jetstream=EVENTS&create=true&connect_timeout_s=5")
+    assert plan.ens_of(Variant("packed", "none")) == (
+        "nats://broker?jetstream=EVENTS-n-packed-none&create=true&connect_timeout_s=5"
+    )
+
+
+def test_a_stream_that_is_there_is_used_by_all_variants() -> None:
+    plan = plan_of("jetstream", "nats://broker?jetstream=EVENTS")
+    assert plan.ens_of(PLAIN) == plan.ens
+
+
+def test_packed_variants_are_measured_if_they_are_wanted() -> None:
+    assert [v.label for v in variants_of(("none", "fsync"), False)] == ["plain", "ordered, none", "ordered, fsync"]
+    assert [v.label for v in variants_of(("none",), True)] == ["plain", "ordered, none", "packed, none"]
+
+
+# -- counting ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_payload_says_when_it_was_published_and_in_which_phase() -> None:
+    payload = make_payload(7, 123_456_789_012)
+    assert len(payload) == PAYLOAD_BYTES
+    assert read_payload(payload) == (123_456_789_012, 7)
+
+
+def test_a_tally_is_complete_with_its_last_event_and_knows_what_came_too_much() -> None:
+    completed: list[int] = []
+    tally = Tally(lambda: completed.append(tally.count))
+    tally.begin(phase=3, expected=2, is_timed=True)
+    for _ in range(3):
+        tally.take(make_payload(3))
+    assert (completed, tally.surplus, tally.last_phase, len(tally.latencies_ns)) == ([2], 1, 3, 3)
+
+
+class Scripted:
+    """A worker that says what a test wants."""
+
+    def __init__(self, *said: dict[str, Any]) -> None:
+        self.name = "a subscriber"
+        self._said = list(said)
+
+    def ask(self, **what: Any) -> dict[str, Any]:
+        return self._said.pop(0)
+
+    hear = ask
+
+
+def team_of(*said: dict[str, Any]) -> Team:
+    publisher: Any = Scripted({"first_ns": 1_000, "confirmed_ns": 5_000})
+    subscriber: Any = Scripted(*said)
+    return Team(PLAIN, publisher, [subscriber], CpuMeter({}))
+
+
+def test_a_rush_lasts_from_the_first_publication_to_the_last_notification() -> None:
+    team = team_of({"surplus": 0}, {"phase": 1, "last_ns": 1_001_000, "latencies_ns": []})
+    assert team.rush(10) == Rush(events=10, seconds=0.001, cpu_ns={})
+
+
+def test_events_that_came_twice_are_not_taken_for_events() -> None:
+    with pytest.raises(BenchError, match="was given 2 events more than were published"):
+        team_of({"surplus": 2}).rush(10)
+
+
+def test_an_event_of_an_earlier_phase_does_not_count_for_this_one() -> None:
+    with pytest.raises(BenchError, match="is of phase 0, and phase 1 was measured"):
+        team_of({"surplus": 0}, {"phase": 0, "last_ns": 9, "latencies_ns": []}).rush(10)
+
+
+def test_processor_time_of_a_process_only_grows_where_it_can_be_seen() -> None:
+    before = cpu_ns(os.getpid())
+    sum(range(10_000))
+    after = cpu_ns(os.getpid())
+    if sys.platform == "linux":
+        assert before is not None
+        assert after is not None
+        assert after > before
+    else:
+        assert (before, after) == (None, None)
+
+
+def test_processor_time_of_nobody_is_not_known() -> None:
+    assert cpu_ns(None) is None
+
+
+# -- profiles ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_profile_names_functions_and_leaves_out_those_that_wait(tmp_path: Path) -> None:
+    profile = Profile()
+    profile.runcall(make_payload, 1)
+    profile.dump_stats(str(tmp_path / "some.pstats"))
+    costs = read_costs(tmp_path / "some.pstats")
+    assert any("bench/sides.py" in cost.where and cost.calls == 1 for cost in costs)
+    assert is_waiting("<method 'poll' of 'select.epoll' objects>")
+    assert not is_waiting("client/publisher.py:146(_put)")
+
+
+def test_costs_are_shares_of_what_is_shown_and_times_per_event() -> None:
+    text = describe_costs("title", [Cost("dear", 3e-3, 20), Cost("cheap", 1e-3, 10)], events=10)
+    assert [line.split() for line in text.splitlines()[2:]] == [
+        ["dear", "75.0%", "300.00", "2.00"],
+        ["cheap", "25.0%", "100.00", "1.00"],
+    ]
+
+
+# -- the command line -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "one of the arguments --ens --broker --all --numbers is required"),
+        (["--ens", "memory://"], "memory:// has no broker that could be compared"),
+        (["--ens", "mqtt://b", "--sequencer", "ops://s", "--durability", "none"], "--durability is for a stage"),
+        (["--numbers", "--packed"], "--numbers measures a stage of its own"),
+        (["--all", "--rounds", "0"], "'0' does not fit; expected a whole number from 1"),
+        (["--all", "--seconds", "soon"], "'soon' does not fit; expected a number from 0.05"),
+    ],
+)
+def test_what_does_not_fit_is_said_before_anything_starts(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", *arguments]) == 2
+    assert said in capsys.readouterr().err
