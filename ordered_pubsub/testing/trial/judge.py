@@ -162,6 +162,11 @@ class _Reader:
         self.verdict.faults.append(f"{self.name}: {what}")
 
 
+def _first_difference(found: Sequence[int], expected: Sequence[int]) -> int:
+    both = min(len(found), len(expected))
+    return next((at for at in range(both) if found[at] != expected[at]), both)
+
+
 def _read_log(path: Path, numbered: dict[str, tuple[str, int]], totals: dict[str, int], verdict: Verdict) -> list[str]:
     reader = _Reader(path.stem, numbered, verdict)
     for line in path.read_text().splitlines():
