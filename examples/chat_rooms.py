@@ -144,7 +144,8 @@ async def show(brokers: list[str], stages: list[str]) -> bool:
 
         for room in rooms:
             await connection.subscribe(room.replace("/", "."), cb=callback)
-        await connection.flush()
+        for _ in range(2):  # nats-py may write the first PING before what is pending: the subscriptions
+            await connection.flush()
         return publish
 
     async def with_order(stack: AsyncExitStack, rooms: Sequence[str], read: Read) -> Publish:

@@ -73,6 +73,11 @@ class MqttAdapter(Adapter):
             confirms=self._qos > 0,
         )
 
+    @property
+    def frame_bytes_max(self) -> int | None:
+        """The largest packet that the broker takes."""
+        return self._session.packet_bytes_max if self._session is not None else None
+
     async def open(self, on_frames: FramesHandler, on_state: StateHandler) -> None:
         """Connect, or raise an `AdapterError` that says why the broker cannot be used."""
         if self._session is not None:

@@ -188,6 +188,11 @@ class Session:
 
     # -- publishing and receiving ---------------------------------------------------------------------------------------
 
+    @property
+    def packet_bytes_max(self) -> int:
+        """The largest packet that the broker takes."""
+        return self._outbox.packet_bytes_max
+
     async def publish(self, frames: Sequence[Frame]) -> None:
         """Publish frames; see `Outbox`."""
         await self._until_up()

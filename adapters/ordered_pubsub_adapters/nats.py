@@ -235,6 +235,11 @@ class NatsAdapter(Adapter):
             confirms=True,
         )
 
+    @property
+    def frame_bytes_max(self) -> int | None:
+        """The server's `max_payload`, which counts headers."""
+        return self._opened.out.server.get("max_payload") if self._opened is not None else None
+
     async def open(self, on_frames: FramesHandler, on_state: StateHandler) -> None:
         """Connect twice, and look at the stream. Cancelled or failed, it leaves nothing open."""
         if self._opened is not None:

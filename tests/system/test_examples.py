@@ -1,0 +1,171 @@
+"""The examples run as their users run them, and show what they say: disorder without the order, and none with it."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ordered_pubsub.testing.brokers import Mosquitto, free_port
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SURROUNDINGS = "surroundings.py"
+"""What the others share; nothing to run."""
+SCHEMES = {"stock_ticker.py": "mqtt", "chat_rooms.py": "nats", "command_and_control.py": "amqp"}
+PROGRAMS = {"mqtt": "mosquitto", "nats": "nats-server", "amqp": "rabbitmq-server"}
+PATIENCE_S = 240.0
+
+WITHOUT_A_BROKER = """
+import runpy, sys
+from ordered_pubsub.testing import processes
+processes.FOLDERS = ()
+sys.path.insert(0, sys.argv[1])
+del sys.argv[:2]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""Runs a file on a machine where no broker is found."""
+
+
+def execute(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A Python with nothing in its environment that chooses a broker, but what is said here."""
+    cleaned = {name: value for name, value in os.environ.items() if not name.startswith("ORDERED_PUBSUB_")}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+        env={**cleaned, **environment},
+    )
+
+
+def run(name: str, *arguments: str, **environment: str) -> str:
+    """What an example prints that ends well."""
+    done = execute(str(EXAMPLES / name), *arguments, **environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def last_counts(pattern: str, output: str) -> list[tuple[str, int]]:
+    """Of each kind of run (`without the order, round 2`, `with the order`), what was counted; the last of each."""
+    found = re.findall(rf"^(with(?:out)? the order)(?:, round \d+)?: {pattern}", output, re.MULTILINE)
+    return [(kind, int(count.replace(",", ""))) for kind, count in dict(found).items()]
+
+
+def load(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What an example defines."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    return runpy.run_path(str(EXAMPLES / name))
+
+
+def test_two_desks_agree_on_every_spread() -> None:
+    assert "the desks agree on every spread: True" in run("two_desks.py")
+
+
+def test_trading_desks_in_two_cities_agree_with_the_order_only() -> None:
+    output = run("stock_ticker.py")
+
+    (without, disagreed), (with_it, disagreements) = last_counts(r"the desks disagree on (\d+) of 400 trades", output)
+    assert (without, with_it) == ("without the order", "with the order")
+    assert disagreed > 0
+    assert disagreements == 0
+    assert "the ledgers are the same, line by line: True" in output
+
+
+def test_trading_desks_agree_over_one_broker_that_runs_already() -> None:
+    with Mosquitto() as broker:
+        output = run("stock_ticker.py", ORDERED_PUBSUB_ENS=broker.url)
+
+    assert last_counts(r"the desks disagree on (\d+) of 400 trades", output)[-1] == ("with the order", 0)
+
+
+def test_no_answer_is_read_before_its_question_with_the_order_only() -> None:
+    output = run("chat_rooms.py")
+
+    (without, early), (with_it, none) = last_counts(r"(\d+) answers were read before their questions", output)
+    differing = re.findall(r"([\d,]+) times two members read two messages in different order", output)
+    assert (without, with_it) == ("without the order", "with the order")
+    assert early > 0
+    assert none == 0
+    assert differing[-2] != "0"
+    assert differing[-1] == "0"
+
+
+def test_all_units_decide_as_headquarters_with_the_order_only() -> None:
+    output = run("command_and_control.py")
+
+    pattern = r"(\d+) of [\d,]+ decisions are not those of headquarters"
+    (without, differed), (with_it, differing) = last_counts(pattern, output)
+    missing = re.findall(r"(\d+) are missing", output)
+    assert (without, with_it) == ("without the order", "with the order")
+    assert differed > 0
+    assert (differing, missing[-1]) == (0, "0")
+    assert re.search(r"decided on the last [1-9]\d* of its 180 targets", output)
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_an_example_says_which_broker_is_missing_and_how_to_get_it(name: str, tmp_path: Path) -> None:
+    done = execute("-c", WITHOUT_A_BROKER, str(EXAMPLES), str(EXAMPLES / name), PATH=str(tmp_path))
+
+    program = PROGRAMS[SCHEMES[name]]
+    assert done.returncode == 1
+    assert f"expected {program} on PATH" in done.stderr
+    assert f"apt-get install -y {program}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("name", "scheme"), SCHEMES.items())
+def test_an_example_says_which_broker_cannot_be_reached(name: str, scheme: str) -> None:
+    address = f"127.0.0.1:{free_port()}"
+
+    done = execute(str(EXAMPLES / name), "--ens", f"{scheme}://{address}")
+
+    assert done.returncode == 1
+    assert address in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_pairs_in_different_order_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = load(SURROUNDINGS, monkeypatch)["count_differing_pairs"]
+
+    assert count("abcde", "abcde") == 0
+    assert count("abcde", "bacxe") == 1
+    assert count("abcd", "dcba") == 6
+
+
+def test_headquarters_notice_other_decisions_and_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    example = load("command_and_control.py", monkeypatch)
+    units, alpha = example["UNITS"], example["ALPHA"]
+
+    def judge(**reported: dict[str, bool]) -> bool:
+        headquarters = example["Headquarters"]()
+        headquarters.see(alpha, {"target": "one"})
+        headquarters.see(example["RULES"], {"rule": "open fire"})
+        headquarters.see(alpha, {"target": "two"})
+        for unit, group in units.items():
+            for target, has_fired in reported.get(
+                unit[-1:], {"one": False, "two": True} if group == alpha else {}
+            ).items():
+                headquarters.hear(unit, target, has_fired)
+        return bool(headquarters.judge("a test"))
+
+    assert not judge()
+    assert judge(**{"2": {"one": True, "two": True}})
+    assert judge(**{"2": {"two": True}})
+    assert judge(**{"2": {"one": False}})
+    assert not judge(**{"4": {"two": True}}), "somebody who joined misses nothing from then on"
+    assert judge(**{"4": {"one": False}})
+
+
+def test_every_example_is_run_and_described() -> None:
+    source, page = Path(__file__).read_text(), (EXAMPLES / "README.md").read_text()
+    names = {path.name for path in EXAMPLES.glob("*.py")} - {SURROUNDINGS}
+    assert len(names) >= 4
+    assert {name for name in names if f'run("{name}"' not in source} == set()
+    assert {name for name in names if f"[{name}]({name})" not in page} == set()
