@@ -39,7 +39,7 @@ OWNERS = [["ticker/ACME/*"], ["**"]]
 """New York's stage numbers what concerns ACME, London's stage the rest."""
 TRADES_EACH = 100
 TRADES = TRADES_EACH * len(EXCHANGES)
-ROUNDS_MAX = 10
+ROUNDS_MAX = 5
 
 Connect = Callable[[AsyncExitStack, int, Sequence[str], See], Awaitable[Publish]]
 """Connects in a city, subscribes to topics, and returns what publishes."""

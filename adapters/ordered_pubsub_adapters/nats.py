@@ -40,8 +40,8 @@ from ordered_pubsub_adapters.names import NameRules, NameTable
 from ordered_pubsub_adapters.nats_connection import Connection
 from ordered_pubsub_adapters.nats_consumer import Consumer
 from ordered_pubsub_adapters.nats_inbox import Inbox
-from ordered_pubsub_adapters.nats_jetstream import Stream
 from ordered_pubsub_adapters.nats_publisher import StreamPublisher
+from ordered_pubsub_adapters.nats_stream import Stream
 from ordered_pubsub_adapters.nats_waiting import end
 from ordered_pubsub_adapters.nats_wire import pieces, read_headers
 from ordered_pubsub_adapters.urls import UrlRules, file_name, one_of, read_url

@@ -26,7 +26,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Sequence
 from datetime import datetime, timezone
-from random import uniform
 from typing import Any
 
 import attrs
@@ -36,15 +35,8 @@ from ordered_pubsub.errors import AdapterError
 from ordered_pubsub_adapters.names import NameTable
 from ordered_pubsub_adapters.nats_connection import WAIT_S, Connection
 from ordered_pubsub_adapters.nats_inbox import Inbox
-from ordered_pubsub_adapters.nats_jetstream import (
-    EXTEND_ATTEMPTS,
-    EXTEND_PAUSE_S,
-    NOT_STORED,
-    JetStreamError,
-    Stream,
-    StreamState,
-    ask,
-)
+from ordered_pubsub_adapters.nats_jetstream import SECOND_NS, JetStreamError, ask
+from ordered_pubsub_adapters.nats_stream import Stream, StreamState
 from ordered_pubsub_adapters.nats_waiting import end
 from ordered_pubsub_adapters.nats_wire import plain, read_headers, status_of
 
@@ -52,7 +44,6 @@ HEARTBEAT_S = 5.0
 SILENCE_S = 3 * HEARTBEAT_S
 FILTER_BYTES_MAX = 2**17
 """A longer list of topics than this is not given to the server."""
-SECOND_NS = 10**9
 
 ACKNOWLEDGE = b"$JS.ACK."
 CONTROL = b"100"
@@ -137,21 +128,6 @@ class Consumer:
         return self.names.name_of(topic).encode()
 
     async def _begin(self, topics: Sequence[str]) -> None:
-        try:
-            for _ in range(EXTEND_ATTEMPTS):
-                try:
-                    return await self._try_to_begin(topics)
-                except JetStreamError as error:
-                    if error.code != NOT_STORED:
-                        raise
-                    refusal = error
-                await asyncio.sleep(uniform(0, EXTEND_PAUSE_S))  # somebody took the subjects away again
-            raise refusal
-        finally:
-            if self._topics and not self._name:
-                self.connection.fail("its consumer could not be replaced")
-
-    async def _try_to_begin(self, topics: Sequence[str]) -> None:
         state = await self.stream.cover(self.connection, [self.names.name_of(topic) for topic in topics])
         if not self._topics:
             self._last, self._created, self._last_time_ns = state.last_sequence, state.created, 0
@@ -160,9 +136,10 @@ class Consumer:
         try:
             if not (self._sid and self._is_whole):
                 await self._replace()
-        except BaseException:
+        except BaseException as error:
             for subject in new:
                 self._topics.pop(subject, None)
+            self.connection.fail(f"its consumer could not be replaced: {error}")  # the other topics need one
             raise
 
     async def _remove(self, topics: Sequence[str]) -> None:

@@ -20,8 +20,9 @@ import msgspec
 from ordered_pubsub.adapter import Frame
 from ordered_pubsub_adapters.names import NameTable
 from ordered_pubsub_adapters.nats_connection import Connection
-from ordered_pubsub_adapters.nats_jetstream import NO_RESPONDERS, Stream
+from ordered_pubsub_adapters.nats_jetstream import NO_RESPONDERS
 from ordered_pubsub_adapters.nats_replies import Answers
+from ordered_pubsub_adapters.nats_stream import Stream
 from ordered_pubsub_adapters.nats_waiting import in_time, settle
 from ordered_pubsub_adapters.nats_wire import pieces, status_of
 

@@ -127,13 +127,20 @@ class Client:
         self, topic: str, data: Any, headers: Mapping[str, bytes | str] | None, identity: str | None
     ) -> Outgoing:
         self._check_loop()
+        item = self.prepare(topic, data, headers, identity)
+        if identity is None:
+            item.id = next(self._ids)
+        return item
+
+    def prepare(
+        self, topic: str, data: Any, headers: Mapping[str, bytes | str] | None, identity: str | None
+    ) -> Outgoing:
+        """A publication, checked and written as bytes; without an id of ours. May be called from any thread."""
         topic = _known_topic(topic) if type(topic) is str else check_topic(topic)
         payload, content_type = dump(data, self._settings.serializer)
         checked = NO_HEADERS if headers is None else check_headers(headers)
         self._check_size(topic, payload, checked)
-        return make_outgoing(
-            topic, payload, content_type, checked, next(self._ids) if identity is None else _check_id(identity)
-        )
+        return make_outgoing(topic, payload, content_type, checked, "" if identity is None else _check_id(identity))
 
     def _check_size(self, topic: str, payload: bytes, headers: Mapping[str, bytes | str]) -> None:
         size = len(payload)
@@ -152,8 +159,7 @@ class Client:
             here = None
         if here is not self._engine.loop:
             raise UsageError(
-                "a client is used in the event loop in which it was connected; from elsewhere, use "
-                "asyncio.run_coroutine_threadsafe(client.publish(...), loop)"
+                "a client is used in the event loop in which it was connected; from threads, use ordered_pubsub.sync"
             )
 
     # -- subscribing --------------------------------------------------------------------------------------------------

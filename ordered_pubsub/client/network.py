@@ -318,8 +318,15 @@ class NetworkHome(Home):
 
     def send(self, requests: Sequence[Request]) -> None:
         """Send requests to the stage; when there is none, they are lost and asked again."""
-        if self._talk is not None:
-            self._talk.send(encode(Ask(list(requests))))
+        if self._talk is None or self._welcome is None:
+            return
+        frame = encode(Ask(list(requests)))
+        half = len(requests) // 2
+        if half and len(frame) > self._welcome.frame_bytes_max:
+            self.send(requests[:half])
+            self.send(requests[half:])
+        else:
+            self._talk.send(frame)
 
     def answered(self, answers: list[Answer | Refusal]) -> None:
         """The stage brings answers."""

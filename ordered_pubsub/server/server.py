@@ -143,6 +143,7 @@ class Server:
             HEARTBEAT_S,
             self.configuration.limits.payload_bytes_max,
             [str(stage.advertised) for stage in self.configuration.stages if stage.advertised is not None],
+            self.configuration.limits.frame_bytes_max,
         )
 
     # -- clients ------------------------------------------------------------------------------------------------------

@@ -19,19 +19,16 @@ import threading
 import time
 from asyncio import Future as LoopFuture
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Protocol
 
 import attrs
 
-from ordered_pubsub.client.client import Client, _check_id
+from ordered_pubsub.client.client import Client
 from ordered_pubsub.client.event import Receipt
-from ordered_pubsub.client.frames import NO_HEADERS, check_headers
-from ordered_pubsub.client.publisher import Outgoing, make_outgoing
-from ordered_pubsub.client.serialization import dump
-from ordered_pubsub.core.topics import check_topic
+from ordered_pubsub.client.publisher import Outgoing
 from ordered_pubsub.errors import Closed, OrderedPubSubError, Timeout, WouldBlock
 from ordered_pubsub.sync.loops import LoopThread
 
@@ -85,16 +82,6 @@ class Outbox:
     _is_woken: bool = False
     """whether the loop has been told that something was put"""
     _is_closed: bool = False
-
-    def prepare(
-        self, topic: str, data: Any, headers: Mapping[str, bytes | str] | None, identity: str | None
-    ) -> Outgoing:
-        """A publication, checked and written as bytes. May be called from any thread."""
-        topic = check_topic(topic)
-        payload, content_type = dump(data, self.client._settings.serializer)
-        checked = NO_HEADERS if headers is None else check_headers(headers)
-        self.client._check_size(topic, payload, checked)
-        return make_outgoing(topic, payload, content_type, checked, "" if identity is None else _check_id(identity))
 
     @property
     def unfinished_events(self) -> int:

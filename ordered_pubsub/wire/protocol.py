@@ -43,6 +43,11 @@ class ClientGreeting(_Base, frozen=True, tag="client"):
     token: str
     resumes: bool
 
+    def __repr__(self) -> str:
+        return (
+            f"ClientGreeting(version={self.version}, session={self.session!r}, name={self.name!r}, …)"  # and no secrets
+        )
+
 
 class PeerGreeting(_Base, frozen=True, tag="peer"):
     """A stage's first frame to another stage. `digest` stands for all that their configurations must have in common."""
@@ -51,6 +56,9 @@ class PeerGreeting(_Base, frozen=True, tag="peer"):
     rank: int
     token: str
     digest: str
+
+    def __repr__(self) -> str:
+        return f"PeerGreeting(version={self.version}, rank={self.rank}, …)"  # and no token
 
 
 class Differs(_Base, frozen=True, tag="differs"):
@@ -70,6 +78,8 @@ class Welcome(_Base, frozen=True, tag="welcome"):
     payload_bytes_max: int
     addresses: list[str]
     """where clients reach the stages of this system, as far as they say"""
+    frame_bytes_max: int
+    """what the stage takes in one frame"""
 
 
 class Rejected(_Base, frozen=True, tag="rejected"):

@@ -7,6 +7,7 @@ import os
 import queue
 import re
 import signal
+import ssl
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
@@ -25,7 +26,7 @@ from ordered_pubsub.adapter import Frame
 from ordered_pubsub.errors import AdapterError, ConfigurationError
 from ordered_pubsub.testing.brokers import Mosquitto, free_port
 from ordered_pubsub.testing.conformance.link import Link, linked
-from ordered_pubsub_adapters import mqtt, mqtt_session
+from ordered_pubsub_adapters import mqtt, mqtt_link, mqtt_session
 from ordered_pubsub_adapters.mqtt import MqttAdapter
 from ordered_pubsub_adapters.mqtt_flow import INBOX_FRAMES_MAX, RECEIVE_MAX
 from ordered_pubsub_adapters.mqtt_properties import properties
@@ -202,7 +203,7 @@ Script = dict[int, Callable[[bytes], bytes]]
 
 
 @asynccontextmanager
-async def scripted(script: Script) -> AsyncIterator[str]:
+async def scripted(script: Script, context: ssl.SSLContext | None = None) -> AsyncIterator[str]:
     """A broker that lets everybody in, and then says what is in a script."""
     answers: Script = {0x10: lambda packet: b"\x20\x03\x00\x00\x00", **script}
     writers: list[asyncio.StreamWriter] = []
@@ -216,9 +217,9 @@ async def scripted(script: Script) -> AsyncIterator[str]:
                 if command in answers:
                     writer.write(answers[command](packet))
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
     try:
-        yield f"mqtt://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        yield f"{'mqtts' if context else 'mqtt'}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
         for writer in writers:
             writer.transport.abort()
@@ -460,6 +461,19 @@ async def test_tls_with_certificates_on_both_sides(pem: Path) -> None:
         said = await refused(f"{broker.url}?ca={quote(str(pem / 'broker.pem'), '')}")
         assert "before the broker had let us in" in said
         assert "does it want a certificate (cert, key)?" in said
+
+
+async def test_what_tls_holds_is_read_though_the_socket_has_no_more(pem: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer and hundreds of messages come in one piece. Nothing else makes the link look again."""
+    monkeypatch.setattr(mqtt_link, "TICK_S", 3_600.0)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(pem / "broker.pem", pem / "broker.key")
+    message, count = b"\x30\x05\x00\x01t\x00x", 3 * mqtt_link.READS_PER_TURN
+    script: Script = {SUBSCRIBE: lambda packet: b"\x90\x04" + packet[:2] + b"\x00\x01" + message * count}
+    async with scripted(script, context) as url, using(f"{url}?ca={quote(str(pem / 'broker.pem'), '')}", "t") as user:
+        await user.gets(count)
+
+    assert user.payloads == [b"x"] * count
 
 
 async def test_a_certificate_of_an_unknown_authority_is_told_apart(pem: Path) -> None:
@@ -743,6 +757,23 @@ async def test_a_broker_that_hangs_up_may_say_why() -> None:
     async with scripted({PUBLISH: lambda packet: b"\xe0\x02\x8b\x00"}) as url, using(url) as user:
         with pytest.raises(AdapterError, match="the broker ended the connection: Server shutting down"):
             await user.adapter.publish([Frame("a", b"")])
+        await user.told(False, True)
+
+
+async def test_a_connection_that_breaks_while_it_is_made_again_is_not_told_as_back() -> None:
+    """The subscription is confirmed, and the connection ended, in one piece."""
+    subscriptions = 0
+
+    def subscribed(packet: bytes) -> bytes:
+        nonlocal subscriptions
+        subscriptions += 1
+        return b"\x90\x04" + packet[:2] + b"\x00\x01" + (b"\xe0\x02\x8b\x00" if subscriptions == 2 else b"")
+
+    script: Script = {SUBSCRIBE: subscribed, PUBLISH: lambda packet: b"\xe0\x02\x8b\x00"}
+    async with scripted(script) as url, using(url, "a") as user:
+        with pytest.raises(AdapterError, match="Server shutting down"):
+            await user.adapter.publish([Frame("b", b"")])
+        await until(lambda: subscriptions == 3)
         await user.told(False, True)
 
 

@@ -73,7 +73,7 @@ FROM_CLIENT = (
     Pong(),
 )
 TO_CLIENT = (
-    Welcome(VERSION, "main", [["main", ["a/**"]]], 5.0, 1 << 20, ["ops://127.0.0.1:7411"]),
+    Welcome(VERSION, "main", [["main", ["a/**"]]], 5.0, 1 << 20, ["ops://127.0.0.1:7411"], 1 << 22),
     Rejected("denied", "nobody knows it"),
     Tell([ANSWER, REFUSAL]),
     Report(4, {"ready": True, "links": {"b": "up"}}, ""),

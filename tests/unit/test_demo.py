@@ -13,6 +13,7 @@ import pytest
 
 from ordered_pubsub import __version__
 from ordered_pubsub.cli import demo, main
+from ordered_pubsub.cli.demonstration import Plan, Result, count_disagreements
 
 
 def by_hand(one: list[str], two: list[str]) -> int:
@@ -26,8 +27,8 @@ def by_hand(one: list[str], two: list[str]) -> int:
 
 def test_equal_orders_do_not_disagree() -> None:
     """Whatever is in them."""
-    assert demo.count_disagreements([], []) == 0
-    assert demo.count_disagreements(list("abc"), list("abc")) == 0
+    assert count_disagreements([], []) == 0
+    assert count_disagreements(list("abc"), list("abc")) == 0
 
 
 def test_a_planted_swap_is_found() -> None:
@@ -36,14 +37,14 @@ def test_a_planted_swap_is_found() -> None:
     for place in range(49):
         swapped = order.copy()
         swapped[place], swapped[place + 1] = swapped[place + 1], swapped[place]
-        assert demo.count_disagreements(order, swapped) == demo.count_disagreements(swapped, order) == 1
+        assert count_disagreements(order, swapped) == count_disagreements(swapped, order) == 1
 
 
 def test_the_reverse_order_disagrees_in_all_pairs() -> None:
     """There cannot be more."""
     order = [str(number) for number in range(100)]
 
-    assert demo.count_disagreements(order, order[::-1]) == 100 * 99 // 2
+    assert count_disagreements(order, order[::-1]) == 100 * 99 // 2
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -54,7 +55,7 @@ def test_disagreements_are_those_that_are_found_by_hand(seed: int) -> None:
     draw.shuffle(one)
     draw.shuffle(two)
 
-    assert demo.count_disagreements(one, two) == by_hand(one, two)
+    assert count_disagreements(one, two) == by_hand(one, two)
 
 
 def test_the_demo_shows_that_the_ens_disagrees_and_the_notifications_do_not(capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,11 +124,11 @@ def test_colours_are_for_terminals_that_want_them(
     assert ("\x1b[" in capsys.readouterr().out) == coloured
 
 
-def planted(swap: bool = False, lose: bool = False, twice: bool = False) -> demo.Result:
+def planted(swap: bool = False, lose: bool = False, twice: bool = False) -> Result:
     """A result with something wrong."""
     order = ["x", "y", "z"]
     other = ["y", "x", "z"] if swap else ["x", "z"] if lose else ["x", "x", "y", "z"] if twice else order
-    return demo.Result([order, order[::-1]], [order, other], {key: f"topic {key}" for key in order}, 0.1)
+    return Result([order, order[::-1]], [order, other], {key: f"topic {key}" for key in order}, 0.1)
 
 
 @pytest.mark.parametrize("wrong", ["swap", "lose", "twice"])
@@ -137,7 +138,7 @@ def test_what_is_wrong_is_seen(
 ) -> None:
     """In the exit code and in what is printed."""
 
-    async def run(plan: demo.Plan) -> demo.Result:
+    async def run(plan: Plan) -> Result:
         return planted(**{wrong: True})
 
     monkeypatch.setattr(demo, "run", run)
@@ -244,7 +245,7 @@ def test_disorder_is_not_explained_away(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_pairs_against_the_order_are_counted_for_each_subscriber() -> None:
     """By what the ENS gave to it, and what it was notified of."""
-    result = demo.Result([["x", "y", "z"], ["z", "y", "x"]], [["x", "y", "z"]] * 2, {}, 0.1)
+    result = Result([["x", "y", "z"], ["z", "y", "x"]], [["x", "y", "z"]] * 2, {}, 0.1)
     assert result.against_order == [0, 3]
 
 
@@ -275,7 +276,7 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
 
 def test_the_plan_names_its_topics() -> None:
     """As many as asked for, all different."""
-    plan = demo.Plan(seed=1, topics=100, publishers=1, events=1)
+    plan = Plan(seed=1, topics=100, publishers=1, events=1)
 
     assert len(set(plan.topic_names)) == 100
     assert attrs.evolve(plan, topics=2).topic_names == ["trades", "quotes"]

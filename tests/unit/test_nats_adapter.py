@@ -26,9 +26,9 @@ from ordered_pubsub_adapters.nats_client import NatsClient, explain, login_of
 from ordered_pubsub_adapters.nats_connection import Connection
 from ordered_pubsub_adapters.nats_consumer import Consumer, time_text
 from ordered_pubsub_adapters.nats_inbox import FRAME_BYTES, HELD_BYTES_MAX, Inbox
-from ordered_pubsub_adapters.nats_jetstream import Stream, covers, uncovered
 from ordered_pubsub_adapters.nats_publisher import IN_FLIGHT_MAX, Window
 from ordered_pubsub_adapters.nats_replies import Replies
+from ordered_pubsub_adapters.nats_stream import Stream, StreamState, covers, uncovered
 from ordered_pubsub_adapters.nats_waiting import bounded, end
 from ordered_pubsub_adapters.nats_wire import (
     PIECE_BYTES,
@@ -240,7 +240,9 @@ def test_an_error_of_connecting_says_where_and_what_to_do(error: Exception, kind
 )
 def test_a_subject_is_covered_as_nats_says(pattern: str, subject: str, is_covered: bool) -> None:
     assert covers(pattern, subject) == is_covered
-    assert uncovered([pattern], [subject]) == ([] if is_covered else [subject])
+    state = StreamState({"subjects": ["x", pattern]}, "", 0)
+    assert uncovered(state, ["x", subject]) == ([] if is_covered else [subject])
+    assert uncovered(None, [subject]) == [subject]
 
 
 def test_times_are_written_to_the_nanosecond() -> None:
@@ -576,9 +578,9 @@ async def test_what_was_not_confirmed_raises_and_is_not_written_to_the_next_conn
         publish = publisher_to(connection)
         tasks = [asyncio.ensure_future(publish(b"lost")) for _ in range(3)]
         await until(lambda: b"lost" in fake.received[0])
-        connection.send(b"PUB t 8\r\nunsent..\r\n")
         fake.answers = True
-        fake.cut()
+        connection.send(b"PUB t 8\r\nunsent..\r\n")
+        connection.fail("for a test")
         for outcome in await asyncio.gather(*tasks, return_exceptions=True):
             assert isinstance(outcome, AdapterError)
             assert "the connection broke before the server answered" in str(outcome)
@@ -586,6 +588,7 @@ async def test_what_was_not_confirmed_raises_and_is_not_written_to_the_next_conn
         await publish(b"later")
         assert len(fake.received) == 2
         assert b"lost" not in fake.received[1]
+        assert b"unsent" not in fake.received[0] + fake.received[1]
         assert b"later" in fake.received[1]
 
 
@@ -735,3 +738,16 @@ async def test_a_stream_that_does_not_acknowledge_is_not_waited_for_for_ever(mon
         with pytest.raises(AdapterError, match="were not sent: stream 'S' acknowledged nothing"):
             await publisher.publish([Frame("t", b"x")] * (2 * IN_FLIGHT_MAX))
         assert publisher._window.free == IN_FLIGHT_MAX
+
+
+async def test_a_break_ends_the_wait_for_acknowledgements() -> None:
+    async with fake_server() as fake, connected(fake) as connection:
+        stream = Stream("S", False)
+        stream._remember(["t"])
+        publisher = nats_publisher.StreamPublisher(connection, NameTable(NAMES), stream)
+        work = asyncio.ensure_future(publisher.publish([Frame("t", b"x")]))
+        await until(lambda: bool(connection.replies._expected) and b"PUB t" in fake.received[0])
+        await connection.flush()
+        fake.cut()
+        with pytest.raises(AdapterError, match="was not stored: the server closed the connection"):
+            await work

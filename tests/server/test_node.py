@@ -1,0 +1,453 @@
+"""One stage on one loop: what it sends when, on good disks, slow ones and bad ones."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import attrs
+import pytest
+
+from ordered_pubsub.core.driver import SNAPSHOT_AFTER_RECORDS, Journal, MemoryJournal
+from ordered_pubsub.core.messages import (
+    Ack,
+    Answer,
+    Hello,
+    PeerMessage,
+    PublishAsk,
+    Refusal,
+    Request,
+)
+from ordered_pubsub.core.stage import Stage
+from ordered_pubsub.core.topology import StageSpec, Topology
+from ordered_pubsub.errors import JournalError, OrderedPubSubError, ProtocolError
+from ordered_pubsub.server.node import INLINE_COMMIT_S, Node
+from ordered_pubsub.server.store import Store
+from server.waiting import soon, until
+
+ONE = Topology((StageSpec("main"),))
+TWO = Topology((StageSpec("high", ("a",)), StageSpec("low", ("b",))))
+
+
+@attrs.define(eq=False)
+class Disk(MemoryJournal):
+    """A journal that notes what happens, and that can be slow, or break."""
+
+    events: list[str] = attrs.field(factory=list)
+    threads: set[int] = attrs.field(factory=set)
+    may_sync: threading.Event = attrs.field(factory=threading.Event)
+    delay_s: float = 0.0
+    failure: Exception | None = None
+
+    def __attrs_post_init__(self) -> None:
+        self.may_sync.set()
+
+    def append(self, records: list[bytes]) -> None:
+        self.events.append(f"append {len(records)}")
+        super().append(records)
+
+    def sync(self) -> None:
+        self.threads.add(threading.get_ident())
+        assert self.may_sync.wait(30)
+        time.sleep(self.delay_s)
+        if self.failure is not None:
+            raise self.failure
+        self.events.append("sync")
+
+    def replace(self, snapshot: bytes) -> None:
+        self.threads.add(threading.get_ident())
+        self.events.append("replace")
+        super().replace(snapshot)
+
+
+@attrs.define(eq=False)
+class Asker:
+    """A client that notes its answers."""
+
+    events: list[str]
+    answers: list[Answer | Refusal] = attrs.field(factory=list)
+
+    def tell(self, answers: list[Answer | Refusal]) -> None:
+        self.events.append(f"tell {len(answers)}")
+        self.answers += answers
+
+    @property
+    def numbers(self) -> list[int]:
+        return [answer.parts[0].first for answer in self.answers]  # type: ignore[union-attr]  # they are publications
+
+
+@attrs.define(eq=False)
+class Neighbour:
+    """A stage that notes what it is told."""
+
+    events: list[str]
+    messages: list[PeerMessage] = attrs.field(factory=list)
+
+    def say(self, messages: Sequence[PeerMessage]) -> None:
+        self.events.append(f"say {len(messages)}")
+        self.messages += messages
+
+
+def ask(*topics: str, sequence: int = 1, client: str = "c") -> Request:
+    return Request(client, 1, sequence, sequence - 1, 0, tuple(PublishAsk(topic) for topic in topics or ("a",)))
+
+
+def make(journal: Journal, topology: Topology = ONE, rank: int = 0) -> Node:
+    return Node(rank, topology, Store(journal, "test", "fsync"))
+
+
+@pytest.fixture
+async def disk() -> Disk:
+    return Disk()
+
+
+@pytest.fixture
+async def node(disk: Disk) -> AsyncIterator[Node]:
+    node = make(disk)
+    await until(lambda: disk.events and not node.driver.has_work)
+    disk.events.clear()
+    yield node
+    disk.may_sync.set()
+    disk.delay_s = 0.0
+    disk.failure = None
+    await node.close()
+
+
+@pytest.fixture
+def asker(node: Node, disk: Disk) -> Asker:
+    asker = Asker(disk.events)
+    node.askers["c"] = asker
+    return asker
+
+
+# -- the order of duties ----------------------------------------------------------------------------------------------
+
+
+async def test_an_answer_is_told_when_it_is_on_disk(node: Node, disk: Disk, asker: Asker) -> None:
+    node.handle_requests([ask()])
+
+    await until(lambda: asker.answers)
+
+    assert disk.events == ["append 1", "sync", "tell 1"]
+
+
+async def test_what_comes_in_one_turn_of_the_loop_is_one_commit_and_one_telling(
+    node: Node, disk: Disk, asker: Asker
+) -> None:
+    for sequence in range(1, 51):
+        node.handle_requests([ask(sequence=sequence)])
+
+    await until(lambda: asker.answers)
+
+    assert disk.events == ["append 50", "sync", "tell 50"]
+    assert asker.numbers == list(range(1, 51))
+
+
+async def test_peers_hear_of_it_when_it_is_on_disk(disk: Disk) -> None:
+    node = make(disk, TWO, rank=1)
+    high = Neighbour(disk.events)
+    node.neighbours[0] = high
+    node.connected(0)
+    node.handle_peer(0, [Hello(TWO.fingerprint, 0)])
+    await until(lambda: node.status()["ready"] and not node.driver.has_work)
+    disk.events.clear()
+
+    node.handle_requests([ask("a", "b")])
+    await until(lambda: len(high.messages) > 1)
+
+    assert disk.events == ["append 1", "sync", "say 1"]
+    await node.close()
+
+
+async def test_a_request_that_is_asked_again_is_answered_again_without_a_commit(
+    node: Node, disk: Disk, asker: Asker
+) -> None:
+    node.handle_requests([ask()])
+    await until(lambda: asker.answers)
+    node.handle_requests([ask()])
+
+    await until(lambda: len(asker.answers) == 2)
+
+    assert disk.events == ["append 1", "sync", "tell 1", "tell 1"]
+    assert asker.answers[0] == asker.answers[1]
+
+
+async def test_an_answer_to_a_client_that_has_gone_is_for_nobody(node: Node, disk: Disk) -> None:
+    node.handle_requests([ask()])
+
+    await until(lambda: disk.events)
+
+    assert disk.events == ["append 1", "sync"]
+
+
+# -- slow disks -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_quick_disk_is_written_by_the_loop_itself(node: Node, disk: Disk, asker: Asker) -> None:
+    disk.threads.clear()
+    node.handle_requests([ask()])
+
+    await until(lambda: asker.answers)
+
+    assert disk.threads == {threading.get_ident()}
+
+
+async def publish_until_a_thread_writes(node: Node, disk: Disk, asker: Asker) -> int:
+    """How many requests that took."""
+    disk.threads.clear()
+    for sequence in range(1, 1000):
+        node.handle_requests([ask(sequence=sequence)])
+        await until(lambda: len(asker.answers) == sequence)  # noqa: B023 - it is awaited here
+        if disk.threads - {threading.get_ident()}:
+            return sequence
+    raise AssertionError("it was never left to a thread")
+
+
+async def test_a_slow_disk_is_left_to_a_thread(node: Node, disk: Disk, asker: Asker) -> None:
+    disk.delay_s = 20 * INLINE_COMMIT_S
+
+    assert await publish_until_a_thread_writes(node, disk, asker) < 50
+
+
+async def test_the_loop_goes_on_while_a_slow_disk_writes(node: Node, disk: Disk, asker: Asker) -> None:
+    disk.delay_s = 20 * INLINE_COMMIT_S
+    asked = await publish_until_a_thread_writes(node, disk, asker)
+    disk.may_sync.clear()
+    node.handle_requests([ask(sequence=asked + 1)])
+    turns = 0
+    while turns < 1000:
+        await asyncio.sleep(0)
+        turns += 1
+    told = len(asker.answers)
+    disk.may_sync.set()
+
+    await until(lambda: len(asker.answers) == asked + 1)
+
+    assert told == asked  # nothing was said before it was on disk
+
+
+async def test_what_comes_while_a_slow_disk_writes_is_the_next_commit(node: Node, disk: Disk, asker: Asker) -> None:
+    disk.delay_s = 20 * INLINE_COMMIT_S
+    asked = await publish_until_a_thread_writes(node, disk, asker)
+    disk.events.clear()
+    disk.may_sync.clear()
+    node.handle_requests([ask(sequence=asked + 1)])
+    await until(lambda: disk.events == ["append 1"])
+    for more in range(2, 12):
+        node.handle_requests([ask(sequence=asked + more)])
+    disk.may_sync.set()
+
+    await until(lambda: len(asker.answers) == asked + 11)
+
+    assert disk.events == ["append 1", "sync", "tell 1", "append 10", "sync", "tell 10"]
+
+
+async def test_a_disk_that_is_quick_again_is_written_by_the_loop_again(node: Node, disk: Disk, asker: Asker) -> None:
+    disk.delay_s = 20 * INLINE_COMMIT_S
+    asked = await publish_until_a_thread_writes(node, disk, asker)
+    disk.delay_s = 0.0
+    for sequence in range(asked + 1, asked + 300):
+        disk.threads.clear()
+        node.handle_requests([ask(sequence=sequence)])
+        await until(lambda: len(asker.answers) == sequence)  # noqa: B023 - it is awaited here
+        if disk.threads == {threading.get_ident()}:
+            return
+    raise AssertionError("it was left to a thread for ever")
+
+
+def enough_for_a_snapshot() -> list[Request]:
+    each = SNAPSHOT_AFTER_RECORDS // 10
+    clients = ("c", *(f"c{number}" for number in range(9)))
+    return [ask(client=client, sequence=sequence) for client in clients for sequence in range(1, each + 1)]
+
+
+async def test_a_snapshot_is_written_by_a_thread_after_its_batch(node: Node, disk: Disk, asker: Asker) -> None:
+    disk.threads.clear()
+    node.handle_requests(enough_for_a_snapshot())
+
+    await until(lambda: asker.answers)
+
+    assert disk.events == [f"append {SNAPSHOT_AFTER_RECORDS}", "sync", "replace", "tell 1000"]
+    assert disk.threads & {threading.get_ident()} == set()
+    assert disk.records == []
+
+
+async def test_a_snapshot_that_was_due_before_the_stop_is_written_after_the_start() -> None:
+    disk = Disk()
+    first = make(disk)
+    for request in enough_for_a_snapshot():
+        first.driver.handle_request(request, 1.0)
+    disk.append(first.driver.take().effects.journal)  # and then it was killed
+    await first.close()
+    disk.events.clear()
+
+    second = make(disk)
+    second.askers["c"] = asker = Asker(disk.events)
+    second.handle_requests([ask()])
+
+    await until(lambda: asker.answers)
+    assert disk.events == ["replace", "tell 1"]
+    await second.close()
+
+
+# -- bad disks --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_sync_that_fails_stops_the_stage_and_answers_nothing(node: Node, disk: Disk, asker: Asker) -> None:
+    disk.failure = OSError(5, "Input/output error")
+    node.handle_requests([ask()])
+
+    with pytest.raises(JournalError, match=r"the journal failed: .*Input/output error"):
+        await soon(node.failed)
+
+    disk.failure = None
+    node.handle_requests([ask(), ask(sequence=2)])
+    await asyncio.sleep(0)
+    assert asker.answers == []
+    assert disk.events == ["append 1"]
+    assert not node.status()["ready"]
+
+
+async def test_a_sync_that_fails_in_a_thread_stops_the_stage_as_well(node: Node, disk: Disk, asker: Asker) -> None:
+    disk.delay_s = 20 * INLINE_COMMIT_S
+    asked = await publish_until_a_thread_writes(node, disk, asker)
+    disk.failure = OSError(28, "No space left on device")
+    node.handle_requests([ask(sequence=asked + 1)])
+
+    with pytest.raises(JournalError, match="No space left on device"):
+        await soon(node.failed)
+
+    assert len(asker.answers) == asked
+
+
+async def test_a_stage_whose_disk_has_failed_writes_nothing_when_it_is_closed(disk: Disk) -> None:
+    node = make(disk)
+    await until(lambda: disk.events)
+    disk.failure = OSError("gone")
+    node.handle_requests([ask()])
+    with pytest.raises(JournalError):
+        await soon(node.failed)
+    disk.events.clear()
+
+    await node.close()
+
+    assert disk.events == []
+
+
+async def test_closing_while_a_slow_disk_writes_waits_for_it(disk: Disk) -> None:
+    node = make(disk)
+    asker = node.askers["c"] = Asker(disk.events)
+    await until(lambda: disk.events)
+    disk.delay_s = 20 * INLINE_COMMIT_S
+    asked = await publish_until_a_thread_writes(node, disk, asker)
+    disk.may_sync.clear()
+    disk.events.clear()
+    node.handle_requests([ask(sequence=asked + 1)])
+    await until(lambda: disk.events == ["append 1"])
+    node.handle_requests([ask(sequence=asked + 2)])
+    closing = asyncio.create_task(node.close())
+    await asyncio.sleep(0)
+    assert not closing.done()
+    disk.may_sync.set()
+
+    await soon(closing)
+
+    again = make(disk)
+    assert again.driver.stage.statistics()["events"] == asked + 2
+    await again.close()
+
+
+# -- bugs -------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_bug_in_the_state_machine_stops_the_stage_before_it_is_written(
+    node: Node, disk: Disk, asker: Asker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What its memory holds then may be anything; what its disk holds is good."""
+    good = Stage._handle
+
+    def half_done(self: Stage, operation: Any) -> None:
+        good(self, operation)
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(Stage, "_handle", half_done)
+    node.handle_requests([ask()])
+
+    with pytest.raises(
+        OrderedPubSubError, match=r"met what it cannot handle \(KeyError: 'a bug'\); its store is as it was"
+    ):
+        await soon(node.failed)
+
+    assert (disk.events, asker.answers) == ([], [])
+    assert "Traceback" in caplog.text
+
+
+async def test_a_bug_in_telling_stops_the_stage(node: Node, asker: Asker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise it would stand still, and look as if it were well."""
+
+    def broken(self: Asker, answers: list[Answer | Refusal]) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(Asker, "tell", broken)
+    node.handle_requests([ask()])
+
+    with pytest.raises(OrderedPubSubError, match=r"RuntimeError: a bug"):
+        await soon(node.failed)
+
+
+async def test_what_a_peer_must_not_say_changes_nothing(disk: Disk) -> None:
+    node = make(disk, TWO, rank=1)
+
+    with pytest.raises(ProtocolError):
+        node.handle_peer(0, [Hello("another topology", 0)])
+    with pytest.raises(ProtocolError, match="no peer of rank 7"):
+        node.handle_peer(7, [Ack(1)])
+
+    assert not node.failed.done()
+    await node.close()
+
+
+# -- counting ---------------------------------------------------------------------------------------------------------
+
+
+async def test_it_counts_what_it_does(node: Node, asker: Asker) -> None:
+    node.handle_requests([ask("a", "b"), ask(sequence=2)])
+    await until(lambda: asker.answers)
+
+    counted = node.status()["since_start"]
+
+    assert (counted["requests"], counted["events"], counted["commits"]) == (2, 3, 2)  # its beginning is a commit, too
+    assert counted["commit_s"] > 0
+
+
+async def test_while_it_drains_it_takes_nothing_from_clients(node: Node, disk: Disk, asker: Asker) -> None:
+    await node.answer_the_last(1.0)
+    node.handle_requests([ask()])
+    await asyncio.sleep(0)
+
+    assert disk.events == []
+    assert not node.status()["ready"]
+
+
+async def test_draining_waits_for_what_was_asked(node: Node, disk: Disk, asker: Asker) -> None:
+    node.handle_requests([ask()])
+    await soon(node.answer_the_last(30.0))
+
+    assert asker.numbers == [1]
+
+
+async def test_draining_does_not_wait_for_ever(disk: Disk) -> None:
+    """What has to go up the line may not come back: the other stage is not there."""
+    node = make(disk, TWO, rank=1)
+    node.connected(0)
+    node.handle_peer(0, [Hello(TWO.fingerprint, 0)])
+    node.handle_requests([ask("a", "b")])
+    await until(lambda: node.driver.stage.statistics()["pending"])
+
+    await soon(node.answer_the_last(0.01))
+
+    assert node.driver.stage.statistics()["pending"] == 1
+    await node.close()
