@@ -93,7 +93,7 @@ class Client:
         of time, the event may still be published.
         """
         check_may_block()
-        item = self._outbox.client.prepare(topic, data, headers, id)
+        item = self._inner.prepare(topic, data, headers, id)
         give_up_at = time.monotonic() + self._timeout_s
         future: futures.Future[Receipt] = futures.Future()
         self._outbox.put([item], future, give_up_at)
@@ -107,7 +107,7 @@ class Client:
         Raises `WouldBlock` when the pipeline is full. Events keep the order in which they were published. The future cannot
         be cancelled. Its callbacks are called in the library's thread: they must not wait for anything.
         """
-        return self._outbox.put_nowait(self._outbox.client.prepare(topic, data, headers, id))
+        return self._outbox.put_nowait(self._inner.prepare(topic, data, headers, id))
 
     def publish_many(self, topic: str, items: Iterable[Any]) -> list[Receipt]:
         """Publish events on one topic, in their order; return when the ENS has taken all of them.
@@ -119,7 +119,7 @@ class Client:
             raise UsageError(
                 f"publish_many() takes a list of events, not one {type(items).__name__}; use publish() for one"
             )
-        prepared = [self._outbox.client.prepare(topic, data, None, None) for data in items]
+        prepared = [self._inner.prepare(topic, data, None, None) for data in items]
         if not prepared:
             return []
         give_up_at = time.monotonic() + self._timeout_s

@@ -661,7 +661,7 @@ def test_what_cannot_be_decoded_goes_to_its_handler(client: sync.Client) -> None
     subscription = client.subscribe("a", on_bad_event=lambda event: bad.append(event.raw))
 
     def publish_raw(payload: bytes, content_type: str) -> None:
-        item = client._outbox.prepare("a", payload, None, None)
+        item = client._inner.prepare("a", payload, None, None)
         item.content_type = content_type
         client._outbox.put_nowait(item).result(PATIENCE_S)
 
