@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test brokers lint soak mutants prove-01 bench clean
+.PHONY: help demo test brokers lint soak mutants prove-01 prove-02 bench clean
 
 # The interpreter of .venv, 3.10 to 3.13. To take another one later: make clean, then PYTHON=...
 override PYTHON := $(or $(PYTHON),python3)
@@ -48,6 +48,9 @@ mutants: $(VENV)/.ready-package ## take the guards away one at a time, and write
 prove-01: $(VENV)/.ready-package ## print the evidence for the first milestone, line by line with its figures
 	@$(BIN)/python benchmarks/prove_01.py
 
+prove-02: brokers $(VENV)/.ready-prove ## … and for the second: brokers, kills, figures, security (hours; FUZZ_SECONDS=600)
+	@$(BIN)/python benchmarks/prove_02.py
+
 bench: $(VENV)/.ready-bench ## measure the core
 	@$(BIN)/python benchmarks/core.py
 
@@ -65,7 +68,8 @@ done; \
 export PATH; \
 whole="$$($(BIN)/python -c 'import sys; print("py%d%d" % sys.version_info[:2])')"; \
 $(BIN)/python -m tox run --quiet \
-    --override "testenv:$$whole.set_env+=ORDERED_PUBSUB_SEEDS=$${ORDERED_PUBSUB_SEEDS:-1000}" -- $(ARGS)
+    --override "testenv:$$whole.set_env+=ORDERED_PUBSUB_SEEDS=$${ORDERED_PUBSUB_SEEDS:-1000}" \
+    --override "testenv:$$whole.set_env+=ORDERED_PUBSUB_TEST_PATHS=tests" -- $(ARGS)
 endef
 
 # What the targets stand on.
@@ -86,6 +90,10 @@ $(VENV)/.ready-package: setup.cfg pyproject.toml | $(BIN)/python
 $(VENV)/.ready-bench: setup.cfg pyproject.toml | $(BIN)/python
 	@echo "make: installing ordered-pubsub and what the benchmarks need into $(VENV) (only now)"
 	@$(call install,--editable '.[bench]')
+
+$(VENV)/.ready-prove: setup.cfg pyproject.toml | $(BIN)/python
+	@echo "make: installing ordered-pubsub with all that its tests and measurements need into $(VENV) (only now)"
+	@$(call install,--editable '.[all,test,bench]' uvloop)
 
 # Tox itself sees when setup.cfg or tox.ini change, and renews the environments concerned.
 $(VENV)/.ready-tox: | $(BIN)/python

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from random import uniform
 from typing import Any
 
@@ -25,6 +25,7 @@ SECOND_NS = 10**9
 NO_RESPONDERS = b"503"
 NO_STREAM = 10059
 NAME_TAKEN = 10058
+SUBJECT_TAKEN = 10065
 TURN_IS_TAKEN = 10077
 """a stream that must not have more messages has as many"""
 NOT_ENABLED = (10039, 10076)
@@ -76,14 +77,12 @@ async def turn(connection: Connection, name: str) -> AsyncIterator[None]:
     client that dies holds up nobody for long.
     """
     stream, subject = f"{name}_TURN", f"$ordered_pubsub.turn.{name}"
-    rules = {"max_msgs": 1, "discard": "new", "max_age": TURN_MAX_S * SECOND_NS, "duplicate_window": SECOND_NS}
-    request = {"name": stream, "subjects": [subject], "storage": "memory", **rules}
-    try:
-        await ask(connection, f"STREAM.CREATE.{stream}", request)
-    except JetStreamError as error:
-        if error.code != NAME_TAKEN:  # by another release, with other rules
-            raise
-    sequence = await _take_turn(connection, subject)
+    loop = asyncio.get_running_loop()
+    give_up_at = loop.time() + TURN_S
+    while (sequence := await _take_turn(connection, stream, subject)) is None:
+        if loop.time() > give_up_at:
+            raise connection.error(f"others kept changing stream {name!r} for {TURN_S:g} s; look at stream {stream!r}")
+        await asyncio.sleep(uniform(0, TURN_PAUSE_S))
     try:
         yield
     finally:
@@ -91,14 +90,23 @@ async def turn(connection: Connection, name: str) -> AsyncIterator[None]:
         connection.send(plain(f"$JS.API.STREAM.MSG.DELETE.{stream}", payload=payload))
 
 
-async def _take_turn(connection: Connection, subject: str) -> int:
-    loop = asyncio.get_running_loop()
-    give_up_at = loop.time() + TURN_S
-    while True:
-        _, data = await connection.request(subject)
-        try:
+async def _take_turn(connection: Connection, stream: str, subject: str) -> int | None:
+    """Our message's sequence, None if it is not our turn."""
+    headers, data = await connection.request(subject)
+    with _ignoring(TURN_IS_TAKEN, NAME_TAKEN, SUBJECT_TAKEN):
+        if not status_of(headers).startswith(NO_RESPONDERS):
             return int(_read(connection, subject, data)["seq"])
-        except JetStreamError as error:
-            if error.code != TURN_IS_TAKEN or loop.time() > give_up_at:
-                raise
-        await asyncio.sleep(uniform(0, TURN_PAUSE_S))
+        rules = {"max_msgs": 1, "discard": "new", "max_age": TURN_MAX_S * SECOND_NS, "duplicate_window": SECOND_NS}
+        request = {"name": stream, "subjects": [subject], "storage": "memory", **rules}
+        await ask(connection, f"STREAM.CREATE.{stream}", request)
+    return None
+
+
+@contextmanager
+def _ignoring(*codes: int) -> Iterator[None]:
+    """Of these errors, it is enough that they happened: somebody else was quicker."""
+    try:
+        yield
+    except JetStreamError as error:
+        if error.code not in codes:
+            raise
