@@ -93,7 +93,7 @@ $(VENV)/.ready-bench: setup.cfg pyproject.toml | $(BIN)/python
 
 $(VENV)/.ready-prove: setup.cfg pyproject.toml | $(BIN)/python
 	@echo "make: installing ordered-pubsub with all that its tests and measurements need into $(VENV) (only now)"
-	@$(call install,--editable '.[all,test,bench]' uvloop)
+	@$(call install,--editable '.[fast,test,bench]')
 
 # Tox itself sees when setup.cfg or tox.ini change, and renews the environments concerned.
 $(VENV)/.ready-tox: | $(BIN)/python

@@ -1,8 +1,8 @@
 """A home over the network: one connection to one of the stages, and another one when that is lost.
 
 Any stage will do. The addresses that were given are tried in their order, then those that the stages say of themselves; after
-a loss the same stage is tried first, then the next, with growing pauses. The session goes on at whichever answers: it asks
-again what it has no answer to, and its id with its secret is all that a stage needs to know it by.
+a loss the same stage is tried first (unless it had fallen silent), then the next, with growing pauses. The session goes on at
+whichever answers: it asks again what it has no answer to, and its id with its secret is all that a stage needs to know it by.
 
 What cannot get better by trying again (a token that is not accepted, a name that is taken) ends `open` with the reason; later
 it is tried again all the same, for rights are given back and names get free, and `trouble` says what is wrong meanwhile.
@@ -310,6 +310,7 @@ class NetworkHome(Home):
                 continue
             silent_s = loop.time() - talk.channel.heard_at
             if silent_s > 3 * heartbeat_s:
+                self._addresses.append(self._addresses.pop(0))  # this one, which would be waited for again
                 talk.channel.abort(f"nothing was heard for {silent_s:.0f} s")
             elif silent_s > 0.5 * heartbeat_s:
                 talk.send(_PING)

@@ -57,6 +57,12 @@ class Raw:
         assert isinstance(message, kind), f"expected {kind.__name__}; there came {message!r}"
         return message
 
+    async def find(self, kind: type) -> Any:
+        """The next message of a kind, whatever comes before it."""
+        while (message := await self.receive()) is not None and not isinstance(message, kind):
+            pass
+        return message
+
 
 @asynccontextmanager
 async def raw(port: int, tls: ssl.SSLContext | None = None, decoder: Any = to_client) -> AsyncIterator[Raw]:

@@ -11,6 +11,8 @@ import pytest
 import ordered_pubsub
 from ordered_pubsub.client.client import Client
 from ordered_pubsub.errors import ConfigurationError, UnavailableError
+from ordered_pubsub.testing.processes import HOST
+from ordered_pubsub.testing.proxy import Proxy
 from server.systems import System, configure, connect, one_stage, serving
 from server.waiting import soon, until
 
@@ -202,6 +204,21 @@ async def test_a_client_goes_on_at_another_stage(system: System) -> None:
         events = await take(subscription, 4)
 
     assert (receipt.number, events[0].data) == (1, "after")
+
+
+async def test_a_client_whose_home_has_fallen_silent_goes_on_elsewhere(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody says that the connection is broken, as when a machine is switched off."""
+    monkeypatch.setattr("ordered_pubsub.server.server.HEARTBEAT_S", 0.1)
+    async with Proxy((HOST, system.ports[2])) as line:
+        sequencer = [f"ops://{HOST}:{line.port}", system.address(1)]
+        async with ordered_pubsub.connect(system.ens, sequencer=sequencer, name="desk") as client:
+            await client.publish("a", 1)
+            assert rank_of(client) == 2
+            line.freeze()
+            receipt = await client.publish("a", 2)
+            assert (receipt.number, rank_of(client) in (0, 1)) == (2, True)
 
 
 async def test_a_client_learns_where_the_other_stages_are(system: System) -> None:
