@@ -29,7 +29,7 @@ _NO_MARKS: list[Mark] = []
 NO_HEADERS: Mapping[str, bytes | str] = {}
 
 HEADER_NAME_LENGTH_MAX = 255
-HEADERS_BYTES_MAX = 65_536
+HEADERS_BYTES_MAX = 32_768
 """No broker of ours takes less; and what one would never take must be refused before the event has its number."""
 
 
