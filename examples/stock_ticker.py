@@ -129,8 +129,10 @@ def start_bridged(stack: ExitStack) -> list[str]:
     """A broker in each city. The one in London fetches and brings what concerns both."""
     new_york = stack.enter_context(Mosquitto())
     address = f"127.0.0.1:{new_york.port}"
-    bridge = Mosquitto(connection="new-york", address=address, topic="# both 1", bridge_protocol_version="mqttv50")
-    return [new_york.url, stack.enter_context(bridge).url]
+    bridged = Mosquitto(
+        connection="new-york", address=address, topic="# both 1", bridge_protocol_version="mqttv50", restart_timeout=1
+    )
+    return [new_york.url, stack.enter_context(bridged).url]
 
 
 async def wait_for_bridge(brokers: Sequence[str]) -> None:

@@ -27,7 +27,7 @@ from ordered_pubsub_adapters.names import NameTable
 from ordered_pubsub_adapters.nats_client import MessageHandler, NatsClient, dial
 from ordered_pubsub_adapters.nats_inbox import Inbox
 from ordered_pubsub_adapters.nats_replies import Replies
-from ordered_pubsub_adapters.nats_waiting import bounded, end, in_time, settle
+from ordered_pubsub_adapters.nats_waiting import bounded, end, settle
 from ordered_pubsub_adapters.nats_wire import PING, command, header_block, plain, subscription, unsubscription
 from ordered_pubsub_adapters.urls import BrokerUrl
 
@@ -38,7 +38,9 @@ KEEPALIVE_S = 20.0
 RETRY_FIRST_S = 0.1
 RETRY_MOST_S = 5.0
 WAIT_S = 30.0
-"""How long a subscription or a question waits for a connection and for its answer."""
+"""How long a subscription waits for a connection."""
+ASK_AGAIN_S = 5.0
+ASK_ATTEMPTS = 6
 REFUSALS_MAX = 64
 PAYLOAD_BYTES_MAX = 2**20
 """of a message with its headers, if the server does not say"""
@@ -309,7 +311,10 @@ class Connection:
         self.check_refusals(subjects)
 
     async def request(self, subject: str, payload: bytes = b"") -> tuple[bytes | None, bytes]:
-        """Ask, and return the answer's header block and payload."""
+        """Ask, and return the answer's header block and payload.
+
+        A busy server was seen to lose an answer now and then, so it is asked again. Whoever asks must stand that.
+        """
         came: list[tuple[bytes | None, bytes]] = []
 
         def read(headers: bytes | None, data: bytes) -> str:
@@ -319,17 +324,22 @@ class Connection:
         answers = self.replies.expect(1, read)
         try:
             with self._inbox.more_room():
-                self.send(plain(subject, answers.reply, payload))
-                await self.flush()
-                self.check_refusals((subject,))
-                trouble = await in_time(answers.done, WAIT_S)
-        except asyncio.TimeoutError:
-            raise self.error(f"no answer to {subject} within {WAIT_S:g} s; is JetStream well on the server?") from None
+                for _ in range(ASK_ATTEMPTS):
+                    self.send(plain(subject, answers.reply, payload))
+                    await self.flush()
+                    self.check_refusals((subject,))
+                    await asyncio.wait((answers.done,), timeout=ASK_AGAIN_S)
+                    if answers.done.done():
+                        break
         finally:
             self.replies.forget(answers)
-        if trouble:
-            raise self._broken(trouble)
-        return came[0]
+        if came:
+            return came[0]
+        if answers.done.done():
+            raise self._broken(answers.done.result())
+        raise self.error(
+            f"no answer to {subject} within {ASK_ATTEMPTS * ASK_AGAIN_S:g} s; is JetStream well on the server?"
+        )
 
     def _broken(self, reason: str) -> AdapterError:
         return self.error(f"the connection broke before the server answered: {reason}")

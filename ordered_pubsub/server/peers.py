@@ -124,7 +124,11 @@ class PeerLink:
         host, port = self.address.host, self.address.port
         tls = TlsLayer(self.tls(), is_server=False, host=host) if self.address.tls else None
         dialling = asyncio.get_running_loop().create_connection(lambda: self._make_channel(tls), host, port)
-        _, channel = await asyncio.wait_for(dialling, DIAL_S)
+        try:
+            _, channel = await asyncio.wait_for(dialling, DIAL_S)
+        except BaseException:
+            self._channel = None  # if there was one, the loop has closed it; uvloop then tells nobody that it is lost
+            raise
         return channel
 
     def _make_channel(self, tls: TlsLayer | None) -> Channel:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Protocol, cast
 
 from ordered_pubsub.errors import ProtocolError
@@ -84,14 +85,18 @@ class Channel(asyncio.Protocol):
 
     def _write(self, data: bytes) -> None:
         if self._tls is None:
-            self._transport.write(data)
+            self._put(data)
         elif self._tls.is_established:
             try:
                 self._tls.send(data)
             except ssl.SSLError as error:
                 self.abort(describe(error))
             else:
-                self._transport.write(self._tls.to_write())
+                self._put(self._tls.to_write())
+
+    def _put(self, data: bytes) -> None:
+        with suppress(RuntimeError):  # uvloop's way to say that the connection is gone; `connection_lost` is to come
+            self._transport.write(data)
 
     @property
     def is_clogged(self) -> bool:
@@ -116,8 +121,9 @@ class Channel(asyncio.Protocol):
             return
         if self._tls is not None:
             self._tls.end()
-            self._transport.write(self._tls.to_write())
-        self._transport.write_eof()
+            self._put(self._tls.to_write())
+        with suppress(RuntimeError):  # as in `_put`
+            self._transport.write_eof()
         self._timer = self._loop.call_later(GRACE_S, self._transport.abort)
 
     def abort(self, reason: str) -> None:
@@ -150,7 +156,7 @@ class Channel(asyncio.Protocol):
             self.owner.opened(self)
         else:
             self._tls.start()
-            self._transport.write(self._tls.to_write())
+            self._put(self._tls.to_write())
 
     def data_received(self, data: bytes) -> None:
         """Bytes came."""
@@ -173,7 +179,7 @@ class Channel(asyncio.Protocol):
         try:
             data = tls.receive(data)
         finally:
-            self._transport.write(tls.to_write())
+            self._put(tls.to_write())
         if tls.is_established and not was_established:
             self.owner.opened(self)
         if tls.is_ended and self.is_open and not data:

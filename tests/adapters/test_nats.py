@@ -21,6 +21,7 @@ from nats.aio.client import Client
 from ordered_pubsub.adapter import Frame
 from ordered_pubsub.errors import AdapterError, ConfigurationError, OrderedPubSubError
 from ordered_pubsub.testing.brokers import NatsServer, find_broker, free_port
+from ordered_pubsub.testing.conformance.link import linked
 from ordered_pubsub_adapters import nats_consumer, nats_inbox, nats_jetstream
 from ordered_pubsub_adapters.headers import header_to_text
 from ordered_pubsub_adapters.nats import NatsAdapter
@@ -340,6 +341,32 @@ async def test_closing_ends_what_waits_for_a_server_that_is_away(broker: NatsSer
         await user.adapter.close()
         (outcome,) = await asyncio.gather(work, return_exceptions=True)
         assert isinstance(outcome, (AdapterError, asyncio.CancelledError))
+
+
+async def test_what_an_old_consumer_still_sends_does_not_count(
+    broker: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server finds out some seconds after the break that it is not needed; it must not look like a gap in the new one."""
+    frames = numbered("t", 6_000)
+    async with (
+        linked("127.0.0.1", broker.port) as line,
+        using(broker.url + STREAM) as near,
+        using(f"nats://127.0.0.1:{line.port}{STREAM}", "t") as far,
+    ):
+        told: list[bool] = []
+        for at in range(0, len(frames), 1_000):
+            work = asyncio.ensure_future(near.adapter.publish(frames[at : at + 1_000]))
+            await far.gets(at + 200)
+            line.cut()
+            told.append(False)
+            await far.told(*told)
+            line.mend()
+            told.append(True)
+            await far.told(*told)
+            await work
+        await far.gets(len(frames))
+        assert far.frames == frames
+        assert "was to come" not in caplog.text
 
 
 async def _api(client: Client, call: str, **request: object) -> Any:

@@ -1430,7 +1430,7 @@ def test_a_client_belongs_to_its_event_loop(url: str) -> None:
 
     loop = asyncio.new_event_loop()
     client = loop.run_until_complete(connect())
-    with pytest.raises(errors.UsageError, match="ordered_pubsub.sync"):
+    with pytest.raises(errors.UsageError, match=r"ordered_pubsub\.sync"):
         client.publish_nowait("a", 1)
     loop.run_until_complete(client.close())
     loop.close()

@@ -751,3 +751,16 @@ async def test_a_break_ends_the_wait_for_acknowledgements() -> None:
         fake.cut()
         with pytest.raises(AdapterError, match="was not stored: the server closed the connection"):
             await work
+
+
+async def test_a_question_whose_answer_was_lost_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And given up in the end."""
+    monkeypatch.setattr(nats_connection, "ASK_AGAIN_S", 0.05)
+    async with fake_server() as fake, connected(fake) as connection:
+        work = asyncio.ensure_future(connection.request("$JS.API.INFO"))
+        await until(lambda: fake.received[0].count(b"PUB $JS.API.INFO") == 2)
+        reply = fake.received[0].rpartition(b"PUB $JS.API.INFO ")[2].split(b" ")[0]
+        fake.write(b"MSG %b 1 4\r\nwell\r\n" % reply)
+        assert await work == (None, b"well")
+        with pytest.raises(AdapterError, match=r"no answer to \$JS\.API\.INFO within 0\.3 s"):
+            await connection.request("$JS.API.INFO")
