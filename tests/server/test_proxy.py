@@ -23,11 +23,6 @@ class Listener(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self.everyone.append(self)
-<<<<<<< /tmp/w/main/tests/server/test_proxy.py
-=======
-        if self.is_deaf:
-            self.transport.pause_reading()
->>>>>>> /work/main/tests/server/test_proxy.py
 
     def data_received(self, data: bytes) -> None:
         self.transport.write(data)
