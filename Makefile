@@ -48,7 +48,7 @@ mutants: $(VENV)/.ready-package ## take the guards away one at a time, and write
 prove-01: $(VENV)/.ready-package ## print the evidence for the first milestone, line by line with its figures
 	@$(BIN)/python benchmarks/prove_01.py
 
-prove-02: brokers $(VENV)/.ready-prove ## … and for the second: brokers, kills, figures, security (hours; FUZZ_SECONDS=600)
+prove-02: brokers $(VENV)/.ready-prove ## … and for the second: brokers, kills, figures, security (an hour)
 	@$(BIN)/python benchmarks/prove_02.py
 
 bench: $(VENV)/.ready-bench ## measure the core
@@ -69,7 +69,7 @@ export PATH; \
 whole="$$($(BIN)/python -c 'import sys; print("py%d%d" % sys.version_info[:2])')"; \
 $(BIN)/python -m tox run --quiet \
     --override "testenv:$$whole.set_env+=ORDERED_PUBSUB_SEEDS=$${ORDERED_PUBSUB_SEEDS:-1000}" \
-    --override "testenv:$$whole.set_env+=ORDERED_PUBSUB_TEST_PATHS=tests" -- $(ARGS)
+    --override "testenv:$$whole.set_env+=ORDERED_PUBSUB_TEST_PATHS=tests" $(if $(ARGS),-- $(ARGS))
 endef
 
 # What the targets stand on.
