@@ -139,7 +139,8 @@ class Session:
             self._send(Queued([], [], ask), now)
 
     def _queue_up(self, parts: Sequence[tuple[str, Sequence[Any]]], change: ChangeAsk | None, now: float) -> None:
-        queued = Queued([topic for topic, _ in parts], [list(items) for _, items in parts], change)
+        may_merge = len(parts) == 1 and change is None
+        queued = Queued([topic for topic, _ in parts], [list(items) for _, items in parts], change, may_merge)
         self._queued_events += queued.count
         self._queue.append(queued)
         self._send_queued(now)
