@@ -25,7 +25,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
-from urllib.parse import urlsplit, urlunsplit
 
 import attrs
 import msgspec
@@ -164,22 +163,21 @@ def scheme_of(url: str) -> str:
         )
     scheme, separator, _ = url.partition("://")
     if not separator or not scheme:
-        raise ConfigurationError(f"ens={url!r} is not a URL: expected scheme://..., as in 'memory://name'")
+        raise ConfigurationError(f"ens={redacted(url)!r} is not a URL: expected scheme://..., as in 'memory://name'")
     return scheme.lower()
 
 
 def _unknown(scheme: str, url: str, installed: list[str]) -> str:
     names = ", ".join(f"{name}://" for name in installed) or "none (is ordered-pubsub itself installed?)"
-    return f"ens={redacted(url)!r}: no adapter for {scheme}:// is installed. Installed: {names}"
+    return f"ens={redacted(url)!r}: no adapter for {redacted(scheme)}:// is installed. Installed: {names}"
 
 
 def redacted(url: str) -> str:
-    """A URL as it may be shown: without its password."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return f"{url.partition('://')[0]}://..."
-    user, at, host = parts.netloc.rpartition("@")
-    if ":" not in user:
+    """A URL as it may be shown: without its password, or the token that a user without one is. It need not be a good one."""
+    head, at, host = url.rpartition("@")
+    if not at:
         return url
-    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}:***{at}{host}"))
+    scheme, separator, user = head.partition("://")
+    name, colon, _ = user.partition(":")
+    is_shown = colon and "@" not in name  # with one, it may be a password as well
+    return f"{scheme}://{name + colon if is_shown else ''}***@{host}" if separator else f"***@{host}"

@@ -144,7 +144,6 @@ class Connection:
         self._client = None
         self.why_down = reason
         client.abort()
-        self._outgoing.clear()
         for future in [*client.pongs, self._next_pong] if self._next_pong else client.pongs:
             settle(future, reason)
         self._next_pong = None
@@ -260,7 +259,7 @@ class Connection:
         client, commands, pong = self._client, self._outgoing, self._next_pong
         self._outgoing, self._next_pong = [], None
         if client is None:
-            return
+            return  # what was to be written dies with its connection
         if pong is not None:
             commands.append(PING)
             client.pongs.append(pong)

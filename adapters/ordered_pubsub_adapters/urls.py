@@ -199,6 +199,8 @@ def _shown(scheme: str, user_info: str, at: str, hosts: str, match: re.Match[str
     if "@" in (match["path"] or "") + (match["query"] or "") + (match["fragment"] or ""):
         return f"{scheme}://…"
     user, colon, _ = user_info.partition(":")
+    if "@" in user:
+        return f"{scheme}://***@{hosts}"
     return f"{scheme}://{f'{user}:***' if colon else '***' if user else ''}{at}{hosts}"
 
 

@@ -30,6 +30,7 @@ ANSWER_S = 120.0
 END_S = 5.0
 POLL_S = 0.005
 TAIL_LINES = 15
+NS_PER_S = 10**9
 BEGIN_PROFILE, END_PROFILE = signal.SIGUSR1, signal.SIGUSR2
 """Signals to a stage that can be profiled."""
 
@@ -49,6 +50,15 @@ def cpu_ns(pid: int | None) -> int | None:
         return time.clock_gettime_ns(~pid << 3 | 2)
     except OSError:
         return None
+
+
+def busy_ns() -> int | None:
+    """The time that all processors of the machine have worked, for whomever; None where the system does not tell."""
+    try:
+        user, nice, system, _, _, *others = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+    except (OSError, ValueError):
+        return None
+    return sum(map(int, (user, nice, system, *others))) * NS_PER_S // os.sysconf("SC_CLK_TCK")
 
 
 def own_environment(is_isolated: bool) -> dict[str, str]:
@@ -213,11 +223,16 @@ class CpuMeter:
     """Processor time of several processes, between two moments."""
 
     pids: Mapping[str, int | None]
+    sees_all: bool = False
+    """whether these are all the processes that work for what is measured"""
     _began: dict[str, int | None] = attrs.field(factory=dict)
+    _busy_ns: int | None = None
+    _began_ns: int = 0
 
     def begin(self) -> None:
         """Count from now on."""
         self._began = {name: cpu_ns(pid) for name, pid in self.pids.items()}
+        self._busy_ns, self._began_ns = busy_ns(), now_ns()
 
     def read_ns(self) -> dict[str, int | None]:
         """What each has used since; None for those that cannot be seen."""
@@ -226,3 +241,11 @@ class CpuMeter:
             began, now = self._began[name], cpu_ns(pid)
             used[name] = None if began is None or now is None else now - began
         return used
+
+    def read_others(self, used: Mapping[str, int | None]) -> float | None:
+        """How many processors were busy with something else, where that can be told from what the processes used."""
+        now = busy_ns()
+        if not self.sees_all or now is None or self._busy_ns is None:
+            return None
+        own_ns = sum(value or 0 for value in used.values())
+        return max(0.0, (now - self._busy_ns - own_ns) / (now_ns() - self._began_ns))

@@ -13,14 +13,14 @@ from ordered_pubsub.bench.plan import PAYLOAD_BYTES, SUBSCRIBERS, Plan
 from ordered_pubsub.bench.results import Outcome, Series, Spread
 
 LIBRARIES = ("ordered-pubsub", "paho-mqtt", "nats-py", "pika", "msgspec", "uvloop")
-BUSY = 0.5
-"""Load per processor, before anything was measured, from which on there is a warning."""
+BUSY = 0.2
+"""So many processors, on average, may be busy with something else before there is a warning. Interrupts count as such."""
 HEAD = ("variant", "events/s", "min..max", "x plain", "p50 us", "p99 us", "x plain")
 CPU_HEAD = ("publisher", "subscribers", "stage", "broker")
 
 
 def describe_machine() -> dict[str, Any]:
-    """What the numbers depend on. The load is that of whatever else runs."""
+    """What the numbers depend on."""
     versions: dict[str, str | None] = {}
     for name in LIBRARIES:
         try:
@@ -30,10 +30,14 @@ def describe_machine() -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "processors": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "load_before": os.getloadavg()[0],
+        "processors": processors_here(),
         "libraries": versions,
     }
+
+
+def processors_here() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def describe_plan(plan: Plan) -> dict[str, Any]:
@@ -77,11 +81,13 @@ def describe(outcome: Outcome, plan: Plan) -> str:
 
 
 def _warnings(outcome: Outcome) -> list[str]:
-    machine = outcome.about.get("machine", {})
-    load, processors = machine.get("load_before", 0.0), machine.get("processors") or 1
-    if load <= BUSY * processors:
+    others = outcome.others
+    if others is None or others <= BUSY:
         return []
-    return [f"  the machine was busy with something else (load {load:.1f}, {processors} processors): only ratios count"]
+    return [
+        f"  {others:.1f} of {processors_here()} processors were busy with something else meanwhile: look at processor times and "
+        "ratios only"
+    ]
 
 
 def _row(outcome: Outcome, series: Series) -> tuple[str, ...]:

@@ -44,6 +44,8 @@ class Rush:
     """from the first publication to the last notification at the slowest subscriber"""
     cpu_ns: dict[str, int | None]
     """of each process"""
+    others: float | None = None
+    """how many processors were busy with something else meanwhile"""
 
     @property
     def rate(self) -> float:
@@ -110,6 +112,12 @@ class Outcome:
     """the machine, the versions, the amounts"""
 
     @property
+    def others(self) -> float | None:
+        """How many processors were busy with something else, in the median of all rushes."""
+        values = [rush.others for series in self.series for rush in series.rushes if rush.others is not None]
+        return median(values) if values else None
+
+    @property
     def plain(self) -> Series:
         """What the others are compared with."""
         return next(series for series in self.series if series.variant.is_plain)
@@ -128,6 +136,7 @@ class Outcome:
             "kind": self.kind,
             "title": self.title,
             "about": self.about,
+            "busy_with_others": self.others,
             "variants": [self._series_data(series) for series in self.series],
         }
 

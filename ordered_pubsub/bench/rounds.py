@@ -49,8 +49,9 @@ class Team:
         sent = self.publisher.ask(do="rush", phase=self._phase, events=events)
         came = [self._complete(subscriber) for subscriber in self.subscribers]
         used = self.meter.read_ns()
+        others = self.meter.read_others(used)
         last_ns = max(one["last_ns"] for one in came)
-        return Rush(events=events, seconds=(last_ns - sent["first_ns"]) / 1e9, cpu_ns=used)
+        return Rush(events=events, seconds=(last_ns - sent["first_ns"]) / 1e9, cpu_ns=used, others=others)
 
     def pace(self, events: int, rate: float) -> Pace:
         """At a steady rate."""
@@ -119,7 +120,8 @@ class Rig:
         *subscribers, publisher = started
         pids = {"publisher": publisher.process.pid, "stage": stage_pid, "broker": self.broker_pid}
         pids |= {f"subscriber {n}": subscriber.process.pid for n, subscriber in enumerate(subscribers, 1)}
-        return Team(variant, publisher, subscribers, CpuMeter(pids))
+        sees_all = self.broker_pid is not None and (variant.is_plain or stage_pid is not None)
+        return Team(variant, publisher, subscribers, CpuMeter(pids, sees_all))
 
     def _side_plan(self, variant: Variant, role: str, address: str | None) -> SidePlan:
         plan = self.plan

@@ -401,7 +401,9 @@ async def test_a_stream_that_was_made_anew_is_read_from_its_beginning(
     monkeypatch.setattr(nats_consumer, "HEARTBEAT_S", 0.2)
     monkeypatch.setattr(nats_consumer, "SILENCE_S", 0.6)
     frames = numbered("t", 20)
-    async with using(broker.url + STREAM, "t") as user, plain(broker.url) as client:
+    async with using(broker.url + STREAM) as user, plain(broker.url) as client:
+        await user.adapter.publish([Frame("t", b"before")] * 15)
+        await user.adapter.subscribe(["t"])
         await user.adapter.publish(frames[:10])
         await user.gets(10)
         assert (await _api(client, "STREAM.DELETE.EVENTS"))["success"]
@@ -545,7 +547,7 @@ async def test_what_is_not_permitted_is_named_and_the_rest_goes_on(query: str) -
         async with using(f"nats://desk:pw@{address}{query}", "t") as peer:
             with pytest.raises(AdapterError, match="does not permit"):
                 await peer.adapter.publish([Frame("private/x", b"")])
-            if not query:
+            for _ in range(0 if query else 2):  # who may read a stream is for JetStream to say
                 with pytest.raises(AdapterError, match="does not permit"):
                     await peer.adapter.subscribe(["secret/x"])
             await peer.adapter.publish([Frame("t", b"x")])

@@ -8,6 +8,7 @@ from cProfile import Profile
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -143,12 +144,18 @@ def test_a_set_up_is_described_by_a_row_for_each_variant() -> None:
     ]
 
 
-def test_a_busy_machine_is_named() -> None:
+@pytest.mark.parametrize(("others", "is_named"), [([0.0, 0.9, 1.2], True), ([0.0, 0.1, 1.2], False), ([None], False)])
+def test_a_machine_that_was_busy_with_something_else_is_named(others: list[float | None], is_named: bool) -> None:
     found = outcome("mqtt", plain=[10.0], ours=[10.0], variant=Variant("ordered", "none"))
-    found.about = {"machine": {"load_before": 3.0, "processors": 2}}
-    assert "the machine was busy with something else (load 3.0, 2 processors)" in describe(
-        found, plan_of("mqtt", "mqtt://b")
-    )
+    found.series[0].rushes = [attrs.evolve(rush(10.0), others=value) for value in others]
+    text = describe(found, plan_of("mqtt", "mqtt://b"))
+    assert ("processors were busy with something else meanwhile" in text) == is_named
+
+
+def test_what_others_took_is_not_guessed_when_a_process_is_not_seen() -> None:
+    meter = CpuMeter({"broker": None}, sees_all=False)
+    meter.begin()
+    assert meter.read_others(meter.read_ns()) is None
 
 
 def test_numbers_are_judged_by_their_batches_of_100() -> None:

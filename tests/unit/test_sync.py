@@ -824,12 +824,14 @@ def test_ctrl_c_in_a_block_closes_the_client() -> None:
         """
         import threading
         from ordered_pubsub import sync
+        timer = threading.Timer(0.05, lambda: print("waiting", flush=True))
         try:
             with sync.connect("memory://x") as client:
-                threading.Timer(0.05, lambda: print("waiting", flush=True)).start()
+                timer.start()
                 for event in client.subscribe("a"):
                     pass
         except KeyboardInterrupt:
+            timer.join()
             print(client.status()["connected"], threading.active_count())
         """,
         "waiting",
