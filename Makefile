@@ -3,12 +3,14 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test brokers lint soak mutants prove-01 prove-02 bench clean
+.PHONY: help demo test brokers lint soak fuzz mutants prove-01 prove-02 bench clean
 
 # The interpreter of .venv, 3.10 to 3.13. To take another one later: make clean, then PYTHON=...
 override PYTHON := $(or $(PYTHON),python3)
 # How many seeds `make soak` runs.
 SEEDS ?= 10000
+# How long `make fuzz` goes on.
+SECONDS ?= 600
 # More arguments for pytest: make test ARGS="-k clock"
 ARGS ?=
 
@@ -41,6 +43,9 @@ lint: $(VENV)/.ready-tox ## only ruff and mypy
 
 soak: $(VENV)/.ready-package ## simulate many more seeds than the tests do (SEEDS=10000)
 	@$(BIN)/python -m ordered_pubsub.testing.soak --seeds $(SEEDS) --workers 2
+
+fuzz: $(VENV)/.ready-prove ## feed whatever reads with what it does not expect (SECONDS=600)
+	@cd tests && ../$(BIN)/python -m fuzz.run --seconds $(SECONDS)
 
 mutants: $(VENV)/.ready-package ## take the guards away one at a time, and write docs/mutants.md again
 	@cd tests && ../$(BIN)/python -m simulation.mutants > ../docs/mutants.md

@@ -70,13 +70,16 @@ class NatsClient(Client):
         if self.pongs:
             settle(self.pongs.popleft())
 
-    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
-        """nats-py encrypts if the server demands it. We do as well, and never send a password without it."""
+    def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> Any:
+        """nats-py encrypts if the server demands it. We do as well, and never send a password without it.
+
+        Whether it is a coroutine function depends on the release; what it returns is what its caller expects.
+        """
         if initial_connection and self._is_encrypted:
             if not (info.get("tls_required") or info.get("tls_available")):
                 raise errors.SecureConnWantedError
             info["tls_required"] = True  # also where the server only offers it
-        await super()._process_info(info, initial_connection)
+        return super()._process_info(info, initial_connection)
 
     async def report(self, error: Exception) -> None:
         """nats-py met an error. Of what the server refuses it goes on; whatever else it is ends the connection."""

@@ -23,6 +23,7 @@ from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.errors import ConfigurationError, UnavailableError
 from ordered_pubsub.server.access import Access
 from ordered_pubsub.server.agreement import Common, Disagreement
+from ordered_pubsub.server.checking import check_peer_message
 from ordered_pubsub.server.claims import Claimant, Claims
 from ordered_pubsub.server.clients import ClientConnection, Rules
 from ordered_pubsub.server.doorstep import Doors, Visitor
@@ -229,6 +230,8 @@ class Server:
 
     def handle_peer(self, peer: int, messages: list[PeerMessage]) -> None:
         """A stage's state machine says something."""
+        for message in messages:
+            check_peer_message(message, len(self.topology.stages))
         self.node.handle_peer(peer, messages)
 
     # -- while it runs ------------------------------------------------------------------------------------------------

@@ -66,5 +66,5 @@ def decode_pack(data: bytes) -> Pack:
         )
     try:
         return _decoder.decode(memoryview(data)[1:])
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"a pack of events of version {VERSION} cannot be read: {error}") from error

@@ -47,5 +47,5 @@ def decode_stamp(data: bytes) -> Stamp:
         )
     try:
         return _decoder.decode(data[1:])
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"an event's stamp of version {VERSION} cannot be read: {error}") from error

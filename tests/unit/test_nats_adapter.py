@@ -458,7 +458,7 @@ def test_the_inside_of_nats_py_is_what_we_take_it_for() -> None:
     assert parameters(Client._process_msg) == parameters(NatsClient._process_msg)
     assert parameters(Client._process_info) == parameters(NatsClient._process_info)
     assert parameters(Client._process_pong) == parameters(NatsClient._process_pong)
-    for method in (Client._process_msg, Client._process_info, Client._process_pong):
+    for method in (Client._process_msg, Client._process_pong):
         assert inspect.iscoroutinefunction(method)
     client = Client()
     for name in ("_reading_task", "_ping_interval_task", "_flusher_task", "_transport"):

@@ -1,0 +1,45 @@
+"""What a stage says is looked at before the state machine takes it.
+
+Whoever has the right to link is trusted with the order, but a stage with a bug must not take the others down with it: a frame is
+journalled when it is taken, so one that cannot be handled would come again at each start.
+"""
+
+from __future__ import annotations
+
+from ordered_pubsub.core.messages import Frame, Operation, PeerMessage, Publication, Relay
+from ordered_pubsub.errors import ProtocolError
+
+NUMBER_MAX = 1 << 53
+"""Beyond it, numbers are not whole ones everywhere."""
+
+
+def check_peer_message(message: PeerMessage, stages: int) -> None:
+    """Raise a `ProtocolError` for ranks that no stage has, and for numbers that no event can have."""
+    if isinstance(message, Frame):
+        operation = message.message.operation
+        _check_ranks(operation, stages)
+        _check_numbers(operation)
+    elif isinstance(message, Relay) and not 0 <= message.home < stages:
+        raise ProtocolError(f"a request was relayed from a stage of rank {message.home}; there are {stages} stages")
+
+
+def _check_ranks(operation: Operation, stages: int) -> None:
+    top, bottom = operation.top, operation.bottom
+    if not (0 <= top <= bottom < stages and 0 <= operation.home < stages and 0 <= operation.asked < stages):
+        raise ProtocolError(
+            f"operation {operation.identity} goes from stage {bottom} to {top}, for {operation.asked} and {operation.home}; "
+            f"expected ranks from 0 to {stages - 1}, and to go up"
+        )
+
+
+def _check_numbers(operation: Operation) -> None:
+    for part in operation.parts:
+        fits = (
+            part.count > 0 <= part.first <= NUMBER_MAX - part.count
+            if isinstance(part, Publication)
+            else part.version > 0
+        )
+        for count in part.entries.values():
+            fits = fits and 0 <= count <= NUMBER_MAX
+        if not fits:
+            raise ProtocolError(f"operation {operation.identity} has numbers that cannot be: {part!r:.500}")
