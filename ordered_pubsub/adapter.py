@@ -44,7 +44,7 @@ EXTRAS = {
 """Which of this package's extras brings the client library of a scheme's broker."""
 
 
-class Frame(msgspec.Struct, frozen=True):
+class Frame(msgspec.Struct, frozen=True, gc=False):
     """One message of the ENS: the application's payload, and headers that say everything else."""
 
     topic: str

@@ -65,6 +65,11 @@ class Outbox:
     _unacknowledged: dict[int, _Call] = attrs.field(factory=dict)
     """by the identifier of the message; at QoS 0, those that were not written yet"""
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the broker has messages that it has not acknowledged."""
+        return bool(self._unacknowledged)
+
     async def publish(self, frames: Sequence[Frame]) -> None:
         """Send frames, and return when the broker has taken all of them; at QoS 0, when they were written."""
         self._check_sizes(frames)

@@ -28,6 +28,10 @@ from ordered_pubsub_adapters.urls import BrokerUrl
 
 READS_PER_TURN = 256
 """So many packets are read before others have their turn of the event loop."""
+QUICK_ACK = getattr(socket, "TCP_QUICKACK", None)
+"""Linux only. Mosquitto, unless `set_tcp_nodelay` is on, holds a small packet back until the kernel here has acknowledged the one
+before, and a kernel that hopes to do that along with something else takes up to 40 ms. It forgets what it was told, so it is
+told again whenever we have nothing to say and wait for the broker."""
 TICK_S = 1.0
 CLOSE_S = 2.0
 
@@ -63,8 +67,8 @@ class Owner(Protocol):
     def welcomed(self, welcome: Welcome) -> None:
         """A connection begins; nothing has been read from it yet."""
 
-    def was_read(self) -> None:
-        """Something may have come, and there may be room to say something."""
+    def was_read(self) -> bool:
+        """Something may have come, and there may be room to say something. Returns whether the broker owes an answer."""
 
     def was_written(self) -> None:
         """All that was said has left."""
@@ -213,7 +217,8 @@ class Link:
             seen = client.packets
             if not self._is_reading or not self._guarded(client.loop_read) or client.packets == seen:
                 break
-        self.owner.was_read()
+        if self.owner.was_read() and not self._is_flushing and self._socket is not None and QUICK_ACK is not None:
+            self._socket.setsockopt(socket.IPPROTO_TCP, QUICK_ACK, 1)
         if self._is_reading and isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
             self._loop.call_soon(self._read)
 

@@ -207,9 +207,10 @@ class Session:
             self._outbox.take_written()
             self._outbox.fill()
 
-    def was_read(self) -> None:
+    def was_read(self) -> bool:
         """The window may have room."""
         self._outbox.fill()
+        return self._outbox.is_waiting
 
     def _pause(self) -> None:
         """The inbox is full: stop reading, unless that has been tried for long enough."""

@@ -20,7 +20,7 @@ from ordered_pubsub.client.engine import Engine
 from ordered_pubsub.client.event import Receipt
 from ordered_pubsub.client.frames import NO_HEADERS, check_headers
 from ordered_pubsub.client.intake import Intake
-from ordered_pubsub.client.publisher import Outgoing, make_outgoing
+from ordered_pubsub.client.publisher import Outgoing
 from ordered_pubsub.client.serialization import dump
 from ordered_pubsub.client.settings import check_level
 from ordered_pubsub.client.subscription import Handler, Subscription, check_topics, is_interrupt
@@ -140,7 +140,7 @@ class Client:
         payload, content_type = dump(data, self._settings.serializer)
         checked = NO_HEADERS if headers is None else check_headers(headers)
         self._check_size(topic, payload, checked)
-        return make_outgoing(topic, payload, content_type, checked, "" if identity is None else _check_id(identity))
+        return Outgoing(topic, "" if identity is None else _check_id(identity), payload, content_type, checked)
 
     def _check_size(self, topic: str, payload: bytes, headers: Mapping[str, bytes | str]) -> None:
         size = len(payload)

@@ -16,7 +16,7 @@ from ordered_pubsub.core.buffer import Notification
 from ordered_pubsub.errors import NotOffered, ProtocolError
 
 
-class Receipt(msgspec.Struct, frozen=True):
+class Receipt(msgspec.Struct, frozen=True, gc=False):
     """A publication has its place in the order, and the ENS has taken it."""
 
     topic: str
@@ -29,13 +29,17 @@ class Receipt(msgspec.Struct, frozen=True):
 class Event:
     """One event, as one subscription is notified of it. Two are equal if they have the same `id`."""
 
-    __slots__ = ("_body", "_decoded", "_decoder", "_notification")
+    __slots__ = ("_decoded", "_decoder", "_notification")
 
     def __init__(self, notification: Notification, decoder: Decoder) -> None:
         self._notification = notification
-        self._body: Body = notification.arrival.body
         self._decoder = decoder
         self._decoded: tuple[Any, ProtocolError | None] | None = None
+
+    @property
+    def _body(self) -> Body:
+        body: Body = self._notification.arrival.body
+        return body
 
     @property
     def topic(self) -> str:
@@ -113,7 +117,8 @@ class Event:
 
     def _decode(self) -> tuple[Any, ProtocolError | None]:
         if self._decoded is None:
-            self._decoded = self._decoder.decode(self.topic, self._body.payload, self._body.content_type)
+            body = self._body
+            self._decoded = self._decoder.decode(self.topic, body.payload, body.content_type)
         return self._decoded
 
     def __repr__(self) -> str:

@@ -33,7 +33,7 @@ HEADERS_BYTES_MAX = 32_768
 """No broker of ours takes less; and what one would never take must be refused before the event has its number."""
 
 
-class Body(msgspec.Struct, frozen=True, eq=False):
+class Body(msgspec.Struct, frozen=True, eq=False, gc=False):
     """What an arrival carries through the order."""
 
     payload: bytes

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
+import msgspec
 
 from ordered_pubsub.adapter import Adapter, Frame
 from ordered_pubsub.client.event import Receipt
@@ -42,12 +43,12 @@ from ordered_pubsub.errors import (
 
 _log = logging.getLogger(__name__)
 
+_NOT_PUT: Any = None
 RETRY_FIRST_S = 0.1
 RETRY_MOST_S = 5.0
 
 
-@attrs.define(slots=True, eq=False)
-class Outgoing:
+class Outgoing(msgspec.Struct, eq=False):
     """One publication on its way."""
 
     topic: str
@@ -56,7 +57,7 @@ class Outgoing:
     content_type: str
     headers: Mapping[str, bytes | str]
     serial: int = 0
-    future: asyncio.Future[Receipt] = attrs.field(init=False)
+    future: asyncio.Future[Receipt] = _NOT_PUT
 
 
 @attrs.define(eq=False)
@@ -233,21 +234,24 @@ class Publisher:
                 return
 
     def _finish(self, part: Publication, items: Sequence[Outgoing]) -> None:
+        self._forget(items)
+        topic = part.topic
         for number, item in enumerate(items, part.first):
-            self._forget(item)
             if not item.future.done():
-                item.future.set_result(Receipt(item.topic, number, item.id))
+                item.future.set_result(Receipt(topic, number, item.id))
 
     def _fail(self, item: Outgoing, error: OrderedPubSubError) -> None:
-        self._forget(item)
+        self._forget([item])
         if not item.future.done():
             item.future.set_exception(error)
 
-    def _forget(self, item: Outgoing) -> None:
-        if self._unfinished.pop(item.serial, None) is not None:
-            self._unfinished_bytes -= len(item.payload)
-            if not self._unfinished:
-                self._idle.set()
+    def _forget(self, items: Sequence[Outgoing]) -> None:
+        unfinished = self._unfinished
+        for item in items:
+            if unfinished.pop(item.serial, None) is not None:
+                self._unfinished_bytes -= len(item.payload)
+        if not unfinished:
+            self._idle.set()
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -288,13 +292,6 @@ class Publisher:
                 item, Timeout(f"the client was closed before the event {item.id} had a receipt; the outcome is unknown")
             )
         return left
-
-
-def make_outgoing(
-    topic: str, payload: bytes, content_type: str, headers: Mapping[str, bytes | str], identity: str
-) -> Outgoing:
-    """A publication."""
-    return Outgoing(topic, identity, payload, content_type, headers)
 
 
 _ERRORS: dict[str, type[OrderedPubSubError]] = {

@@ -130,6 +130,8 @@ class Subscription:
     async def __anext__(self) -> Event:
         """The next event in the order. Cancelled, no event is taken."""
         self._check_readable()
+        if self._on_bad_event is None and self._since_pause < PAUSE_AFTER_EVENTS and self._intake.unread:
+            return self._take()
         event = await self._next()
         if event is None:
             raise StopAsyncIteration

@@ -1,6 +1,9 @@
 """What every delivery buffer has: events come in, changes take effect, and what is next comes out.
 
 `Delivery` waits for all that comes before an event; `BestEffort` waits for a while.
+
+What is made for each event is of no interest to the garbage collector (`gc=False`, here and in `wire`): such things never point
+back. Looking through a full queue again and again would cost more than all the rest.
 """
 
 from __future__ import annotations
@@ -17,19 +20,18 @@ from ordered_pubsub.core.messages import Change, Mark
 from ordered_pubsub.core.vector import Vector
 
 
-@attrs.define(slots=True, eq=False)
-class Arrival:
+class Arrival(msgspec.Struct, eq=False, gc=False):
     """An event as it came from the ENS, with what its timestamp says."""
 
     topic: str
     number: int
     entries: dict[str, int]
-    marks: list[Mark] = attrs.field(factory=list)
+    marks: list[Mark] = []
     full: bool = False
     body: Any = None
 
 
-class Notification(msgspec.Struct, frozen=True, eq=False):
+class Notification(msgspec.Struct, frozen=True, eq=False, gc=False):
     """An event whose turn has come."""
 
     arrival: Arrival

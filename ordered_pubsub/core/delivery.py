@@ -48,6 +48,11 @@ class Segment:
     baseline: dict[str, int] | None = None
     needs_full: bool = False
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether its events are judged by nothing but their timestamps, and it has no end yet."""
+        return self.end is None and self.baseline is None and not self.needs_full
+
 
 @attrs.define(slots=True, eq=False)
 class Lane:
@@ -152,6 +157,13 @@ class Delivery(Buffer):
         lane = self._lanes.get(arrival.topic)
         if lane is None:
             self._keep_for_later(arrival)
+        elif self._is_next_at_once(lane, arrival):
+            self._notify(arrival.topic, lane, arrival)
+            if arrival.topic in self._waiters:
+                woken: list[str] = []
+                self._wake(arrival.topic, lane.clock, woken)
+                self._advance(woken)
+            return
         elif arrival.number > lane.clock:
             end = lane.segment.end
             if end is not None and arrival.number > end and not lane.later:
@@ -161,6 +173,18 @@ class Delivery(Buffer):
                 if arrival.number == lane.clock + 1:
                     self._advance([arrival.topic])
         self._check_room(arrival)
+
+    def _is_next_at_once(self, lane: Lane, arrival: Arrival) -> bool:
+        """Whether it is next, and nothing about its topic is special: most events need not be kept and looked for."""
+        if arrival.number != lane.clock + 1 or lane.waiting or arrival.marks or not lane.segment.is_plain:
+            return False
+        if self.order != "topic":
+            lanes = self._lanes
+            for other, count in arrival.entries.items():
+                other_lane = lanes.get(other)
+                if other_lane is not None and not self.is_satisfied(other_lane.clock, other_lane.need(count)):
+                    return False
+        return True
 
     def _keep_for_later(self, arrival: Arrival) -> None:
         if self.changes.asked:
@@ -200,6 +224,11 @@ class Delivery(Buffer):
             head = lane.waiting.get(lane.clock + 1)
             if head is None or not self._is_next(topic, lane, head):
                 return
+            del lane.waiting[head.number]
+            self.buffered -= 1
+            lane.demands = None
+            lane.segment.baseline = None
+            lane.segment.needs_full = False
             self._notify(topic, lane, head)
             self._wake(topic, lane.clock, agenda)
 
@@ -234,12 +263,7 @@ class Delivery(Buffer):
         return demands
 
     def _notify(self, topic: str, lane: Lane, head: Arrival) -> None:
-        del lane.waiting[head.number]
-        self.buffered -= 1
         lane.clock += 1
-        lane.demands = None
-        lane.segment.baseline = None
-        lane.segment.needs_full = False
         self.position += 1
         position = None if self.order == "topic" else self.position
         self._ready.append(Notification(head, position, self._history.passed(topic), self.changes.version))

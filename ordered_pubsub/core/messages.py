@@ -7,6 +7,8 @@ it gained and the end of what it lost. Parts are filled in on the way up the lin
 else is frozen.
 
 An entry of 0 is never written: it would say that nothing comes before.
+
+`gc=False`: messages are trees and never point back, so the garbage collector need not look at the thousands that are alive.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from collections.abc import Iterable
 import msgspec
 
 
-class Mark(msgspec.Struct, frozen=True, array_like=True):
+class Mark(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Tells a subscriber that a change of its own subscription has its place before this event."""
 
     subscription: str
@@ -27,14 +29,14 @@ EVERYBODY_ASKS = Mark("", 0)
 """Stands for more marks than a topic keeps: whoever has a change under way waits for its outcome."""
 
 
-class PublishAsk(msgspec.Struct, frozen=True, array_like=True, tag="publish"):
+class PublishAsk(msgspec.Struct, frozen=True, array_like=True, tag="publish", gc=False):
     """A client asks for `count` numbers on a topic."""
 
     topic: str
     count: int = 1
 
 
-class ChangeAsk(msgspec.Struct, frozen=True, array_like=True, tag="change"):
+class ChangeAsk(msgspec.Struct, frozen=True, array_like=True, tag="change", gc=False):
     """A client asks to add topics to a subscription and to remove others, or to end it."""
 
     subscription: str
@@ -45,7 +47,7 @@ class ChangeAsk(msgspec.Struct, frozen=True, array_like=True, tag="change"):
     ends: bool = False
 
 
-class Request(msgspec.Struct, frozen=True, array_like=True, tag="request"):
+class Request(msgspec.Struct, frozen=True, array_like=True, tag="request", gc=False):
     """What a client asks, under an identity that makes asking again harmless.
 
     `after` is the sequence of the request that the client sent to the same stage before this one: a stage takes the
@@ -69,7 +71,7 @@ def find_change(parts: Iterable[PublishAsk | ChangeAsk]) -> ChangeAsk | None:
     return next((part for part in parts if isinstance(part, ChangeAsk)), None)
 
 
-class Publication(msgspec.Struct, array_like=True, tag="publication"):
+class Publication(msgspec.Struct, array_like=True, tag="publication", gc=False):
     """A batch of events on one topic, numbered and stamped on the way."""
 
     topic: str
@@ -87,7 +89,7 @@ class Publication(msgspec.Struct, array_like=True, tag="publication"):
         return self.first + self.count - 1
 
 
-class Change(msgspec.Struct, array_like=True, tag="change"):
+class Change(msgspec.Struct, array_like=True, tag="change", gc=False):
     """One subscription's step from the topics `old` to the topics `new`."""
 
     subscription: str
@@ -113,7 +115,7 @@ class Change(msgspec.Struct, array_like=True, tag="change"):
 Part = Publication | Change
 
 
-class Operation(msgspec.Struct, array_like=True):
+class Operation(msgspec.Struct, array_like=True, gc=False):
     """One journey up the line.
 
     `asked` is the rank of the stage that took the request and remembers its answer, `home` that of the client's home stage,
@@ -136,7 +138,7 @@ class Operation(msgspec.Struct, array_like=True):
         return (self.client, self.epoch, self.sequence)
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
+class Answer(msgspec.Struct, frozen=True, array_like=True, tag="answer", gc=False):
     """What became of a request: its completed parts."""
 
     client: str
@@ -145,7 +147,7 @@ class Answer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
     parts: list[Part]
 
 
-class Refusal(msgspec.Struct, frozen=True, array_like=True, tag="refusal"):
+class Refusal(msgspec.Struct, frozen=True, array_like=True, tag="refusal", gc=False):
     """Why nothing was done for a request.
 
     With `taken`, the request has its place in its chain, and whoever asks again is refused again. Without, no stage
@@ -163,19 +165,19 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True, tag="refusal"):
 # What stages say to each other in numbered frames: never lost, never twice, in their order.
 
 
-class Launch(msgspec.Struct, frozen=True, array_like=True, tag="launch"):
+class Launch(msgspec.Struct, frozen=True, array_like=True, tag="launch", gc=False):
     """A registrar hands a subscription's next change to the stage where it enters the line."""
 
     operation: Operation
 
 
-class Pass(msgspec.Struct, frozen=True, array_like=True, tag="pass"):
+class Pass(msgspec.Struct, frozen=True, array_like=True, tag="pass", gc=False):
     """An operation goes up to the neighbour."""
 
     operation: Operation
 
 
-class Done(msgspec.Struct, frozen=True, array_like=True, tag="done"):
+class Done(msgspec.Struct, frozen=True, array_like=True, tag="done", gc=False):
     """The last stage tells who must remember it that an operation is complete."""
 
     operation: Operation
@@ -187,34 +189,34 @@ Durable = Launch | Pass | Done
 # What may be lost, since whoever needs it asks again.
 
 
-class Relay(msgspec.Struct, frozen=True, array_like=True, tag="relay"):
+class Relay(msgspec.Struct, frozen=True, array_like=True, tag="relay", gc=False):
     """A home stage forwards a client's request to the stage that takes it."""
 
     home: int
     request: Request
 
 
-class Reply(msgspec.Struct, frozen=True, array_like=True, tag="reply"):
+class Reply(msgspec.Struct, frozen=True, array_like=True, tag="reply", gc=False):
     """An answer or a refusal on its way to the client's home stage."""
 
     answer: Answer | Refusal
 
 
-class Frame(msgspec.Struct, frozen=True, array_like=True, tag="frame"):
+class Frame(msgspec.Struct, frozen=True, array_like=True, tag="frame", gc=False):
     """A durable message with its number on this link."""
 
     number: int
     message: Durable
 
 
-class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
+class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello", gc=False):
     """The greeting of a (re)connected link: topology, and how far the other side's frames have come."""
 
     fingerprint: str
     received: int
 
 
-class Ack(msgspec.Struct, frozen=True, array_like=True, tag="ack"):
+class Ack(msgspec.Struct, frozen=True, array_like=True, tag="ack", gc=False):
     """Everything up to this number is on the receiver's disk."""
 
     received: int
@@ -226,7 +228,7 @@ PeerMessage = Relay | Reply | Frame | Hello | Ack
 # What a stage's journal holds: its inputs, in order.
 
 
-class Opened(msgspec.Struct, frozen=True, array_like=True, tag="opened"):
+class Opened(msgspec.Struct, frozen=True, array_like=True, tag="opened", gc=False):
     """A stage starts under a topology that it will offer to its peers; or (`confirmed`) all of them have it, too."""
 
     rank: int
@@ -234,7 +236,7 @@ class Opened(msgspec.Struct, frozen=True, array_like=True, tag="opened"):
     confirmed: bool
 
 
-class Asked(msgspec.Struct, frozen=True, array_like=True, tag="asked"):
+class Asked(msgspec.Struct, frozen=True, array_like=True, tag="asked", gc=False):
     """A request was taken."""
 
     request: Request
@@ -242,7 +244,7 @@ class Asked(msgspec.Struct, frozen=True, array_like=True, tag="asked"):
     now: float
 
 
-class Framed(msgspec.Struct, frozen=True, array_like=True, tag="framed"):
+class Framed(msgspec.Struct, frozen=True, array_like=True, tag="framed", gc=False):
     """A peer's frame was taken."""
 
     peer: int

@@ -15,7 +15,7 @@ from ordered_pubsub.errors import ProtocolError, UnknownVersion
 VERSION = 1
 
 
-class PackedEvent(msgspec.Struct, frozen=True, array_like=True):
+class PackedEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What an event has for itself."""
 
     id: str
@@ -27,7 +27,7 @@ class PackedEvent(msgspec.Struct, frozen=True, array_like=True):
     """headers with bytes"""
 
 
-class PackedBatch(msgspec.Struct, frozen=True, array_like=True):
+class PackedBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Events that were numbered together; `entries` and `marks` are those of the first, and of all if it is `full`."""
 
     number: int
@@ -38,7 +38,7 @@ class PackedBatch(msgspec.Struct, frozen=True, array_like=True):
     events: list[PackedEvent]
 
 
-class Pack(msgspec.Struct, frozen=True, array_like=True):
+class Pack(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a message holds."""
 
     publisher: str

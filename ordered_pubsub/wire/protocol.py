@@ -29,7 +29,7 @@ REQUESTS_MAX = 4_096
 _Message = TypeVar("_Message")
 
 
-class _Base(msgspec.Struct, frozen=True, array_like=True):
+class _Base(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A message: an array that begins with its name."""
 
 

@@ -14,7 +14,7 @@ from ordered_pubsub.errors import ProtocolError, UnknownVersion
 VERSION = 1
 
 
-class Stamp(msgspec.Struct, frozen=True, array_like=True):
+class Stamp(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What the order knows of one event."""
 
     number: int

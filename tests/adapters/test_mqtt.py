@@ -9,6 +9,7 @@ import re
 import signal
 import ssl
 import subprocess
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -542,6 +543,21 @@ async def test_a_quality_of_service_that_the_broker_does_not_offer_is_an_error()
         assert "the broker offers QoS 1 at most, and QoS 2 was asked for: take ?qos=1" in await refused(
             f"{broker.url}?qos=2"
         )
+
+
+# -- speed ------------------------------------------------------------------------------------------------------------
+
+
+async def test_nobody_waits_for_a_kernel_that_saves_acknowledgements(shared: Mosquitto) -> None:
+    """Mosquitto's Nagle and our delayed acknowledgements would make it 40 ms for each of these."""
+    calls, topic = 50, fresh()
+    async with using(shared.url) as user:
+        began = time.monotonic()
+        for _ in range(calls):
+            await user.adapter.publish(numbered(topic, 3))
+        took = time.monotonic() - began
+
+    assert took < calls * 0.020
 
 
 # -- slow consumers ---------------------------------------------------------------------------------------------------
