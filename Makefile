@@ -53,7 +53,7 @@ mutants: $(VENV)/.ready-package ## take the guards away one at a time, and write
 prove-01: $(VENV)/.ready-package ## print the evidence for the first milestone, line by line with its figures
 	@$(BIN)/python benchmarks/prove_01.py
 
-prove-02: brokers $(VENV)/.ready-prove ## … and for the second: brokers, kills, figures, security (an hour)
+prove-02: brokers $(VENV)/.ready-prove ## … and for the second: brokers, kills, figures, security, fuzzing (two hours)
 	@$(BIN)/python benchmarks/prove_02.py
 
 bench: $(VENV)/.ready-bench ## measure the core

@@ -6,8 +6,10 @@ all hold. `--only order,kill` runs some, `--list` names them.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,6 +24,8 @@ KILLS = 10
 KILL_RATE = 600.0
 """events that each of six publishers publishes in a second while stages are killed"""
 BROKER_KILLS = 3
+FUZZ_S = 600
+"""of each target"""
 
 BROKERS: dict[str, tuple[Callable[[], Broker], str, int]] = {
     # name: how it is started, more of its URL, how often it can be killed without forgetting
@@ -76,7 +80,8 @@ def losses() -> None:
 
 def figures() -> None:
     """`ordered-pubsub bench`: plain client and ours on the same broker, medians of five; each aim met or missed."""
-    print(_command("bench", "--all", "--packed", "--rounds", "5"))
+    for run_length in ("1", "100"):
+        print(_command("bench", "--all", "--packed", "--rounds", "5", "--run", run_length), flush=True)
 
 
 def numbers() -> None:
@@ -92,6 +97,20 @@ def wan() -> None:
 def security() -> None:
     """Each control has a test that fails without it."""
     print(_tested("tests/server"))
+
+
+def fuzz() -> None:
+    """Ten minutes of fuzzing of each target, as many at a time as there are processors."""
+    environment = {"PYTHONPATH": str(ROOT / "tests")}
+
+    def one(target: str) -> str:
+        command = (sys.executable, "-m", "fuzz.run", "--target", target, "--seconds", str(FUZZ_S))
+        return run(*command, **environment).strip()
+
+    targets = run(sys.executable, "-c", "from fuzz.run import TARGETS; print(*TARGETS)", **environment).split()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for said in pool.map(one, targets):
+            print(said, flush=True)
 
 
 def bad_input() -> None:
@@ -132,6 +151,7 @@ LINES = {
     "numbers": numbers,
     "wan": wan,
     "security": security,
+    "fuzz": fuzz,
     "bad-input": bad_input,
     "adapters": adapters,
     "examples": examples,
