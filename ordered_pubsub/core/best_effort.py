@@ -56,6 +56,9 @@ class BestEffort(Buffer):
             if lane is not None and arrival.number > lane.start:
                 lane.waiting[arrival.number] = arrival
         self._forget_strangers()
+        self._look_again()
+
+    def _look_again(self) -> None:
         self._waiters.clear()
         self._agenda = list(self._lanes)
         self._advance()

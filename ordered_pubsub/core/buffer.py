@@ -65,6 +65,8 @@ class Buffer(ABC):
         """A change that was asked for will not happen."""
         self.changes.refused(removes)
         self._forget_strangers()
+        if not self.changes.asked:
+            self._look_again()  # what waited for its outcome only has nothing to wake it
 
     def change_settled(self, change: Change) -> None:
         """The outcome of a change is known."""
@@ -88,6 +90,10 @@ class Buffer(ABC):
     @abstractmethod
     def _take_effect(self, change: Change) -> None:
         """The next change takes effect."""
+
+    @abstractmethod
+    def _look_again(self) -> None:
+        """Notify whatever is next on any topic."""
 
     @abstractmethod
     def _forget_strangers(self) -> None:

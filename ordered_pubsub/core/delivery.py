@@ -114,8 +114,11 @@ class Delivery(Buffer):
             if topic not in old:
                 self._gain(topic, change.entries)
         self._forget_strangers()
-        self._waiters.clear()
         self._history.restart(self.clock)
+        self._look_again()
+
+    def _look_again(self) -> None:
+        self._waiters.clear()
         self._advance(list(self._lanes))
 
     def _end(self, topic: str, count: int) -> None:

@@ -51,7 +51,8 @@ class Queued:
     items: list[list[Any]]
     change: ChangeAsk | None = None
     may_merge: bool = False
-    """whether others may take their place together with it: publications that nobody asked to keep to themselves"""
+    """whether others may take their place together with it: publications on topics of one stage that nobody asked to keep to
+    themselves"""
 
     @property
     def count(self) -> int:
@@ -108,15 +109,26 @@ class Session:
 
     def publish(self, topic: str, items: Sequence[Any], now: float) -> None:
         """Queue events for one topic; `items` come back with the outcome."""
-        self.publish_runs([(topic, items)], now)
+        self.publish_runs([(topic, list(items))], now)
 
-    def publish_runs(self, runs: Sequence[tuple[str, Sequence[Any]]], now: float) -> None:
-        """Queue runs of events, each for one topic, in this order."""
+    def publish_runs(self, runs: Sequence[tuple[str, list[Any]]], now: float) -> None:
+        """Queue runs of events, each for one topic, in this order. The lists are the session's from now on.
+
+        Runs on topics of one stage would be merged later, whatever happens until then; so they are at once.
+        """
         self._check_room(sum(len(items) for _, items in runs))
-        queue = self._queue
+        queue, owner = self._queue, self.topology.owner
+        last, last_owner, room = Queued([], []), -1, 0
         for topic, items in runs:
-            self._queued_events += len(items)
-            queue.append(Queued([topic], [list(items)], None, True))
+            count = len(items)
+            self._queued_events += count
+            room -= count
+            if room >= 0 and owner(topic) == last_owner and len(last.topics) < PARTS_MERGED_MAX:
+                last.topics.append(topic)
+                last.items.append(items)
+            else:
+                last, last_owner, room = Queued([topic], [items], None, True), owner(topic), BATCH_EVENTS_MAX - count
+                queue.append(last)
         self._send_queued(now)
 
     def publish_together(self, parts: Sequence[tuple[str, Sequence[Any]]], now: float) -> None:
@@ -257,17 +269,18 @@ class Session:
         lowest, owner = self.lowest_to_merge(queued), self.topology.owner
         topics, count = queued.topics, queued.count
         while queue and queue[0].may_merge:
-            topic, items = queue[0].topics[0], queue[0].items[0]
-            count += len(items)
-            if count > BATCH_EVENTS_MAX:
+            following = queue[0]
+            count += following.count
+            continues = following.topics[0] == topics[-1]
+            parts = len(topics) + len(following.topics) - continues
+            if count > BATCH_EVENTS_MAX or parts > PARTS_MERGED_MAX:
                 return
-            if topic == topics[-1]:
-                queued.items[-1].extend(items)
-            elif len(topics) < PARTS_MERGED_MAX and owner(topic) <= lowest:
-                topics.append(topic)
-                queued.items.append(items)
-            else:
+            if not continues and owner(following.topics[0]) > lowest:  # all its topics have the same owner
                 return
+            if continues:
+                queued.items[-1].extend(following.items[0])
+            topics += following.topics[continues:]
+            queued.items += following.items[continues:]
             queue.popleft()
 
     def _send(self, queued: Queued, now: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ordered_pubsub.core.best_effort import BestEffort
 from ordered_pubsub.core.buffer import Arrival
-from ordered_pubsub.core.messages import Change, Mark
+from ordered_pubsub.core.messages import EVERYBODY_ASKS, Change, Mark
 
 
 def change(version: int, old: str, new: str, **entries: int) -> Change:
@@ -140,3 +140,13 @@ def test_an_event_behind_one_that_must_wait_has_no_deadline() -> None:
     delivery.receive(event("a2", [Mark("s", 2)]), 0.0)
     delivery.receive(event("a3"), 0.0)
     assert delivery.next_deadline() is None
+
+
+def test_what_waited_for_a_change_that_is_refused_is_not_kept_until_its_time_is_up() -> None:
+    delivery = of("ab")
+    delivery.change_asked()
+    delivery.receive(event("a1", [EVERYBODY_ASKS]), 0.0)
+    delivery.receive(event("b1", a=1), 0.0)
+    assert ready(delivery) == []
+    delivery.change_refused()
+    assert ready(delivery) == ["a1", "b1"]

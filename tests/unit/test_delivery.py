@@ -137,8 +137,19 @@ def test_a_mark_that_asks_everybody_holds_those_who_have_a_change_under_way() ->
     delivery.receive(event("a2", [EVERYBODY_ASKS]))
     assert ready(delivery) == []
     delivery.change_refused()
-    delivery.receive(event("a2", [EVERYBODY_ASKS]))
     assert ready(delivery) == ["a2"]
+
+
+def test_what_waited_for_a_change_that_is_refused_wakes_what_waits_for_it() -> None:
+    delivery = delivery_of("ab")
+    delivery.change_asked()
+    delivery.receive(event("b1", a=1))
+    delivery.receive(event("a1", [EVERYBODY_ASKS]))
+    delivery.receive(event("a2", b=1))
+    assert ready(delivery) == []
+    delivery.change_refused()
+    assert ready(delivery) == ["a1", "b1", "a2"]
+    assert delivery.buffered == 0
 
 
 def test_events_that_come_before_the_answer_are_kept_for_it() -> None:

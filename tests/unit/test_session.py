@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ordered_pubsub.core.messages import Answer, ChangeAsk, Publication, PublishAsk, Refusal, Request
-from ordered_pubsub.core.session import REQUESTS_IN_FLIGHT_MAX, RESEND_AFTER_S, Session
+from ordered_pubsub.core.session import PARTS_MERGED_MAX, REQUESTS_IN_FLIGHT_MAX, RESEND_AFTER_S, Session
+from ordered_pubsub.core.stage import BATCH_EVENTS_MAX
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import WouldBlock
 
@@ -62,6 +63,27 @@ def test_what_waits_is_merged_into_one_operation_with_a_batch_for_each_run() -> 
     assert shape([merged]) == [[("x", 3), ("a", 2), ("x", 1)]]
     (outcome,) = made.handle_answer(answer(merged), 0.0)
     assert outcome.asked.items == [[1, 2, 3], [4, 5], [6]]
+
+
+def test_runs_that_wait_are_merged_however_they_were_queued() -> None:
+    made = session()
+    made.publish("a", [0], 0.0)
+    made.publish_runs([("x", [1]), ("a", [2]), ("b", [3])], 0.0)
+    made.publish_runs([("b", [4, 5]), ("a", [6]), ("x", [7])], 0.0)
+    (first,) = sent(made)
+    made.handle_answer(answer(first), 0.0)
+    (merged,) = sent(made)
+    assert shape([merged]) == [[("x", 1), ("a", 1), ("b", 3), ("a", 1), ("x", 1)]]
+    (outcome,) = made.handle_answer(answer(merged), 0.0)
+    assert outcome.asked.items == [[1], [2], [3, 4, 5], [6], [7]]
+
+
+def test_an_operation_has_so_many_parts_and_events_at_most() -> None:
+    made = session()
+    made.publish_runs([("ab"[number % 2], [number]) for number in range(PARTS_MERGED_MAX + 2)], 0.0)
+    assert [len(parts) for parts in shape(sent(made))] == [PARTS_MERGED_MAX, 2]
+    made.publish_runs([("a", [0] * (BATCH_EVENTS_MAX - 1)), ("b", [1]), ("a", [2])], 0.0)
+    assert shape(sent(made)) == [[("a", BATCH_EVENTS_MAX - 1), ("b", 1)], [("a", 1)]]
 
 
 def test_what_was_published_together_keeps_to_itself() -> None:
