@@ -15,7 +15,7 @@ from typing import Protocol
 
 import attrs
 
-from ordered_pubsub.core.messages import PeerMessage, Request
+from ordered_pubsub.core.messages import PeerMessage, Refusal, Request
 from ordered_pubsub.core.stage import Effects, Stage
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.errors import JournalError
@@ -125,9 +125,9 @@ class Driver:
             snapshot_bytes=len(snapshot or b""),
         )
 
-    def handle_request(self, request: Request, now: float) -> None:
-        """A client at home here asks for something."""
-        self.stage.handle_request(request, now)
+    def handle_request(self, request: Request, now: float, refusal: Refusal | None = None) -> None:
+        """A client at home here asks for something; with a refusal, if it may not."""
+        self.stage.handle_request(request, now, refusal)
 
     def handle_peer(self, peer: int, message: PeerMessage, now: float) -> None:
         """A peer says something."""

@@ -2,20 +2,24 @@
 
 Durable messages get numbers 1, 2, 3, … per link and stay in the `outbox` until the other side says that they are on its
 disk (`Ack`). The receiver takes a frame exactly if its number is the next, whatever else arrives; a gap is closed by the
-sender, who sends everything unacknowledged again when the link reconnects (`Hello`) or when no acknowledgement has come
-for a while. The outbox is rebuilt from the journal after a crash, since it follows from the inputs.
+sender, who sends what is unacknowledged again when the link reconnects (`Hello`) or when no acknowledgement has come for a
+while; a window at a time, however much there is. The outbox is rebuilt from the journal after a crash, since it follows from
+the inputs.
 
 INVARIANT: outbox numbers are consecutive and end at `sent`.
 """
 
 from __future__ import annotations
 
-from itertools import islice
-
 import msgspec
 
-from ordered_pubsub.core.messages import Durable, Frame
+from ordered_pubsub.core.messages import Durable, Frame, load_of
 from ordered_pubsub.errors import ProtocolError
+
+FRAMES_UNDER_WAY_MAX = 1_024
+"""Frames that a peer has not acknowledged, of those that were sent on this connection."""
+LOAD_MAX = 65_536
+"""Names of topics in those frames: a few megabytes."""
 
 
 class Link(msgspec.Struct):
@@ -57,6 +61,22 @@ class Link(msgspec.Struct):
                 "was lost or is an older copy; give it the right one"
             )
 
-    def unacknowledged(self, frames_max: int | None = None) -> list[Frame]:
-        """The oldest frames that the peer has not acknowledged."""
-        return [Frame(number, message) for number, message in islice(self.outbox.items(), frames_max)]
+    @property
+    def known_received(self) -> int:
+        """Up to where the peer has acknowledged."""
+        return self.sent - len(self.outbox)
+
+    def window(self, after: int) -> list[Frame]:
+        """The next frames after this number, as many as may be under way without an acknowledgement."""
+        frames: list[Frame] = []
+        if after >= self.sent:
+            return frames
+        load = 0
+        for number in range(self.known_received + 1, min(self.sent, self.known_received + FRAMES_UNDER_WAY_MAX) + 1):
+            message = self.outbox[number]
+            load += load_of(message.operation.parts)
+            if load > LOAD_MAX and number > self.known_received + 1:
+                break
+            if number > after:
+                frames.append(Frame(number, message))
+        return frames

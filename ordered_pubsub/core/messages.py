@@ -115,6 +115,16 @@ class Change(msgspec.Struct, array_like=True, tag="change", gc=False):
 Part = Publication | Change
 
 
+def load_of(parts: Iterable[Part]) -> int:
+    """About how large these are: the names of topics in them."""
+    load = 0
+    for part in parts:
+        load += 1 + len(part.entries)
+        if isinstance(part, Change):
+            load += len(part.old) + len(part.new)
+    return load
+
+
 class Operation(msgspec.Struct, array_like=True, gc=False):
     """One journey up the line.
 
@@ -190,10 +200,11 @@ Durable = Launch | Pass | Done
 
 
 class Relay(msgspec.Struct, frozen=True, array_like=True, tag="relay", gc=False):
-    """A home stage forwards a client's request to the stage that takes it."""
+    """A home stage forwards a client's request to the stage that takes it; with a refusal, if the client may not ask this."""
 
     home: int
     request: Request
+    refusal: Refusal | None = None
 
 
 class Reply(msgspec.Struct, frozen=True, array_like=True, tag="reply", gc=False):
@@ -237,11 +248,12 @@ class Opened(msgspec.Struct, frozen=True, array_like=True, tag="opened", gc=Fals
 
 
 class Asked(msgspec.Struct, frozen=True, array_like=True, tag="asked", gc=False):
-    """A request was taken."""
+    """A request was taken; with a refusal, only to be refused, now and whenever it is asked again."""
 
     request: Request
     home: int
     now: float
+    refusal: Refusal | None = None
 
 
 class Framed(msgspec.Struct, frozen=True, array_like=True, tag="framed", gc=False):

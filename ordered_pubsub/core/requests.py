@@ -3,7 +3,8 @@
 A client numbers its requests 1, 2, 3, …; those that go to the same stage form a chain (`Request.after`), and a stage takes
 them in the order of that chain, so that pipelined requests keep their order even if they are lost and repeated on the way.
 Remembered per client: the last sequence taken, and the answers that the client has not said it is done with, of which
-there are at most `UNANSWERED_MAX`.
+there are at most `UNANSWERED_MAX`, with at most `UNANSWERED_LOAD_MAX` names of topics. Who has more is not heard until it says
+that it is done with some.
 
 A session of a higher epoch replaces that of a lower one, whose requests are refused from then on. Sessions that have been
 silent for long are forgotten once there are too many; a chain that refers to a forgotten session is refused as expired.
@@ -16,9 +17,10 @@ from itertools import islice
 
 import msgspec
 
-from ordered_pubsub.core.messages import Answer, Refusal, Request
+from ordered_pubsub.core.messages import Answer, Refusal, Request, load_of
 
 UNANSWERED_MAX = 4096
+UNANSWERED_LOAD_MAX = 65_536
 SESSIONS_MAX = 100_000
 SESSION_TTL_S = 3600.0
 
@@ -40,8 +42,16 @@ class Session(msgspec.Struct):
     home: int
     heard: float
     last: int = 0
-    pending: dict[int, bool] = msgspec.field(default_factory=dict)
+    pending: dict[int, int] = msgspec.field(default_factory=dict)
+    """the requests that are under way: sequence → how many parts each has"""
     answers: dict[int, Answer | Refusal] = msgspec.field(default_factory=dict)
+    load: int = 0
+    """names of topics in the answers, and as far as is known in those to come"""
+
+    def forget_answers(self, done: int) -> None:
+        """The client has the answers up to this sequence."""
+        while self.answers and (first := next(iter(self.answers))) <= done:
+            self.load -= _load(self.answers.pop(first))
 
 
 class Requests(msgspec.Struct):
@@ -69,9 +79,17 @@ class Requests(msgspec.Struct):
             return Verdict.WAIT
         if request.sequence in session.answers:
             return session.answers[request.sequence]
-        if request.after != session.last or len(session.pending) + len(session.answers) >= UNANSWERED_MAX:
-            return Verdict.IGNORE
-        return Verdict.TAKE
+        return Verdict.TAKE if request.after == session.last and self._has_room(session, request) else Verdict.IGNORE
+
+    @staticmethod
+    def _has_room(session: Session, request: Request) -> bool:
+        """Whether one more answer may be kept, when those are forgotten that the client is done with."""
+        if len(session.pending) + len(session.answers) < UNANSWERED_MAX and session.load < UNANSWERED_LOAD_MAX:
+            return True
+        kept = [answer for sequence, answer in session.answers.items() if sequence > request.done]
+        return len(session.pending) + len(kept) < UNANSWERED_MAX and sum(
+            session.pending.values(), sum(map(_load, kept))
+        ) < UNANSWERED_LOAD_MAX
 
     def take(self, request: Request, home: int, now: float) -> None:
         """Remember a request that was judged `TAKE`."""
@@ -85,16 +103,17 @@ class Requests(msgspec.Struct):
         session.home = home
         session.heard = now
         session.last = request.sequence
-        session.pending[request.sequence] = True
-        while session.answers and (first := next(iter(session.answers))) <= request.done:
-            del session.answers[first]
+        session.pending[request.sequence] = len(request.parts)
+        session.load += len(request.parts)
+        session.forget_answers(request.done)
 
     def answered(self, answer: Answer | Refusal) -> int | None:
         """Remember the answer to a request that was taken; return where its client asked from last."""
         session = self.sessions.get(answer.client)
-        if session is None or session.epoch != answer.epoch or not session.pending.pop(answer.sequence, False):
+        if session is None or session.epoch != answer.epoch or answer.sequence not in session.pending:
             return None
         session.answers[answer.sequence] = answer
+        session.load += _load(answer) - session.pending.pop(answer.sequence)
         return session.home
 
     def _silent(self, now: float) -> list[str]:
@@ -104,3 +123,8 @@ class Requests(msgspec.Struct):
             for client, session in islice(self.sessions.items(), 64)
             if not session.pending and session.heard + SESSION_TTL_S <= now
         ]
+
+
+def _load(answer: Answer | Refusal) -> int:
+    """About how large an answer is: names of topics that it holds."""
+    return load_of(answer.parts) if isinstance(answer, Answer) else 1

@@ -4,14 +4,15 @@ Publications are sent in the order in which they were queued. Those that the sam
 stage takes them in their order; one for another stage waits until those before it are complete, so it can never overtake
 them: this keeps cause before effect across topics. What waits in the queue is merged: consecutive publications on one topic
 become one batch, and batches on several topics become the parts of one operation, in their order, so that waiting costs a
-journey for all of them and not for each.
+journey for all of them and not for each. The first publication on a topic goes alone: if the stage refuses it, nothing else is
+refused with it.
 
-Changes of subscriptions are not ordered against publications and are sent at once.
+Changes of subscriptions are not ordered against publications and are sent at once, up to `CHANGES_IN_FLIGHT_MAX`.
 
 The outcomes of publications are given to the caller in the order of their requests, whatever the order of the answers. So
 no subscriber can know of a publication, and publish what follows from it, before the client's earlier ones have their place.
 
-Everything unfinished is sent again, unchanged and in order, when the client has a home again (`connected`) or when no answer
+Everything unfinished is sent again, the same and in order, when the client has a home again (`connected`) or when no answer
 has come for a while (`tick`). The identity of a request makes that harmless.
 """
 
@@ -39,7 +40,9 @@ from ordered_pubsub.errors import WouldBlock
 
 PIPELINE_EVENTS_MAX = 10_000
 REQUESTS_IN_FLIGHT_MAX = 64
+CHANGES_IN_FLIGHT_MAX = 64
 PARTS_MERGED_MAX = 64
+ACCEPTED_REMEMBERED_MAX = 10_000
 RESEND_AFTER_S = 2.0
 
 
@@ -100,6 +103,11 @@ class Session:
     """requests to be given to the home stage, in order; the caller empties it"""
     _sequence: int = 0
     _queued_events: int = 0
+    _queued_changes: int = 0
+    _changes_in_flight: int = 0
+    """requests without publications that have no answer yet"""
+    _accepted: dict[str, bool] = attrs.field(factory=dict)
+    """topics on which a publication of this session was not refused"""
     _queue: deque[Queued] = attrs.field(factory=deque)
     _unfinished: dict[int, Unfinished] = attrs.field(factory=dict)
     _held: dict[int, Outcome] = attrs.field(factory=dict)
@@ -117,17 +125,18 @@ class Session:
         Runs on topics of one stage would be merged later, whatever happens until then; so they are at once.
         """
         self._check_room(sum(len(items) for _, items in runs))
-        queue, owner = self._queue, self.topology.owner
+        queue, owner, accepted = self._queue, self.topology.owner, self._accepted
         last, last_owner, room = Queued([], []), -1, 0
         for topic, items in runs:
             count = len(items)
             self._queued_events += count
             room -= count
-            if room >= 0 and owner(topic) == last_owner and len(last.topics) < PARTS_MERGED_MAX:
+            if room >= 0 and owner(topic) == last_owner and len(last.topics) < PARTS_MERGED_MAX and topic in accepted:
                 last.topics.append(topic)
                 last.items.append(items)
             else:
-                last, last_owner, room = Queued([topic], [items], None, True), owner(topic), BATCH_EVENTS_MAX - count
+                last, room = Queued([topic], [items], None, True), BATCH_EVENTS_MAX - count
+                last_owner = owner(topic) if topic in accepted else -1
                 queue.append(last)
         self._send_queued(now)
 
@@ -145,7 +154,9 @@ class Session:
 
     def change(self, ask: ChangeAsk, now: float, together: Sequence[tuple[str, Sequence[Any]]] = ()) -> None:
         """Ask for a change of a subscription, perhaps with publications that take their place together with it."""
-        if together or any(queued.change for queued in self._queue):  # changes keep their order
+        if (
+            together or self._queued_changes or self._changes_in_flight >= CHANGES_IN_FLIGHT_MAX
+        ):  # they keep their order
             self._queue_up(together, ask, now)
         else:
             self._send(Queued([], [], ask), now)
@@ -154,13 +165,17 @@ class Session:
         may_merge = len(parts) == 1 and change is None
         queued = Queued([topic for topic, _ in parts], [list(items) for _, items in parts], change, may_merge)
         self._queued_events += queued.count
+        self._queued_changes += change is not None
         self._queue.append(queued)
         self._send_queued(now)
 
     def connected(self, now: float) -> None:
         """There is a home stage: send everything unfinished again, in order, then what is queued."""
         self.is_connected = True
-        for unfinished in self._unfinished.values():
+        oldest: dict[int, int] = {}
+        for sequence, unfinished in self._unfinished.items():
+            done = oldest.setdefault(unfinished.rank, sequence) - 1
+            unfinished.request = msgspec.structs.replace(unfinished.request, done=done)
             unfinished.sent_at = now
             self.sends.append(unfinished.request)
         self._send_queued(now)
@@ -183,6 +198,8 @@ class Session:
         unfinished = self._unfinished.pop(answer.sequence, None)
         if unfinished is None:
             return []
+        self._changes_in_flight -= not unfinished.queued.items
+        self._note_topics(unfinished.queued.topics, isinstance(answer, Answer))
         if isinstance(answer, Refusal):
             if not answer.taken:
                 self._close_gap(unfinished)
@@ -196,6 +213,16 @@ class Session:
             return [outcome]
         self._held[answer.sequence] = outcome
         return self._release()
+
+    def _note_topics(self, topics: list[str], is_accepted: bool) -> None:
+        accepted = self._accepted
+        if not is_accepted:
+            for topic in topics:
+                accepted.pop(topic, None)
+        elif not all(map(accepted.__contains__, topics)):
+            if len(accepted) >= ACCEPTED_REMEMBERED_MAX:
+                accepted.clear()
+            accepted.update(dict.fromkeys(topics, True))
 
     def _release(self) -> list[Outcome]:
         """The held outcomes before which nothing is unfinished."""
@@ -222,13 +249,20 @@ class Session:
         return f"{len(self._unfinished)} requests at stage {names}, {self._queued_events} events queued"
 
     def _send_queued(self, now: float) -> None:
-        while self._queue and self.is_connected and len(self._unfinished) < REQUESTS_IN_FLIGHT_MAX:
+        while self._queue and self.is_connected and self._has_room_for(self._queue[0]):
             if not self.may_pipeline(self._queue[0]):
                 return
             queued = self._queue.popleft()
             self._merge_following(queued)
             self._queued_events -= queued.count
+            self._queued_changes -= queued.change is not None
             self._send(queued, now)
+
+    def _has_room_for(self, queued: Queued) -> bool:
+        """Whether so few requests of its kind are under way that it may be sent: changes do not wait for publications."""
+        if not queued.items:
+            return self._changes_in_flight < CHANGES_IN_FLIGHT_MAX
+        return len(self._unfinished) - self._changes_in_flight < REQUESTS_IN_FLIGHT_MAX
 
     def may_pipeline(self, queued: Queued) -> bool:
         """Whether publications may be sent before those that are unfinished are complete.
@@ -270,6 +304,8 @@ class Session:
         topics, count = queued.topics, queued.count
         while queue and queue[0].may_merge:
             following = queue[0]
+            if following.topics != topics and not self._are_accepted([*topics[-1:], *following.topics]):
+                return
             count += following.count
             continues = following.topics[0] == topics[-1]
             parts = len(topics) + len(following.topics) - continues
@@ -283,26 +319,33 @@ class Session:
             queued.items += following.items[continues:]
             queue.popleft()
 
+    def _are_accepted(self, topics: list[str]) -> bool:
+        """Whether publications on these topics will hardly be refused: what would be must not take others with it."""
+        return all(map(self._accepted.__contains__, topics))
+
     def _send(self, queued: Queued, now: float) -> None:
         self._sequence += 1
         rank = self._rank(queued)
         after, self._last_sent[rank] = self._last_sent.get(rank, 0), self._sequence
-        done = next(iter(self._unfinished), self._sequence) - 1
+        oldest = next((s for s, unfinished in self._unfinished.items() if unfinished.rank == rank), self._sequence)
+        done = oldest - 1
+        self._changes_in_flight += not queued.items
         request = Request(self.client, self.epoch, self._sequence, after, done, queued.asks)
         self._unfinished[self._sequence] = Unfinished(request, rank, queued, now)
         if self.is_connected:
             self.sends.append(request)
 
     def _close_gap(self, refused: Unfinished) -> None:
-        """A refused request was not taken: let the next one to that stage follow the one before it."""
-        after = refused.request.after
+        """A refused request was not taken: let the next one to that stage follow the one before it, and the others that one."""
+        after, behind = refused.request.after, False
         for unfinished in self._unfinished.values():
-            if unfinished.rank == refused.rank and unfinished.request.after == refused.request.sequence:
-                unfinished.request = _behind(unfinished.request, after)
-                if self.is_connected:
-                    self.sends.append(unfinished.request)
-                return
-        if self._last_sent.get(refused.rank) == refused.request.sequence:
+            if unfinished.rank != refused.rank or unfinished.request.sequence < refused.request.sequence:
+                continue
+            if unfinished.request.after == refused.request.sequence:
+                unfinished.request, behind = _behind(unfinished.request, after), True
+            if behind and self.is_connected:  # the stage could not take any of them
+                self.sends.append(unfinished.request)
+        if not behind and self._last_sent.get(refused.rank) == refused.request.sequence:
             self._last_sent[refused.rank] = after
 
 

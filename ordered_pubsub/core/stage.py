@@ -32,7 +32,7 @@ import msgspec
 from ordered_pubsub.core.clocks import Clocks
 from ordered_pubsub.core.groups import Groups
 from ordered_pubsub.core.journal import decode_input, encode_input
-from ordered_pubsub.core.links import Link
+from ordered_pubsub.core.links import FRAMES_UNDER_WAY_MAX, Link
 from ordered_pubsub.core.messages import (
     EVERYBODY_ASKS,
     Ack,
@@ -72,7 +72,6 @@ MARKS_MAX = 16
 BATCH_EVENTS_MAX = 100_000
 PARTS_MAX = 1_000
 RESEND_AFTER_S = 1.0
-RESEND_FRAMES_MAX = 256
 
 
 class State(msgspec.Struct):
@@ -123,6 +122,8 @@ class Stage:
     _turns: list[Waiting] = attrs.field(factory=list)
     """changes whose turn has come; empty between two inputs"""
     _resend_at: dict[int, float] = attrs.field(factory=dict)
+    _said: dict[int, int] = attrs.field(factory=dict)
+    """for each peer that is greeted, the last frame that was sent on this connection"""
 
     def __attrs_post_init__(self) -> None:
         self.rank = self.state.rank
@@ -215,8 +216,11 @@ class Stage:
 
     # -- what clients ask ---------------------------------------------------------------------------------------------
 
-    def handle_request(self, request: Request, now: float) -> None:
-        """A client at home here asks for something."""
+    def handle_request(self, request: Request, now: float, refusal: Refusal | None = None) -> None:
+        """A client at home here asks for something. With a refusal it may not; but the stage that takes it has the last word.
+
+        Only that one knows whether it has taken the request already, when the client still might.
+        """
         try:
             check_request(request)
         except UsageError as error:
@@ -226,14 +230,14 @@ class Stage:
             return  # asked again later
         rank = taken_at(self.topology, request)
         if rank == self.rank:
-            self._consider(request, self.rank, now)
+            self._consider(request, self.rank, now, refusal)
         elif rank in self.greeted:
-            self.effects.sends.append((rank, Relay(self.rank, request)))
+            self.effects.sends.append((rank, Relay(self.rank, request, refusal)))
 
-    def _consider(self, request: Request, home: int, now: float) -> None:
+    def _consider(self, request: Request, home: int, now: float, refusal: Refusal | None) -> None:
         verdict = self.state.requests.judge(request, now)
         if verdict is Verdict.TAKE:
-            event = Asked(request, home, now)
+            event = Asked(request, home, now, refusal)
             self._journal(event)
             self._apply(event)
         elif verdict is Verdict.WAIT:
@@ -246,7 +250,9 @@ class Stage:
         self.state.requests.take(request, event.home, event.now)
         ask = find_change(request.parts)
         waiting = Waiting(request, event.home, event.now)
-        refusal = self.state.registrar.refuse(request, ask) if ask is not None else None
+        refusal = event.refusal and request.refused(event.refusal.code, event.refusal.reason, taken=True)
+        if refusal is None and ask is not None:
+            refusal = self.state.registrar.refuse(request, ask)
         if refusal is not None:
             self.state.requests.answered(refusal)
             self._reply(event.home, refusal)
@@ -392,12 +398,13 @@ class Stage:
 
     def connected(self, peer: int) -> None:
         """A connection to a peer is there; nothing is taken from it before its greeting."""
-        self.greeted.pop(peer, None)
+        self.disconnected(peer)
         self.effects.sends.append((peer, Hello(self.topology.fingerprint, self.state.links[peer].received)))
 
     def disconnected(self, peer: int) -> None:
         """The connection to a peer is gone."""
         self.greeted.pop(peer, None)
+        self._said.pop(peer, None)
 
     def handle_peer(self, peer: int, message: PeerMessage, now: float) -> None:
         """A peer says something. Raises a `ProtocolError`, and changes nothing, if it must not say it."""
@@ -412,6 +419,7 @@ class Stage:
         elif isinstance(message, Ack):
             self.state.links[peer].acknowledged(message.received)
             self._resend_at.pop(peer, None)
+            self._say_on(peer)
         elif isinstance(message, Relay):
             self._handle_relay(message, now)
         else:
@@ -424,7 +432,20 @@ class Stage:
         self._confirm(peer)
         self.greeted[peer] = True
         link.acknowledged(hello.received)
-        self.effects.sends.extend((peer, frame) for frame in link.unacknowledged())
+        self._say_again(peer)
+
+    def _say_again(self, peer: int) -> None:
+        """Send what the peer has not acknowledged once more, from the oldest on."""
+        self._said[peer] = self.state.links[peer].known_received
+        self._say_on(peer)
+
+    def _say_on(self, peer: int) -> None:
+        """Send what was not sent on this connection, as far as the window allows; acknowledgements make it go on."""
+        link = self.state.links[peer]
+        frames = link.window(max(self._said[peer], link.known_received))
+        if frames:
+            self._said[peer] = frames[-1].number
+            self.effects.sends.extend((peer, frame) for frame in frames)
 
     def _handle_relay(self, relay: Relay, now: float) -> None:
         try:
@@ -438,7 +459,7 @@ class Stage:
                 f"{self.topology.stages[self.rank].name!r}, but stage {self.topology.stages[rank].name!r} takes it: the "
                 "sender's topology differs"
             )
-        self._consider(relay.request, relay.home, now)
+        self._consider(relay.request, relay.home, now, relay.refusal)
 
     def _handle_frame(self, peer: int, frame: Frame) -> None:
         link = self.state.links[peer]
@@ -482,7 +503,7 @@ class Stage:
                 self._resend_at.pop(peer, None)
             elif now >= self._resend_at.setdefault(peer, now + RESEND_AFTER_S):
                 self._resend_at[peer] = now + RESEND_AFTER_S
-                self.effects.sends.extend((peer, frame) for frame in link.unacknowledged(RESEND_FRAMES_MAX))
+                self._say_again(peer)
 
     # -- effects ------------------------------------------------------------------------------------------------------
 
@@ -503,7 +524,11 @@ class Stage:
                 self.topology = Topology.load(event.topology)
 
     def _send(self, peer: int, message: Durable) -> None:
-        self.effects.sends.append((peer, self.state.links[peer].number(message)))
+        link = self.state.links[peer]
+        frame = link.number(message)
+        if self._said.get(peer) == frame.number - 1 and frame.number - link.known_received <= FRAMES_UNDER_WAY_MAX:
+            self._said[peer] = frame.number
+            self.effects.sends.append((peer, frame))
 
     def _reply(self, home: int, answer: Answer | Refusal) -> None:
         if home == self.rank:

@@ -109,24 +109,21 @@ class ClientConnection:
             self._ask(requests)
 
     def _ask(self, requests: list[Request]) -> None:
-        allowed: list[Request] = []
-        refusals: list[Answer | Refusal] = []
+        refusals: dict[int, Refusal] = {}
         for request in requests:
             if request.client != self.session:
                 raise ProtocolError(f"a request of {request.client!r} came on the connection of {self.session!r}")
             refusal = self._refusal(request)
-            if refusal is None or self.node.has_taken(request):
-                allowed.append(request)
-            else:
-                refusals.append(refusal)
-        if refusals:
-            self.node.counters.refusals += len(refusals)
-            self.tell(refusals)
-        if allowed:
-            self.node.handle_requests(allowed)
+            if refusal is not None:
+                refusals[request.sequence] = refusal
+        self.node.counters.refusals += len(refusals)
+        self.node.handle_requests(requests, refusals)
 
     def _refusal(self, request: Request) -> Refusal | None:
-        """Why a request is not passed on, if it is not. What is said depends on the rules, never on what exists."""
+        """Why a request may not be asked, if so. What is said depends on the rules, never on what exists.
+
+        It goes along with the request: a stage that has taken it already, when it was allowed, answers as it did then.
+        """
         if len(request.parts) > PARTS_MAX:
             return None  # the stage refuses it, and nothing is spent on it here
         change: ChangeAsk | None = None

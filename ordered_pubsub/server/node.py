@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -93,6 +93,7 @@ class Node:
         never = 1 << 62  # a snapshot that is not written need not be made
         after = never if self.store.durability == "none" else SNAPSHOT_AFTER_RECORDS
         self.driver = Driver.open(self.rank, self.topology, self.store.journal, snapshot_after_records=after)
+        self.driver.stage.replayed = Effects()  # it is for those who watch
         self._plan_flush()
         self._tick()
 
@@ -103,14 +104,15 @@ class Node:
 
     # -- in -----------------------------------------------------------------------------------------------------------
 
-    def handle_requests(self, requests: Sequence[Request]) -> None:
-        """A client at home here asks."""
+    def handle_requests(self, requests: Sequence[Request], refusals: Mapping[int, Refusal] | None = None) -> None:
+        """A client at home here asks. `refusals` says which sequences it may not ask, and why."""
         if self.is_draining or self._is_over:
             return  # asked again elsewhere
         now = time.time()
+        refusal_of = (refusals or {}).get
         try:
             for request in requests:
-                self.driver.handle_request(request, now)
+                self.driver.handle_request(request, now, refusal_of(request.sequence))
         except Exception as error:
             self._break_down(error)
         self.counters.requests += len(requests)
@@ -130,15 +132,6 @@ class Node:
             self._break_down(error)
         finally:
             self._plan_flush()
-
-    def has_taken(self, request: Request) -> bool:
-        """Whether this stage has taken a request before, so that it will be answered as it was then."""
-        session = self.driver.stage.state.requests.sessions.get(request.client)
-        return (
-            session is not None
-            and session.epoch == request.epoch
-            and (request.sequence in session.pending or request.sequence in session.answers)
-        )
 
     def connected(self, peer: int) -> None:
         """The link to a peer is there."""

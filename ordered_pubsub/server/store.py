@@ -30,12 +30,14 @@ from ordered_pubsub.core.journal import frame_record, scan
 from ordered_pubsub.errors import JournalDamaged, JournalError, UnknownVersion
 
 FORMAT = "1"
+PIECE_BYTES = 64 * 1024 * 1024
+"""A snapshot is cut into pieces of this size: SQLite takes no value of a gigabyte."""
 MEMORY = "memory"
 BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
 _TABLES = """
 CREATE TABLE IF NOT EXISTS about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS batch (number INTEGER PRIMARY KEY, records BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS snapshot (id INTEGER PRIMARY KEY CHECK (id = 1), checksum INTEGER NOT NULL, state BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS snapshot (piece INTEGER PRIMARY KEY, checksum INTEGER NOT NULL, state BLOB NOT NULL);
 """
 
 
@@ -156,18 +158,22 @@ class SqliteJournal:
         run = self._connection.execute
         run("BEGIN")
         run("DELETE FROM batch")
-        run("INSERT OR REPLACE INTO snapshot VALUES (1, ?, ?)", (crc32(snapshot), snapshot))
+        run("DELETE FROM snapshot")
+        for number, start in enumerate(range(0, len(snapshot), PIECE_BYTES)):
+            piece = snapshot[start : start + PIECE_BYTES]
+            run("INSERT INTO snapshot VALUES (?, ?, ?)", (number, crc32(piece), piece))
         run("COMMIT")
 
     def load(self) -> tuple[bytes | None, list[bytes]]:
         """The last snapshot and the records since, all of them verified."""
         try:
-            row = self._connection.execute("SELECT checksum, state FROM snapshot").fetchone()
+            pieces = self._connection.execute("SELECT piece, checksum, state FROM snapshot ORDER BY piece").fetchall()
             rows = self._connection.execute("SELECT number, records FROM batch ORDER BY number").fetchall()
         except sqlite3.DatabaseError as error:
             raise self._damaged(str(error)) from error
-        if row is not None and crc32(row[1]) != row[0]:
-            raise self._damaged("the snapshot fails its checksum")
+        for number, (found_number, checksum, state) in enumerate(pieces):
+            if found_number != number or crc32(state) != checksum:
+                raise self._damaged(f"piece {number} of the snapshot is missing, or fails its checksum")
         records: list[bytes] = []
         for expected, (number, data) in enumerate(rows, 1):
             if number != expected:
@@ -176,7 +182,7 @@ class SqliteJournal:
             if found.torn_bytes:
                 raise self._damaged(f"batch {number} fails its checksum at byte {found.good_bytes}")
             records += found.records
-        return (row[1] if row is not None else None), records
+        return (b"".join(state for _, _, state in pieces) if pieces else None), records
 
     def close(self, snapshot: bytes | None) -> None:
         """Let the file go; with a stage's last state if it stops cleanly."""

@@ -53,6 +53,8 @@ class _Numbers:
     def collect(cls, record: Record) -> _Numbers:
         events: dict[str, dict[int, EventRecord]] = {topic: {} for topic in record.world.topics}
         for event in record.events:
+            if event.is_refused and not event.number:
+                continue
             other = events[event.topic].get(event.number)
             if not event.number:
                 record.violation("I4", f"event {event.index} on {event.topic} never got a number")

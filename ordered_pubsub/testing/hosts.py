@@ -14,7 +14,7 @@ from ordered_pubsub.core.best_effort import BestEffort
 from ordered_pubsub.core.buffer import Arrival
 from ordered_pubsub.core.delivery import WEIGHTS, Delivery
 from ordered_pubsub.core.driver import Driver
-from ordered_pubsub.core.messages import Answer, ChangeAsk, Refusal
+from ordered_pubsub.core.messages import Answer, ChangeAsk, PublishAsk, Refusal, Request
 from ordered_pubsub.core.session import Outcome, Session
 from ordered_pubsub.core.stage import Effects
 from ordered_pubsub.errors import ProtocolError, TopologyMismatch
@@ -25,6 +25,7 @@ from ordered_pubsub.testing.world import FAULTS_END_S, Alter, Crash, Edit, Subsc
 if TYPE_CHECKING:
     from ordered_pubsub.testing.simulation import Simulation
 
+FORBIDDEN = "forbidden"
 REACTIONS_MAX = 60
 """How many publications of a world happen because of others."""
 
@@ -48,6 +49,8 @@ class StageHost:
     handled: list[tuple[str, int, int]] = attrs.field(factory=list)
     handled_at_snapshot: int = 0
     incarnation: int = 0
+    forbidden_until: dict[str, float] = attrs.field(factory=dict)
+    """topics that its clients may not publish on or gain now"""
 
     # -- life and death -----------------------------------------------------------------------------------------------
 
@@ -137,6 +140,14 @@ class StageHost:
             self.die()
             return
         self.plan_flush()
+
+    def refusal_of(self, request: Request) -> Refusal | None:
+        """Why a client at home here may not ask this now, if so."""
+        for part in request.parts:
+            for topic in (part.topic,) if isinstance(part, PublishAsk) else part.add:
+                if self.forbidden_until.get(topic, 0.0) > self.simulation.now:
+                    return request.refused(FORBIDDEN, f"{topic} is forbidden")
+        return None
 
     def _step(self, driver: Driver, step: Callable[[Driver], None]) -> None:
         try:
@@ -318,7 +329,7 @@ class ClientHost:
     def _take_outcome(self, outcome: Outcome) -> None:
         simulation = self.simulation
         if outcome.refusal is not None:
-            simulation.record.violation("I4", f"{self.name} was refused: {outcome.refusal.reason}")
+            self._take_refusal(outcome, outcome.refusal)
             return
         for part, items in zip(outcome.publications, outcome.asked.items, strict=True):
             for index, event in enumerate(items):
@@ -345,6 +356,23 @@ class ClientHost:
             simulation.trace("%s: change %d is settled at %s", name, outcome.change.version, outcome.change.entries)
             delivery.change_settled(outcome.change)
             self.notify(name, delivery)
+
+    def _take_refusal(self, outcome: Outcome, refusal: Refusal) -> None:
+        """Nothing of it happens, ever."""
+        simulation = self.simulation
+        if refusal.code != FORBIDDEN:
+            simulation.record.violation("I4", f"{self.name} was refused: {refusal.reason}")
+            return
+        simulation.record.refused_requests += 1
+        simulation.trace("%s is refused request %d: %s", self.name, outcome.sequence, refusal.reason)
+        for event in (event for items in outcome.asked.items for event in items):
+            self.unnumbered.remove(event)
+            event.is_refused = True
+        ask = outcome.asked.change
+        if ask is not None:
+            delivery = self.deliveries[ask.subscription]
+            delivery.change_refused(ask.remove)
+            self.notify(ask.subscription, delivery)
 
     def _maybe_react(self) -> None:
         """The application publishes something because of what it knows now."""

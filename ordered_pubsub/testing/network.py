@@ -167,7 +167,8 @@ class Network:
             return
         request = _request_decoder.decode(data)
         host = self.simulation.stages[home]
-        host.handle("asked", lambda driver: driver.handle_request(request, host.wall_clock))
+        refusal = host.refusal_of(request)
+        host.handle("asked", lambda driver: driver.handle_request(request, host.wall_clock, refusal))
 
     def stage_to_client(self, rank: int, answer: Answer | Refusal) -> None:
         """An answer on its way from the client's home."""

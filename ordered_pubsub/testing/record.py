@@ -44,6 +44,8 @@ class EventRecord:
     """what its publisher knew besides, of which not all had a number yet"""
     number: int = 0
     sequence: int = 0
+    is_refused: bool = False
+    """whether it never happened"""
     _causes: dict[str, int] | None = None
 
     def numbered(self, number: int, sequence: int) -> None:
@@ -61,7 +63,8 @@ class EventRecord:
         if self._causes is None:
             causes = dict(self.past)
             for event in self.known:
-                for topic, number in (*event.causes().items(), (event.topic, event.number)):
+                own = ((event.topic, event.number),) if event.number else ()
+                for topic, number in (*event.causes().items(), *own):
                     causes[topic] = max(causes.get(topic, 0), number)
             if not self.is_resolved:
                 return causes
@@ -70,8 +73,8 @@ class EventRecord:
 
     @property
     def is_resolved(self) -> bool:
-        """Whether it and all its causes have their numbers."""
-        return self.number > 0 and all(event.is_resolved for event in self.known)
+        """Whether it and all its causes have their numbers, or never will."""
+        return (self.number > 0 or self.is_refused) and all(event.is_resolved for event in self.known)
 
 
 @attrs.frozen
@@ -143,6 +146,7 @@ class Record:
     crashes: int = 0
     refused_starts: int = 0
     refused_inputs: int = 0
+    refused_requests: int = 0
     torn_records: int = 0
     checked_positions: int = 0
     """notifications whose position was compared with the sum of the entries"""

@@ -35,6 +35,7 @@ from ordered_pubsub.testing.world import (
     Cut,
     Edit,
     Fault,
+    Forbid,
     Publish,
     Subscribe,
     World,
@@ -171,6 +172,8 @@ class Simulation:
             self._send_away(fault)
         elif isinstance(fault, Edit):
             self._edit(fault)
+        elif isinstance(fault, Forbid):
+            self.stages[fault.stage].forbidden_until[fault.topic] = self.now + fault.for_s
         elif isinstance(fault, ClockJump):
             self.stages[fault.stage].clock_offset += fault.by_s
 
@@ -205,6 +208,7 @@ class Simulation:
         )
         for host in self.stages:
             host.crash = None
+            host.forbidden_until.clear()
             if host.edited is not None:
                 self._restart(host, None)
             host.start()

@@ -55,6 +55,7 @@ def run_seeds(seeds: range) -> Tally:
             torn_records=record.torn_records,
             refused_starts=record.refused_starts,
             refused_inputs=record.refused_inputs,
+            refused_requests=record.refused_requests,
             checked_positions=record.checked_positions,
         )
         tally.deaths.update(record.deaths_at)

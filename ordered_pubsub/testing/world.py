@@ -108,7 +108,17 @@ class ClockJump:
     by_s: float
 
 
-Fault = Crash | Cut | Away | Edit | ClockJump
+@attrs.frozen
+class Forbid:
+    """A stage does not let its clients publish on a topic, or gain it, for a while."""
+
+    at: float
+    stage: int
+    topic: str
+    for_s: float
+
+
+Fault = Crash | Cut | Away | Edit | ClockJump | Forbid
 
 
 @attrs.frozen
@@ -288,7 +298,7 @@ def _draw_any(seed: int, random: Random) -> World:
         ttl_s=random.choice((0.05, 0.5, 3.0)),
         eagerness=random.choice((0.0, 0.0, 0.1, 0.5)),
         actions=actions,
-        faults=_draw_faults(random, stages, topics, owners, clients),
+        faults=_draw_faults(random, stages, topics, owners, clients) + _draw_forbids(seed, stages, topics),
     )
 
 
@@ -383,3 +393,13 @@ def _draw_faults(
     for _ in range(random.choice((0, 0, 2))):
         faults.append(ClockJump(when(), random.randrange(stages), random.uniform(-3600, 3600)))
     return tuple(sorted(faults, key=lambda fault: fault.at))
+
+
+def _draw_forbids(seed: int, stages: int, topics: list[str]) -> tuple[Fault, ...]:
+    random = Random(f"forbids {seed}")
+    if random.random() < 0.7:
+        return ()
+    return tuple(
+        Forbid(random.uniform(0, FAULTS_END_S * 0.7), random.randrange(stages), random.choice(topics), length_s)
+        for length_s in random.choice(((0.5,), (0.05, 2.0), (0.1, 0.5, 6.0)))
+    )

@@ -121,7 +121,7 @@ async def test_rights_are_taken_from_who_is_connected(run: Run) -> None:
         run.write(identity(OLD, '["b"]'))
         run.serving.reload()
         after = await ask(line, key, "a", 2)
-        other = await ask(line, key, "b", 2)
+        other = await ask(line, key, "b", 3)
 
     assert [type(answer) for answer in (before, after, other)] == [Answer, Refusal, Answer]
 
@@ -135,9 +135,11 @@ async def test_rights_are_given_to_who_is_connected(run: Run) -> None:
         before = await ask(line, key, "a", 1)
         run.write(identity(OLD))
         run.serving.reload()
-        after = await ask(line, key, "a", 1)
+        again = await ask(line, key, "a", 1)
+        after = await ask(line, key, "a", 2)
 
     assert [type(answer) for answer in (before, after)] == [Refusal, Answer]
+    assert again == before  # the request has its place, and was refused
 
 
 async def test_what_was_taken_before_its_right_was_is_still_answered(run: Run) -> None:

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 import ordered_pubsub
@@ -26,8 +27,10 @@ from ordered_pubsub.connecting import Connecting
 from ordered_pubsub.core.messages import Answer, ChangeAsk, PublishAsk, Refusal, Request
 from ordered_pubsub.errors import AccessDenied, ConfigurationError, TopicError, UnavailableError, UsageError
 from ordered_pubsub.server.access import Access, Proof
+from ordered_pubsub.server.agreement import Common
 from ordered_pubsub.server.doorstep import neighbourhood
 from ordered_pubsub.server.monitoring import metrics
+from ordered_pubsub.server.peers import PeerLink
 from ordered_pubsub.server.server import Server
 from ordered_pubsub.server.tls import StageTlsContexts
 from ordered_pubsub.testing.processes import HOST
@@ -200,6 +203,45 @@ async def test_a_client_does_not_speak_to_a_stage_whose_certificate_it_does_not_
 def test_a_token_is_not_sent_over_a_line_that_others_can_read() -> None:
     with pytest.raises(ConfigurationError, match="unencrypted"):
         NetworkHome([Address("stage.example")], TOKEN)
+
+
+@attrs.define(eq=False)
+class Opened:
+    """A connection that was just made."""
+
+    sent: list[bytes] = attrs.field(factory=list)
+    aborted: list[str] = attrs.field(factory=list)
+
+    def send(self, frame: bytes) -> None:
+        self.sent.append(frame)
+
+    def abort(self, reason: str) -> None:
+        self.aborted.append(reason)
+
+
+@pytest.mark.parametrize(
+    ("address", "token", "before", "may"),
+    [
+        (Address("stage.example"), TOKEN, "", False),
+        (Address("stage.example"), "", "", True),
+        (Address("stage.example", tls=True), TOKEN, "", True),
+        (Address("127.0.0.1"), TOKEN, "", True),
+        (Address("stage.example"), TOKEN, "insecure_allow_plaintext = true", True),
+    ],
+)
+def test_a_stage_shows_its_token_to_no_stage_over_a_line_that_others_can_read(
+    address: Address, token: str, before: str, may: bool
+) -> None:
+    configuration, channel = one_stage(before=before), Opened()
+    server = Server(configuration, 0, token)
+    common = server._common = Common.of(configuration)
+    tls = StageTlsContexts.of(None)
+    link = PeerLink(0, "other", address, server, server._greeting, common, lambda: tls.client)
+
+    link.opened(channel)  # type: ignore[arg-type]  # as much of a channel as is needed
+
+    assert (len(channel.sent), len(channel.aborted)) == (int(may), int(not may))
+    assert may or "would go to ops://stage.example:7411 unencrypted" in channel.aborted[0]
 
 
 # -- who somebody is --------------------------------------------------------------------------------------------------
@@ -388,7 +430,7 @@ async def test_nobody_takes_the_id_of_another_ones_next_subscription(open_server
             refusal = await ask(line, mine, ChangeAsk(identity, ("a",)), sequence=number)
             assert isinstance(refusal, Refusal)
             assert refusal.code == "bad-request"
-        assert isinstance(await ask(line, mine, ChangeAsk(f"{mine.session}/1", ("a",))), Answer)
+        assert isinstance(await ask(line, mine, ChangeAsk(f"{mine.session}/1", ("a",)), sequence=6), Answer)
 
 
 # -- rights -----------------------------------------------------------------------------------------------------------
@@ -461,7 +503,8 @@ async def test_a_topic_that_is_forbidden_and_one_that_does_not_exist_look_alike(
         async with raw(server.port) as line:
             await enter(line, key, token=TOKEN)
             hidden, missing, allowed = [
-                await ask(line, key, PublishAsk(topic), sequence=1) for topic in ("hidden", "missing", "orders/a")
+                await ask(line, key, PublishAsk(topic), sequence=number)
+                for number, topic in enumerate(("hidden", "missing", "orders/a"), 1)
             ]
     assert isinstance(hidden, Refusal)
     assert isinstance(missing, Refusal)
@@ -524,7 +567,7 @@ def test_rules_that_cannot_be_read_are_not_taken_for_no_rules(rules: str) -> Non
 async def test_a_request_before_the_welcome_is_not_taken() -> None:
     """While the keeper of its name is asked, a client is nobody yet."""
     async with serving(one_stage()) as server:
-        server.claims._settles_at = float("inf")
+        server.claims.is_new_system, server.claims._started_at = False, float("inf")
         key = make_session("desk")
         async with raw(server.port) as line:
             line.send(greeting(key, "desk"))
@@ -762,7 +805,7 @@ async def test_a_subscription_holds_not_more_topics_than_allowed() -> None:
             await enter(line, key)
             assert isinstance(await ask(line, key, ChangeAsk(mine, ("a", "b", "c"))), Answer)
             refusal = await ask(line, key, ChangeAsk(mine, ("d",)), sequence=2)
-            exchange = await ask(line, key, ChangeAsk(mine, ("d",), ("a",)), sequence=2)
+            exchange = await ask(line, key, ChangeAsk(mine, ("d",), ("a",)), sequence=3)
 
     assert isinstance(refusal, Refusal)
     assert (refusal.code, "limits.topics_per_subscription_max" in refusal.reason) == ("limit", True)
@@ -777,8 +820,8 @@ async def test_a_client_has_not_more_subscriptions_than_allowed() -> None:
             assert isinstance(await ask(line, key, ChangeAsk(f"{key.session}/1", ("a",))), Answer)
             refusal = await ask(line, key, ChangeAsk(f"{key.session}/2", ("a",)), sequence=2)
             end = ChangeAsk(f"{key.session}/1", (), ("a",), ends=True)
-            assert isinstance(await ask(line, key, end, sequence=2), Answer)
-            assert isinstance(await ask(line, key, ChangeAsk(f"{key.session}/2", ("a",)), sequence=3), Answer)
+            assert isinstance(await ask(line, key, end, sequence=3), Answer)
+            assert isinstance(await ask(line, key, ChangeAsk(f"{key.session}/2", ("a",)), sequence=4), Answer)
 
     assert isinstance(refusal, Refusal)
     assert "limits.subscriptions_per_client_max" in refusal.reason
@@ -825,20 +868,21 @@ async def test_a_client_that_does_not_read_is_closed_with_the_reason_and_goes_on
         home = client._engine.home
         told = home._on_state  # type: ignore[attr-defined]  # it is a NetworkHome
         home._on_state = lambda up, reason: (reasons.append(reason), told(up, reason))  # type: ignore[attr-defined]
+        topics = [f"{number}/" + "x" * 200 for number in range(500)]
+        await soon(asyncio.gather(*(client.publish_nowait(topic, 1) for topic in topics)))  # merged from now on
         transport = home._talk.channel._transport  # type: ignore[attr-defined]
         transport.pause_reading()
         (connection,) = server._clients
         for end, option in ((transport, socket.SO_RCVBUF), (connection.channel._transport, socket.SO_SNDBUF)):
             end.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, option, 65_536)
-        topics = [f"{number}/" + "x" * 200 for number in range(4_000)]
-        futures = [client.publish_nowait(topic, 1) for topic in topics]
+        futures = [client.publish_nowait(topic, 1) for _ in range(8) for topic in topics]
         await until(lambda: not connection.channel.is_open)
         transport.resume_reading()
         await until(lambda: reasons)
         receipts = await soon(asyncio.gather(*futures))
         await client.close()
 
-    assert [receipt.number for receipt in receipts] == [1] * 4_000
+    assert [receipt.number for receipt in receipts] == [number for number in range(2, 10) for _ in topics]
     assert "waited for this client to read them; nothing is lost, it asks again" in reasons[0]
 
 

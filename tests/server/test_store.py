@@ -91,6 +91,21 @@ def test_a_snapshot_takes_the_place_of_what_was_before(file: Path) -> None:
     crash(again)
 
 
+def test_a_snapshot_is_kept_in_pieces_and_none_may_be_missing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "PIECE_BYTES", 4)
+    journal = opened(file)
+    journal.replace(b"a longer snapshot")
+    journal.replace(b"a snapshot")
+    assert journal.load() == (b"a snapshot", [])
+    crash(journal)
+    edit(file, "DELETE FROM snapshot WHERE piece = 1")
+
+    again = opened(file)
+    with pytest.raises(JournalDamaged, match="piece 1 of the snapshot is missing"):
+        again.load()
+    crash(again)
+
+
 def test_a_clean_stop_leaves_a_snapshot_only(file: Path) -> None:
     journal = opened(file)
     write(journal, [b"one"])
@@ -226,7 +241,7 @@ def test_a_snapshot_that_was_changed_on_disk_is_not_believed(file: Path) -> None
 
     again = opened(file)
 
-    with pytest.raises(JournalDamaged, match="the snapshot fails its checksum"):
+    with pytest.raises(JournalDamaged, match="piece 0 of the snapshot is missing, or fails its checksum"):
         again.load()
     crash(again)
 

@@ -21,7 +21,7 @@ from ordered_pubsub.core.delivery import Delivery, Lane
 from ordered_pubsub.core.driver import Driver
 from ordered_pubsub.core.groups import IN_GROUP, Groups
 from ordered_pubsub.core.links import Link
-from ordered_pubsub.core.messages import Change, Operation, Publication, Request
+from ordered_pubsub.core.messages import Change, Operation, Publication, Refusal, Request
 from ordered_pubsub.core.registrar import Registrar
 from ordered_pubsub.core.requests import Requests, Verdict
 from ordered_pubsub.core.session import Session
@@ -213,6 +213,16 @@ def _release_all(session: Session) -> list[Any]:
     return list(held.values())
 
 
+_handle_request = Stage.handle_request
+
+
+def _refuse_at_home(stage: Stage, request: Request, now: float, refusal: Refusal | None = None) -> None:
+    if refusal is None:
+        _handle_request(stage, request, now)
+    else:
+        stage.effects.replies.append(refusal)
+
+
 def _see_nothing(clocks: Clocks, topic: str, number: int) -> None:
     return None
 
@@ -299,6 +309,11 @@ MUTANTS = (
         "merge-all",
         "behind unfinished publications, only those are merged that the same stage takes",
         ((Session, "lowest_to_merge", _merge_everything),),
+    ),
+    Mutant(
+        "refuse-at-home",
+        "the stage that takes a request says whether it is refused, not the client's home",
+        ((Stage, "handle_request", _refuse_at_home),),
     ),
     Mutant("see-nothing", "a passing publication is counted at later stages", ((Clocks, "see", _see_nothing),)),
 )

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from ordered_pubsub.core.messages import Answer, ChangeAsk, Publication, PublishAsk, Refusal, Request
-from ordered_pubsub.core.session import PARTS_MERGED_MAX, REQUESTS_IN_FLIGHT_MAX, RESEND_AFTER_S, Session
+from ordered_pubsub.core.session import (
+    CHANGES_IN_FLIGHT_MAX,
+    PARTS_MERGED_MAX,
+    REQUESTS_IN_FLIGHT_MAX,
+    RESEND_AFTER_S,
+    Session,
+)
 from ordered_pubsub.core.stage import BATCH_EVENTS_MAX
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import WouldBlock
@@ -22,6 +28,14 @@ def session(**others: int) -> Session:
 def sent(made: Session) -> list[Request]:
     requests, made.sends = made.sends, []
     return requests
+
+
+def accept(made: Session, *topics: str) -> None:
+    """Let the session see that it may publish on these."""
+    for topic in topics:
+        made.publish(topic, [topic], 0.0)
+        for request in sent(made):
+            made.handle_answer(answer(request), 0.0)
 
 
 def shape(requests: list[Request]) -> list[list[tuple[str, int]]]:
@@ -54,6 +68,7 @@ def test_a_publication_for_another_stage_waits_until_those_before_it_are_complet
 
 def test_what_waits_is_merged_into_one_operation_with_a_batch_for_each_run() -> None:
     made = session()
+    accept(made, "a", "x")
     made.publish("a", [0], 0.0)
     for number, topic in enumerate("xxxaax", start=1):
         made.publish(topic, [number], 0.0)
@@ -67,6 +82,7 @@ def test_what_waits_is_merged_into_one_operation_with_a_batch_for_each_run() -> 
 
 def test_runs_that_wait_are_merged_however_they_were_queued() -> None:
     made = session()
+    accept(made, "a", "b", "x")
     made.publish("a", [0], 0.0)
     made.publish_runs([("x", [1]), ("a", [2]), ("b", [3])], 0.0)
     made.publish_runs([("b", [4, 5]), ("a", [6]), ("x", [7])], 0.0)
@@ -80,10 +96,71 @@ def test_runs_that_wait_are_merged_however_they_were_queued() -> None:
 
 def test_an_operation_has_so_many_parts_and_events_at_most() -> None:
     made = session()
+    accept(made, "a", "b")
     made.publish_runs([("ab"[number % 2], [number]) for number in range(PARTS_MERGED_MAX + 2)], 0.0)
     assert [len(parts) for parts in shape(sent(made))] == [PARTS_MERGED_MAX, 2]
     made.publish_runs([("a", [0] * (BATCH_EVENTS_MAX - 1)), ("b", [1]), ("a", [2])], 0.0)
     assert shape(sent(made)) == [[("a", BATCH_EVENTS_MAX - 1), ("b", 1)], [("a", 1)]]
+
+
+def test_what_may_be_refused_takes_nothing_else_with_it() -> None:
+    made = session()
+    accept(made, "a")
+    made.publish_runs([("a", [1]), ("b", [2]), ("a", [3])], 0.0)
+    allowed, unknown, more = sent(made)
+    assert shape([allowed, unknown, more]) == [[("a", 1)], [("b", 1)], [("a", 1)]]
+    made.handle_answer(answer(allowed), 0.0)
+    (refused,) = made.handle_answer(unknown.refused("forbidden", "no", taken=True), 0.0)
+    assert (refused.asked.items, refused.refusal is not None) == ([[2]], True)
+    assert [outcome.asked.items for outcome in made.handle_answer(answer(more), 0.0)] == [[[3]]]
+    assert sent(made) == []
+
+
+def test_a_topic_that_was_refused_goes_alone_until_it_is_accepted() -> None:
+    made = session()
+    accept(made, "a", "b")
+    made.publish_runs([("a", [1]), ("b", [2])], 0.0)
+    (merged,) = sent(made)
+    made.handle_answer(merged.refused("forbidden", "no more", taken=True), 0.0)
+    made.publish_runs([("a", [3]), ("b", [4])], 0.0)
+    assert shape(sent(made)) == [[("a", 1)], [("b", 1)]]
+
+
+def test_so_many_changes_are_under_way_at_most_and_publications_do_not_wait_for_them() -> None:
+    made = session()
+    for number in range(CHANGES_IN_FLIGHT_MAX + 2):
+        made.change(ChangeAsk(f"s{number}", ("a",)), 0.0)
+    requests = sent(made)
+    assert [request.parts[0].subscription for request in requests] == [f"s{n}" for n in range(CHANGES_IN_FLIGHT_MAX)]  # type: ignore[union-attr]
+    made.handle_answer(Answer("c", 1, requests[5].sequence, []), 0.0)
+    (next_one,) = sent(made)
+    assert next_one.parts[0].subscription == f"s{CHANGES_IN_FLIGHT_MAX}"  # type: ignore[union-attr]
+
+
+def test_what_is_done_at_one_stage_does_not_depend_on_another_one() -> None:
+    made = session()
+    made.change(ChangeAsk("s1", ("a",)), 0.0)
+    (stuck,) = sent(made)
+    other = "a" if TWO.registrar("s1") == 1 else "x"
+    for sequence in (2, 3):
+        made.publish(other, [sequence], 0.0)
+        (request,) = sent(made)
+        assert (request.sequence, request.done) == (sequence, sequence - 1)
+        made.handle_answer(answer(request), 0.0)
+    assert stuck.done == 0
+
+
+def test_who_asks_again_says_what_is_done_by_now() -> None:
+    made = session()
+    for number in range(3):
+        made.publish("a", [number], 0.0)
+    first, second, third = sent(made)
+    assert third.done == 0
+    made.handle_answer(answer(first), 0.0)
+    made.handle_answer(answer(second), 0.0)
+    made.tick(RESEND_AFTER_S)
+    (again,) = sent(made)
+    assert (again.sequence, again.after, again.done) == (3, 2, 2)
 
 
 def test_what_was_published_together_keeps_to_itself() -> None:

@@ -28,7 +28,7 @@ from ordered_pubsub.core.messages import (
     Relay,
     Request,
 )
-from ordered_pubsub.core.registrar import ORDERED_TOPICS_MAX, TOPICS_MAX
+from ordered_pubsub.core.registrar import ORDERED_TOPICS_MAX, SUBSCRIPTIONS_MAX, TOPICS_MAX
 from ordered_pubsub.core.stage import BATCH_EVENTS_MAX, MARKS_MAX, Stage
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import JournalDamaged, JournalError, NotOwner, ProtocolError, TopologyMismatch
@@ -182,6 +182,64 @@ def test_a_subscription_cannot_hold_more_topics_than_it_may(weight: int, topics_
     assert isinstance(refusal, Refusal)
     assert refusal.code == "too-many-topics"
     assert f"more than {topics_max} topics" in refusal.reason
+
+
+def test_changes_that_wait_for_their_turn_count() -> None:
+    """Asked while another one is under way, each by itself would fit."""
+    stage = in_the_middle()
+    name = next(f"s{n}" for n in range(99) if THREE.registrar(f"s{n}") == 1)
+    half = ORDERED_TOPICS_MAX // 2
+    asks = [ChangeAsk(name, tuple(f"{letter}{n}" for n in range(half))) for letter in "xyz"]
+    for number, change in enumerate(asks, start=1):
+        stage.handle_request(Request("c", 1, number, number - 1, 0, (change,)), 0.0)
+    exchange = ChangeAsk(name, tuple(f"z{n}" for n in range(half)), tuple(f"x{n}" for n in range(half)))
+    stage.handle_request(Request("c", 1, 4, 3, 0, (exchange,)), 0.0)
+    (refusal,) = stage.take_effects().replies
+    assert isinstance(refusal, Refusal)
+    assert (refusal.sequence, refusal.code) == (3, "too-many-topics")
+    assert len(stage.state.registrar.subscriptions[name].waiting) == 2
+
+
+def test_what_is_removed_and_added_at_once_is_held_and_counts() -> None:
+    stage = alone()
+    topics = tuple(f"t{n}" for n in range(ORDERED_TOPICS_MAX + 1))
+    (refusal,) = ask(stage, Request("c", 1, 1, 0, 0, (ChangeAsk("s", topics, topics),)))
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == "too-many-topics"
+
+
+def test_the_end_of_a_subscription_leaves_nothing_whatever_it_would_add() -> None:
+    stage = alone()
+    ask(stage, Request("c", 1, 1, 0, 0, (ChangeAsk("s", ("a",)),)))
+    (answer,) = ask(stage, Request("c", 1, 2, 1, 0, (ChangeAsk("s", ("b",), ends=True),)))
+    assert isinstance(answer, Answer)
+    assert (stage.state.groups.holdings, stage.state.registrar.subscriptions) == ({}, {})
+
+
+def test_a_client_has_so_many_subscriptions_at_a_stage_also_after_a_crash_and_room_again_when_one_ends() -> None:
+    journal = MemoryJournal()
+    driver = Driver.open(0, ALONE, journal)
+    for number in range(1, SUBSCRIPTIONS_MAX + 1):
+        change = ChangeAsk(f"s{number}", ("a",), weight=0)
+        driver.handle_request(Request("c", 1, number, number - 1, number - 1, (change,)), 0.0)
+    driver.flush()
+    stage = Driver.open(0, ALONE, journal).stage
+    last = SUBSCRIPTIONS_MAX
+    (refusal,) = ask(stage, Request("c", 1, last + 1, last, last, (ChangeAsk("more", ("a",)),)))
+    assert isinstance(refusal, Refusal)
+    assert (refusal.code, f"may have {SUBSCRIPTIONS_MAX} subscriptions" in refusal.reason) == ("limit", True)
+    asks = [ChangeAsk("s1", ("b",)), ChangeAsk("s1", ends=True), ChangeAsk("another", ("a",))]
+    answers = [ask(stage, Request("c", 1, last + n, last + n - 1, last, (a,))) for n, a in enumerate(asks, start=2)]
+    others = ask(stage, Request("d", 1, 1, 0, 0, (ChangeAsk("d1", ("a",)),)))
+    assert [type(answer) for (answer,) in [*answers, others]] == [Answer] * 4
+
+
+def test_what_a_stage_remembers_of_subscriptions_goes_with_them() -> None:
+    stage = alone()
+    ask(stage, Request("c", 1, 1, 0, 0, (ChangeAsk("s", ("a",)),)))
+    assert stage.state.registrar.subscriptions["s"].planned is None
+    ask(stage, Request("c", 1, 2, 1, 0, (ChangeAsk("s", ends=True),)))
+    assert stage.state.registrar.held == {}
 
 
 def test_thousands_of_changes_that_waited_for_their_turn_start_one_after_the_other() -> None:

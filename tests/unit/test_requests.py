@@ -1,0 +1,125 @@
+"""The identity of requests: who may not ask, and how much is remembered."""
+
+from __future__ import annotations
+
+import pytest
+
+from ordered_pubsub.core import requests
+from ordered_pubsub.core.messages import Answer, Publication, PublishAsk, Refusal, Relay, Request
+from ordered_pubsub.core.requests import Requests, Verdict
+from ordered_pubsub.core.stage import Stage
+from ordered_pubsub.core.topology import StageSpec, Topology
+
+TWO = Topology((StageSpec("high", ("h",)), StageSpec("low", ("l",))))
+FORBIDDEN = "identity 'desk' may not publish on 'l'"
+
+
+def publish(sequence: int, topic: str = "l", done: int = 0, parts: int = 1) -> Request:
+    return Request("c", 1, sequence, sequence - 1, done, (PublishAsk(topic),) * parts)
+
+
+def low() -> Stage:
+    stage = Stage.restore(1, TWO, None, [])
+    stage.unconfirmed.clear()
+    stage.take_effects()
+    return stage
+
+
+def ask(stage: Stage, request: Request, refusal: Refusal | None = None) -> list[Answer | Refusal]:
+    stage.handle_request(request, 1.0, refusal)
+    return stage.take_effects().replies
+
+
+def forbid(request: Request) -> Refusal:
+    return request.refused("forbidden", FORBIDDEN)
+
+
+# -- who may not ask ----------------------------------------------------------------------------------------------------
+
+
+def test_what_may_not_be_asked_is_refused_and_has_its_place() -> None:
+    stage = low()
+    (refusal,) = ask(stage, publish(1), forbid(publish(1)))
+    assert refusal == publish(1).refused("forbidden", FORBIDDEN, taken=True)
+    assert ask(stage, publish(1)) == [refusal]  # whatever is allowed by now
+    (answer,) = ask(stage, publish(2))
+    assert isinstance(answer, Answer)
+    assert stage.state.clocks.numbers == {"l": 1}
+
+
+def test_what_was_taken_while_it_was_allowed_is_answered_as_it_was_then() -> None:
+    """Its number has been given; if its client did not learn that, everybody would wait for the event."""
+    stage = low()
+    first = ask(stage, publish(1))
+    assert ask(stage, publish(1), forbid(publish(1))) == first
+
+
+def test_what_a_home_stage_does_not_allow_goes_to_the_stage_that_takes_it() -> None:
+    home = Stage.restore(0, TWO, None, [])
+    home.unconfirmed.clear()
+    home.greeted[1] = True
+    home.take_effects()
+    home.handle_request(publish(1), 1.0, forbid(publish(1)))
+    effects = home.take_effects()
+    assert effects.sends == [(1, Relay(0, publish(1), forbid(publish(1))))]
+    assert effects.replies == []
+
+
+def test_a_refusal_is_remembered_by_a_stage_that_starts_again() -> None:
+    stage = Stage.restore(1, TWO, None, [])
+    stage.unconfirmed.clear()
+    stage.handle_request(publish(1), 1.0, forbid(publish(1)))
+    effects = stage.take_effects()
+    again = Stage.restore(1, TWO, None, effects.journal)
+    again.unconfirmed.clear()
+    assert ask(again, publish(1)) == effects.replies
+
+
+# -- how much is remembered ---------------------------------------------------------------------------------------------
+
+
+def take(known: Requests, request: Request) -> None:
+    assert known.judge(request, 0.0) is Verdict.TAKE
+    known.take(request, 0, 0.0)
+
+
+def answer(known: Requests, request: Request, entries: int = 0) -> None:
+    parts = [Publication(part.topic, 1, 0.0, 1) for part in request.parts if isinstance(part, PublishAsk)]
+    parts[0].entries = {f"t{number}": 1 for number in range(entries)}
+    known.answered(Answer("c", 1, request.sequence, list(parts)))
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_so_many_topics_are_remembered_for_a_client_and_no_more_until_it_says_that_it_is_done(
+    answered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "UNANSWERED_LOAD_MAX", 100)
+    known = Requests()
+    for sequence in range(1, 6):
+        take(known, publish(sequence, parts=20))
+        if answered:
+            answer(known, publish(sequence, parts=20))
+    assert known.judge(publish(6), 0.0) is Verdict.IGNORE
+    assert known.judge(publish(6, done=1), 0.0) is (Verdict.TAKE if answered else Verdict.IGNORE)
+    answer(known, publish(1, parts=20))
+    take(known, publish(6, done=1))
+
+
+def test_the_entries_of_an_answer_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "UNANSWERED_LOAD_MAX", 100)
+    known = Requests()
+    take(known, publish(1))
+    answer(known, publish(1), entries=99)
+    assert known.judge(publish(2), 0.0) is Verdict.IGNORE
+    assert known.judge(publish(2, done=1), 0.0) is Verdict.TAKE
+
+
+def test_so_many_answers_are_remembered_for_a_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "UNANSWERED_MAX", 2)
+    known = Requests()
+    for sequence in (1, 2):
+        take(known, publish(sequence))
+        answer(known, publish(sequence))
+    assert known.judge(publish(3), 0.0) is Verdict.IGNORE
+    take(known, publish(3, done=2))
+    assert known.sessions["c"].load == 1
