@@ -33,7 +33,7 @@ TICK_S = 0.5
 class Changing(Protocol):
     """What asks for changes: a subscription's intake."""
 
-    def settled(self, change: Change) -> None:
+    def settled(self, change: Change, ask: ChangeAsk) -> None:
         """A change has its place."""
 
     def refused(self, ask: ChangeAsk) -> None:
@@ -129,7 +129,7 @@ class Engine:
         if asked is None:
             return
         if outcome.change is not None:
-            asked.by.settled(outcome.change)
+            asked.by.settled(outcome.change, asked.ask)
             if not asked.future.done():
                 asked.future.set_result(None)
         else:

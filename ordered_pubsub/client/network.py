@@ -1,11 +1,16 @@
 """A home over the network: one connection to one of the stages, and another one when that is lost.
 
 Any stage will do. The addresses that were given are tried in their order, then those that the stages say of themselves; after
-a loss the same stage is tried first (unless it had fallen silent), then the next, with growing pauses. The session goes on at
-whichever answers: it asks again what it has no answer to, and its id with its secret is all that a stage needs to know it by.
+a loss the same stage is tried first (unless it had fallen silent), then the next, with growing pauses. They grow as well while
+stages let this client in and send it away again, or lose it at once: only a connection that has lasted begins anew with short
+ones. The session goes on at whichever answers: it asks again what it has no answer to, and its id with its secret is all that
+a stage needs to know it by.
 
 What cannot get better by trying again (a token that is not accepted, a name that is taken) ends `open` with the reason; later
-it is tried again all the same, for rights are given back and names get free, and `trouble` says what is wrong meanwhile.
+it is tried again all the same, for rights are given back and names get free, and `trouble` says what is wrong meanwhile. Whose
+name was given to another client meanwhile waits outside until that one is gone, as a newcomer would.
+
+A request that is larger than the stage takes is refused here, since the stage would end the connection over it.
 """
 
 from __future__ import annotations
@@ -31,7 +36,9 @@ from ordered_pubsub.errors import (
     UnknownVersion,
 )
 from ordered_pubsub.wire.channel import Channel
+from ordered_pubsub.wire.framing import HEAD_BYTES
 from ordered_pubsub.wire.protocol import (
+    REQUESTS_MAX,
     VERSION,
     Ask,
     ClientGreeting,
@@ -53,6 +60,10 @@ from ordered_pubsub.wire.tls import TlsLayer
 DIAL_S = 5.0
 PAUSE_FIRST_S = 0.05
 PAUSE_MOST_S = 2.0
+LASTED_S = 5.0
+"""A connection that was lost earlier may be lost for the same reason again."""
+GROWTH_BYTES = 8
+"""By so much a request can grow when it is asked again, since its `done` does."""
 ADDRESSES_MAX = 64
 HEARTBEAT_S_MIN, HEARTBEAT_S_MOST = 0.1, 60.0
 """Between these, a stage says how often it wants to be heard."""
@@ -115,6 +126,8 @@ class _Talk:
 
     def _rejected(self, rejected: Rejected) -> None:
         self.farewell = f"stage {self.address}: {rejected.reason}"
+        if rejected.code == "name-in-use":
+            self.home.lose_name()
         if not self.welcome.done():
             self.welcome.set_exception(_FINAL.get(rejected.code, UnavailableError)(self.farewell))
 
@@ -182,6 +195,14 @@ class NetworkHome(Home):
         self._gone = asyncio.Event()
         self._reports: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._reports_asked = 0
+        self._resumes = False
+        """whether the name is this client's, as far as it knows"""
+        self._let_in_at = 0.0
+        self._pause_s = PAUSE_FIRST_S
+        self._must_pause = False
+        """whether to dial again at once could end as it did before"""
+        self._sent_most = 0
+        """the last request that a stage may have seen"""
         self.trouble = ""
 
     @property
@@ -211,7 +232,7 @@ class NetworkHome(Home):
         troubles: list[str] = []
         for address in list(self._addresses):
             try:
-                await self._connect(address, resumes=False)
+                await self._connect(address)
                 break
             except UnavailableError as error:
                 troubles.append(str(error))
@@ -227,16 +248,16 @@ class NetworkHome(Home):
         assert self._topology is not None
         return self._topology
 
-    async def _connect(self, address: Address, resumes: bool) -> None:
+    async def _connect(self, address: Address) -> None:
         """Connect to one stage, and be let in. Raises an `UnavailableError`, or what trying again does not change."""
         token = self._token() if callable(self._token) else self._token
-        greeting = ClientGreeting(VERSION, self._key.session, self._key.secret, self._name, token, resumes)
+        greeting = ClientGreeting(VERSION, self._key.session, self._key.secret, self._name, token, self._resumes)
         talk = _Talk(self, address, greeting, asyncio.get_running_loop().create_future())
         try:
             await asyncio.wait_for(self._dial(address, talk), DIAL_S)
             welcome = await asyncio.wait_for(talk.welcome, 2 * DIAL_S)
             self._check_topology(address, welcome)
-            if not talk.is_open:  # welcomed, and sent away before this task had its turn
+            if talk.farewell or not talk.is_open:  # welcomed, and sent away before this task had its turn
                 raise UnavailableError(talk.farewell or f"{address} closed the connection at once")
         except BaseException as error:
             talk.welcome.cancel()
@@ -247,6 +268,7 @@ class NetworkHome(Home):
                 raise UnavailableError(f"{address}: {_reason(error)}") from error
             raise
         self._talk, self._welcome = talk, welcome
+        self._resumes, self._let_in_at = True, asyncio.get_running_loop().time()
         self._learn(address, welcome)
 
     async def _dial(self, address: Address, talk: _Talk) -> None:
@@ -282,21 +304,27 @@ class NetworkHome(Home):
         while True:
             await self._gone.wait()
             self._gone.clear()
+            if self._must_pause:
+                await self._pause()
             await self._reconnect()
             self.trouble = ""
             self._on_state(True, self.where)
 
     async def _reconnect(self) -> None:
-        pause_s = PAUSE_FIRST_S
         while True:
+            troubles: list[str] = []
             for address in list(self._addresses):
                 try:
-                    await self._connect(address, resumes=True)
+                    await self._connect(address)
                     return
                 except OrderedPubSubError as error:
-                    self.trouble = str(error)
-            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
-            pause_s = min(2 * pause_s, PAUSE_MOST_S)
+                    troubles.append(str(error))
+            self.trouble = "; ".join(troubles)
+            await self._pause()
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(self._pause_s * random.uniform(0.5, 1.0))
+        self._pause_s = min(2 * self._pause_s, PAUSE_MOST_S)
 
     async def _watch(self) -> None:
         """Ask a silent stage whether it is there; give it up if it does not say so."""
@@ -321,13 +349,30 @@ class NetworkHome(Home):
         """Send requests to the stage; when there is none, they are lost and asked again."""
         if self._talk is None or self._welcome is None:
             return
+        for first in range(0, len(requests), REQUESTS_MAX):
+            self._send(self._talk, self._welcome, requests[first : first + REQUESTS_MAX])
+
+    def _send(self, talk: _Talk, welcome: Welcome, requests: Sequence[Request]) -> None:
+        """Send requests in as few frames as the stage takes them in, and refuse one that it would not take."""
         frame = encode(Ask(list(requests)))
-        half = len(requests) // 2
-        if half and len(frame) > self._welcome.frame_bytes_max:
-            self.send(requests[:half])
-            self.send(requests[half:])
+        size, half = len(frame) - HEAD_BYTES, len(requests) // 2
+        if half and size > welcome.frame_bytes_max:
+            self._send(talk, welcome, requests[:half])
+            self._send(talk, welcome, requests[half:])
+        elif not half and size + GROWTH_BYTES > welcome.frame_bytes_max and requests[0].sequence > self._sent_most:
+            # One that was sent before may have been taken by a stage whose frames are larger: only a stage may refuse it.
+            self._refuse(requests[0], size, welcome)
         else:
-            self._talk.send(frame)
+            talk.send(frame)
+            self._sent_most = max(self._sent_most, requests[-1].sequence)
+
+    def _refuse(self, request: Request, size: int, welcome: Welcome) -> None:
+        reason = (
+            f"the request has {size} bytes, and stage {welcome.stage!r} takes at most {welcome.frame_bytes_max} at once "
+            "(limits.frame_bytes_max): name fewer topics in one call, or let the stage take more"
+        )
+        refusals: list[Answer | Refusal] = [request.refused("limit", reason)]
+        asyncio.get_running_loop().call_soon(self.answered, refusals)  # no answer comes from within `send`
 
     def answered(self, answers: list[Answer | Refusal]) -> None:
         """The stage brings answers."""
@@ -366,11 +411,19 @@ class NetworkHome(Home):
             return  # it was never let in
         self._talk = None
         self.trouble = reason
+        has_lasted = asyncio.get_running_loop().time() - self._let_in_at >= LASTED_S
+        if has_lasted:
+            self._pause_s = PAUSE_FIRST_S
+        self._must_pause = bool(talk.farewell) or not has_lasted
         for future in self._reports.values():
             if not future.done():
                 future.set_exception(UnavailableError(f"the connection was lost before it was answered: {reason}"))
         self._gone.set()
         self._on_state(False, reason)
+
+    def lose_name(self) -> None:
+        """Another client has the name now: to come again is to ask for it anew."""
+        self._resumes = False
 
     async def close(self) -> None:
         """Disconnect; no answer comes any more."""

@@ -115,6 +115,7 @@ def _check_stages(configuration: Configuration) -> None:
         if stage.http_address is not None and stage.http_address.overlaps(stage.address):
             raise Conflict((*path, "http"), "is where the stage listens for clients: give it another port")
         _check_listener(configuration, index, stage)
+        _check_reached(configuration, index, stage)
         for earlier in range(index):
             _check_pair(earlier, stages[earlier], index, stage)
         if len(stages) > 1 and stage.advertised is None:
@@ -144,6 +145,23 @@ def _check_listener(configuration: Configuration, index: int, stage: StageSectio
             reached
             + "tokens would travel there without TLS: add tls = { cert = ..., key = ... }, listen at 127.0.0.1, or "
             "let them be read on the way by insecure_allow_plaintext = true",
+        )
+
+
+def _check_reached(configuration: Configuration, index: int, stage: StageSection) -> None:
+    """Where others are told to reach a stage, their tokens travel, whatever it listens at behind that."""
+    reached = stage.advertised
+    if reached is None or reached.tls or reached.is_loopback or configuration.insecure_allow_plaintext:
+        return
+    dial = [later.name for later in configuration.stages[index + 1 :] if later.token_file is not None]
+    if dial or any(identity.token_sha256 for identity in configuration.identity or ()):
+        said = "advertise" if stage.advertise is not None else "listen"
+        raise Conflict(
+            ("stage", index, said),
+            f"={getattr(stage, said)!r} is where others reach the stage, and tokens would travel there without TLS"
+            f"{f' (that of stage {dial[0]!r} is shown there)' if dial else ''}: add tls = {{ cert = ..., key = ... }}, or an "
+            "opss:// address if something before the stage speaks TLS for it, or let them be read on the way by "
+            "insecure_allow_plaintext = true",
         )
 
 

@@ -2,7 +2,8 @@
 
 The registrar lets them happen one at a time and counts them: versions 1, 2, 3, … Their outcomes may arrive in any order and
 more than once; they take effect in the order of their versions. A mark names a version; an event that carries one that has
-not taken effect yet must wait. Asks are counted in the order in which they are sent.
+not taken effect yet must wait. The refusal of an ask may come after the outcome of a later one, so each says whose it is: what
+its ask would remove, and asks that would remove the same are alike.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Changes:
     """the last change that has taken effect"""
     _asked: list[tuple[str, ...]] = attrs.field(factory=list)
     """changes that were asked for and have neither taken effect nor been refused: what each would remove"""
-    _early: dict[int, Change] = attrs.field(factory=dict)
+    _early: dict[int, tuple[Change, tuple[str, ...]]] = attrs.field(factory=dict)
 
     @property
     def asked(self) -> int:
@@ -42,18 +43,18 @@ class Changes:
         """Whether a change that was asked for removes a topic."""
         return any(topic in removes for removes in self._asked)
 
-    def settled(self, change: Change) -> Iterator[Change]:
-        """Take an outcome; yield the changes that take effect now, in order.
+    def settled(self, change: Change, removes: Iterable[str]) -> Iterator[Change]:
+        """Take the outcome of an ask that removes these topics; yield the changes that take effect now, in order.
 
         One at a time: while the first takes effect, the events after the second must still wait for it.
         """
         if change.version > self.version:
-            self._early[change.version] = change
+            self._early[change.version] = (change, tuple(removes))
         while (following := self._early.pop(self.version + 1, None)) is not None:
             self.version += 1
-            if self._asked:
-                self._asked.pop(0)
-            yield following
+            if following[1] in self._asked:
+                self._asked.remove(following[1])
+            yield following[0]
 
     def holds(self, marks: list[Mark]) -> bool:
         """Whether an event with these marks must wait for the outcome of a change."""

@@ -6,6 +6,10 @@ has passed its last stage. It also visits a stage that the one before has visite
 one in the total order, and what the subscription gains comes after all that it has lost. Each has a version, 1, 2, 3, …
 per subscription, by which marks refer to it.
 
+What a subscription may hold is judged when a change is asked for, by what it will hold (`planned`) when all that were taken
+before have passed. How many subscriptions a session may have is judged here as well: nothing but this outlives the
+session's connections.
+
 A subscription is forgotten once the change that ends it has passed; its id is not used again.
 """
 
@@ -19,6 +23,8 @@ TOPICS_MAX = 10_000
 """Topics that one request may name, and that a subscription of weight 0 may hold."""
 ORDERED_TOPICS_MAX = 2_000
 """Topics that a subscription may hold that is ordered across them: each pair costs its stages some memory."""
+SUBSCRIPTIONS_MAX = 10_000
+"""Subscriptions that one session may have registered at one stage: more than it needs, and no more than it may leave behind."""
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -34,6 +40,8 @@ class Subscription(msgspec.Struct):
 
     client: str
     topics: tuple[str, ...] = ()
+    planned: tuple[str, ...] | None = None
+    """what it will hold when all changes that were taken have passed; None if none is left"""
     version: int = 0
     via: int | None = None
     """a stage that its last change has visited"""
@@ -41,21 +49,33 @@ class Subscription(msgspec.Struct):
     under_way: bool = False
     waiting: list[Waiting] = msgspec.field(default_factory=list)
 
+    def after(self, ask: ChangeAsk) -> tuple[str, ...]:
+        """What it will hold after one more change."""
+        return _after(self.topics if self.planned is None else self.planned, ask)
+
 
 class Registrar(msgspec.Struct):
     """The subscriptions that are registered at one stage."""
 
     subscriptions: dict[str, Subscription] = msgspec.field(default_factory=dict)
+    held: dict[str, int] = msgspec.field(default_factory=dict)
+    """client → how many of these are its own"""
 
     def refuse(self, request: Request, ask: ChangeAsk) -> Refusal | None:
         """Why a request for a change is not taken, if it is not."""
-        subscription = self.subscriptions.get(ask.subscription) or Subscription(request.client)
+        found = self.subscriptions.get(ask.subscription)
+        subscription = found or Subscription(request.client)
         topics_max = ORDERED_TOPICS_MAX if ask.weight else TOPICS_MAX
         if subscription.client != request.client:
             code, reason = "not-yours", f"subscription {ask.subscription!r} belongs to another client"
         elif subscription.ended:
             code, reason = "ended", f"subscription {ask.subscription!r} has ended; begin another one"
-        elif len({*subscription.topics, *ask.add}.difference(ask.remove)) > topics_max:
+        elif found is None and self.held.get(request.client, 0) >= SUBSCRIPTIONS_MAX:
+            code = "limit"
+            reason = (
+                f"a client may have {SUBSCRIPTIONS_MAX} subscriptions at one stage: end one, or hold more topics in one"
+            )
+        elif len(subscription.after(ask)) > topics_max:
             code = "too-many-topics"
             reason = f"subscription {ask.subscription!r} would hold more than {topics_max} topics; use a second one"
         else:
@@ -64,8 +84,13 @@ class Registrar(msgspec.Struct):
 
     def ask(self, ask: ChangeAsk, waiting: Waiting) -> Waiting | None:
         """Take a change; return it if its turn is now."""
-        subscription = self.subscriptions.setdefault(ask.subscription, Subscription(waiting.request.client))
+        client = waiting.request.client
+        subscription = self.subscriptions.get(ask.subscription)
+        if subscription is None:
+            subscription = self.subscriptions[ask.subscription] = Subscription(client)
+            self.held[client] = self.held.get(client, 0) + 1
         subscription.ended = ask.ends
+        subscription.planned = subscription.after(ask)
         subscription.waiting.append(waiting)
         return self.next_turn(ask.subscription)
 
@@ -81,13 +106,11 @@ class Registrar(msgspec.Struct):
         """The next step of a subscription whose turn it is."""
         subscription = self.subscriptions[ask.subscription]
         subscription.version += 1
-        dropped = set(subscription.topics if ask.ends else ask.remove)
-        new = dict.fromkeys((*(t for t in subscription.topics if t not in dropped), *ask.add))
         return Change(
             subscription=ask.subscription,
             version=subscription.version,
             old=subscription.topics,
-            new=tuple(new),
+            new=_after(subscription.topics, ask),
             weight=ask.weight,
             best_effort=ask.best_effort,
         )
@@ -108,6 +131,22 @@ class Registrar(msgspec.Struct):
         subscription.topics = change.new
         subscription.under_way = False
         following = self.next_turn(change.subscription)
-        if following is None and subscription.ended:
-            del self.subscriptions[change.subscription]
+        if following is None:
+            subscription.planned = None
+            if subscription.ended:
+                self._forget(change.subscription)
         return following
+
+    def _forget(self, name: str) -> None:
+        client = self.subscriptions.pop(name).client
+        self.held[client] -= 1
+        if not self.held[client]:
+            del self.held[client]
+
+
+def _after(topics: tuple[str, ...], ask: ChangeAsk) -> tuple[str, ...]:
+    """What a subscription with these topics holds after a change; after its end, nothing, whatever else is asked for."""
+    if ask.ends:
+        return ()
+    dropped = set(ask.remove)
+    return tuple(dict.fromkeys((*(topic for topic in topics if topic not in dropped), *ask.add)))

@@ -1,11 +1,13 @@
 """Clients with names, as their home stage and the names' keepers see them.
 
-A client is let in when the keeper of its name has granted it. One that goes on with its session after it has lost its home is
-let in at once, since it has the name already; should that not be so, the keeper says it, and the client is sent away. So a
-keeper that is out of reach keeps nobody from going on.
+A client is let in when the keeper of its name has granted it. One that says that it goes on with its session after it has
+lost its home is let in at once, on its word; should the name be another one's, the keeper says it, and the client is sent away.
+So a keeper that is out of reach keeps nobody from going on. It is only on its word that such a client is in until the keeper
+has granted the name: that is asked again until there is an answer, and its home does not vouch for it.
 
-A keeper that has just started, on a store that is not new, does not know yet who has its names: for a moment it grants them
-only to those who had them before. Claims that have no answer are made again until then.
+A keeper that has just started, on a store that is not new, does not know yet who has its names. It believes the home stages
+that are there: they know to whom it had granted names before. When they have had the time to say it, it hears those who say
+that they had a name and have lost their home; those who are new come last. Claims without an answer are made again until then.
 """
 
 from __future__ import annotations
@@ -23,8 +25,10 @@ from ordered_pubsub.wire.protocol import Names as NamesMessage
 
 CLAIM_S = 5.0
 """How long a client with a name waits for the stage that keeps it."""
-SETTLE_S = 2.5
-"""How long a keeper that was started again waits for those who had its names: they come back within 2 seconds."""
+VOUCH_S = 2.5
+"""How long a keeper that was started again hears only home stages: those that are there come back within 2 seconds."""
+SETTLE_S = 4.0
+"""And how long until it hears newcomers: whoever goes on asks every second, so it has asked in between."""
 
 
 class Claimant(Protocol):
@@ -67,12 +71,12 @@ class Claims:
     _named: dict[str, dict[Claimant, bool]] = attrs.field(factory=dict)
     """name → the clients at home here that have it: one, or for a moment two connections of its session"""
     _claiming: dict[Claimant, float] = attrs.field(factory=dict)
-    """a client whose claim has no answer yet → when it is given up"""
+    """a client whose claim has no answer yet → when it is given up, if it is not in already"""
     _loop: asyncio.AbstractEventLoop = attrs.field(factory=asyncio.get_running_loop)
-    _settles_at: float = attrs.field(init=False)
+    _started_at: float = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._settles_at = self._loop.time() + (0.0 if self.is_new_system else SETTLE_S)
+        self._started_at = self._loop.time()
 
     # -- the home's side ----------------------------------------------------------------------------------------------
 
@@ -121,11 +125,10 @@ class Claims:
         """Claim again what has no answer; give up what was waited for long enough."""
         for claimant, give_up_at in list(self._claiming.items()):
             is_in = self._is_named(claimant)
-            if now < give_up_at:
+            if is_in or now < give_up_at:
                 self._tell_keeper(self._claim_of(claimant, resumes=is_in))
-                continue
-            del self._claiming[claimant]
-            if not is_in:
+            else:
+                del self._claiming[claimant]
                 keeper = self.topology.stages[self.topology.registrar(claimant.name or "")].name
                 claimant.leave(
                     "unavailable", f"stage {keeper!r}, which keeps the name {claimant.name!r}, cannot be reached now"
@@ -147,13 +150,14 @@ class Claims:
             self.let_in(claimant)
 
     def linked(self, peer: int) -> None:
-        """The link to another stage is there: tell it who has the names that it keeps, then who wants some."""
-        held = [
-            self._claim_of(next(iter(claimants)), resumes=True)
+        """The link to another stage is there: tell it to whom it had granted names that it keeps, then who wants some."""
+        granted = {
+            name: self._claim_of(claimant, resumes=True)
             for name, claimants in self._named.items()
-            if self.topology.registrar(name) == peer
-        ]
-        self.ways[peer].send(NamesMessage(held))
+            for claimant in claimants
+            if claimant not in self._claiming and self.topology.registrar(name) == peer
+        }
+        self.ways[peer].send(NamesMessage(list(granted.values())))
         for claimant in self._claiming:
             if self.topology.registrar(claimant.name or "") == peer:
                 self._tell_keeper(self._claim_of(claimant, resumes=self._is_named(claimant)))
@@ -164,8 +168,13 @@ class Claims:
         """A home stage claims a name that is kept here, or gives one back."""
         if claim.release:
             self.names.release(claim, peer)
-        elif claim.resumes or self._loop.time() >= self._settles_at:
+        elif self._may_answer(claim):
             self._answer(peer, claim, self.names.claim(claim, peer))
+
+    def _may_answer(self, claim: Claim) -> bool:
+        """Whether those who should have been heard before have had the time for it."""
+        knows_for_s = self._loop.time() - self._started_at
+        return self.is_new_system or knows_for_s >= (VOUCH_S if claim.resumes else SETTLE_S)
 
     def handle_names(self, peer: int, message: NamesMessage) -> None:
         """A home stage tells which names of those that are kept here its clients have."""

@@ -16,6 +16,7 @@ from typing import Protocol
 import attrs
 
 from ordered_pubsub.config.addresses import Address
+from ordered_pubsub.config.schema import Configuration
 from ordered_pubsub.core.messages import PeerMessage
 from ordered_pubsub.errors import OrderedPubSubError, ProtocolError
 from ordered_pubsub.server.access import Proof
@@ -55,6 +56,10 @@ _PING, _PONG = encode(Ping()), encode(Pong())
 
 class Handler(Protocol):
     """What a link tells what its peer says: the server."""
+
+    @property
+    def configuration(self) -> Configuration:
+        """What this stage was started with."""
 
     def connected(self, peer: int) -> None:
         """The link is there."""
@@ -148,8 +153,17 @@ class PeerLink:
             channel.abort(f"{self.address} said nothing to this stage within {WELCOME_S:g} s")
 
     def opened(self, channel: Channel) -> None:
-        """This side has dialled: greet."""
-        channel.send(encode(self.greeting()))
+        """This side has dialled: greet, but show no token that others could read on the way."""
+        assert self.address is not None
+        greeting = self.greeting()
+        is_private = self.address.tls or self.address.is_loopback
+        if greeting.token and not is_private and not self.handler.configuration.insecure_allow_plaintext:
+            channel.abort(
+                f"this stage's token would go to {self.address} unencrypted, for everybody on the way to read: let stage "
+                f"{self.name} speak TLS, or let it be read by insecure_allow_plaintext = true"
+            )
+        else:
+            channel.send(encode(greeting))
 
     def accept(self, channel: Channel, welcome: Welcome, proof: Proof) -> None:
         """The other side has dialled, and was let in. An older connection is replaced."""

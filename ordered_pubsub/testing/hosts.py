@@ -257,7 +257,10 @@ class ClientHost:
     def alter(self, action: Alter) -> None:
         """Change a subscription."""
         delivery = self.deliveries[action.subscription]
-        delivery.change_asked(delivery.topics if action.ends else action.remove)
+        removes = tuple(delivery.topics) if action.ends else action.remove
+        if action.ends:
+            self.simulation.record.subscriptions[action.subscription].removed_at_end = removes
+        delivery.change_asked(removes)
         weight = WEIGHTS[self._order(action.subscription)]
         self.simulation.after(
             0.01, self._subscribed_at_ens, action, weight
@@ -354,7 +357,9 @@ class ClientHost:
             record = simulation.record.subscriptions[name]
             record.outcomes[outcome.change.version] = outcome.change
             simulation.trace("%s: change %d is settled at %s", name, outcome.change.version, outcome.change.entries)
-            delivery.change_settled(outcome.change)
+            assert outcome.asked.change is not None
+            ask = outcome.asked.change
+            delivery.change_settled(outcome.change, record.removed_at_end if ask.ends else ask.remove)
             self.notify(name, delivery)
 
     def _take_refusal(self, outcome: Outcome, refusal: Refusal) -> None:

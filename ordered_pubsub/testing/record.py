@@ -99,6 +99,8 @@ class SubscriptionRecord:
     best_effort: bool
     outcomes: dict[int, Change] = attrs.field(factory=dict)
     notifications: list[Notified] = attrs.field(factory=list)
+    removed_at_end: tuple[str, ...] = ()
+    """what the ask that ended it was announced to remove"""
 
     def notified(self, notification: Notification) -> None:
         """The application was told of an event."""

@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from ordered_pubsub.core.topology import StageSpec, Topology
-from ordered_pubsub.server.claims import CLAIM_S, SETTLE_S, Claims
+from ordered_pubsub.server.claims import CLAIM_S, SETTLE_S, VOUCH_S, Claims
 from ordered_pubsub.server.names import Names
 from ordered_pubsub.wire.protocol import Claim, Claimed
 from ordered_pubsub.wire.protocol import Names as NamesMessage
@@ -222,15 +222,83 @@ async def test_when_a_link_is_there_again_all_its_names_are_said_at_once(home: H
     assert home.way.sent == [NamesMessage([claim(resumes=True)]), claim("desk#2")]
 
 
-async def test_a_keeper_that_was_started_again_grants_names_only_to_who_had_them_at_first() -> None:
-    topology = Topology((StageSpec("main"),))
-    inside: list[object] = []
-    claims = Claims(0, topology, {}, inside.append, is_new_system=False)  # type: ignore[arg-type]
-    newcomer, owner = Guest("desk#2"), Guest("desk#1")
-    claims.come(newcomer, resumes=False)
-    claims.come(owner, resumes=True)
-    claims._settles_at -= SETTLE_S
-    claims.sweep(asyncio.get_running_loop().time())
+async def test_who_is_in_on_its_word_asks_until_there_is_an_answer(home: Home) -> None:
+    """A keeper that comes back after a long time is to hear of it."""
+    guest = Guest("desk#1")
+    home.claims.come(guest, resumes=True)
+    home.claims.sweep(asyncio.get_running_loop().time() + CLAIM_S + 1)
+    home.claims.sweep(asyncio.get_running_loop().time() + CLAIM_S + 2)
+    assert home.way.sent == [claim(resumes=True)] * 3
 
-    assert inside == [owner]
+    home.claims.handle_claimed(Claimed("desk", "desk#1", ""))
+    home.claims.sweep(asyncio.get_running_loop().time() + CLAIM_S + 3)
+
+    assert (len(home.way.sent), guest.left) == (3, [])
+
+
+async def test_a_home_does_not_vouch_for_who_is_in_on_its_word(home: Home) -> None:
+    guest = Guest("desk#1")
+    home.claims.come(guest, resumes=True)
+    home.way.sent.clear()
+
+    home.claims.linked(home.keeper)
+
+    assert home.way.sent == [NamesMessage([]), claim(resumes=True)]
+
+
+@attrs.define(eq=False)
+class Keeper:
+    """The only stage of a system, started again so long ago."""
+
+    inside: list[object] = attrs.field(factory=list)
+    claims: Claims = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        topology = Topology((StageSpec("main"),))
+        self.claims = Claims(0, topology, {THERE: Way()}, self.inside.append, is_new_system=False)  # type: ignore[arg-type,dict-item]
+
+    def is_up_for(self, seconds: float) -> None:
+        """Let that much have passed since its start, and everybody ask again."""
+        now = asyncio.get_running_loop().time()
+        self.claims._started_at = now - seconds
+        self.claims.sweep(now)
+
+    @property
+    def holder(self) -> str | None:
+        """The session that has the name."""
+        found = self.claims.names.holders.get("desk")
+        return None if found is None else found.session
+
+
+async def test_a_keeper_that_was_started_again_hears_who_goes_on_before_newcomers() -> None:
+    keeper, newcomer, owner = Keeper(), Guest("desk#2"), Guest("desk#1")
+    keeper.claims.come(newcomer, resumes=False)
+    keeper.claims.come(owner, resumes=True)
+    keeper.is_up_for(VOUCH_S)
+    keeper.is_up_for(SETTLE_S)
+
+    assert keeper.inside == [owner]
     assert newcomer.left == ["name-in-use"]
+
+
+async def test_a_keeper_that_was_started_again_believes_a_home_rather_than_who_says_to_go_on() -> None:
+    keeper, liar = Keeper(), Guest("desk#2")
+    keeper.claims.come(liar, resumes=True)
+    assert keeper.holder is None
+
+    keeper.claims.handle_names(THERE, NamesMessage([claim(resumes=True)]))
+    keeper.is_up_for(VOUCH_S)
+
+    assert keeper.holder == "desk#1"
+    assert liar.left == ["name-in-use"]
+
+
+async def test_a_keeper_that_was_started_again_hears_newcomers_in_the_end() -> None:
+    keeper, newcomer = Keeper(), Guest("desk#2")
+    keeper.claims.come(newcomer, resumes=False)
+    keeper.is_up_for(VOUCH_S)
+    assert keeper.inside == []
+
+    keeper.is_up_for(SETTLE_S)
+
+    assert keeper.inside == [newcomer]

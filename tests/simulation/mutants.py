@@ -200,8 +200,8 @@ def _meet_nobody(registrar: Registrar, name: str, ranks: list[int], here: int) -
 _settled = Changes.settled
 
 
-def _all_at_once(changes: Changes, change: Change) -> Iterator[Change]:
-    return iter(list(_settled(changes, change)))
+def _all_at_once(changes: Changes, change: Change, removes: Any) -> Iterator[Change]:
+    return iter(list(_settled(changes, change, removes)))
 
 
 def _pipeline_everything(session: Session, queued: Any) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ordered_pubsub.testing.world import Action, Alter, Publish, Subscribe, Weather, World
+import attrs
+
+from ordered_pubsub.testing.world import Action, Alter, Forbid, Publish, Subscribe, Weather, World
 
 FAR_APART = Weather(
     ens_delay_s=0.01,
@@ -58,4 +60,19 @@ EXCHANGE = _world(
 Two at a time, since what is published together keeps to itself and is not merged with what waits.
 """
 
-SCENARIOS = {"slow-then-quick": SLOW_THEN_QUICK, "exchange": EXCHANGE}
+REFUSED_LATE = attrs.evolve(
+    _world(
+        {"a": 0, "b": 1, "c": 2},
+        2,
+        Subscribe(0.0, 0, "s", ("a", "b")),
+        Alter(2.0, "s", ("c",), ("b",)),
+        Alter(2.1, "s", (), ("a",)),
+        Alter(8.0, "s", ("c",)),
+        *(Publish(2.0 + 0.1 * n, 1, (("abc"[n % 3], 1),)) for n in range(40)),
+    ),
+    weather=attrs.evolve(FAR_APART, client_lose=0.3),
+    faults=tuple(Forbid(1.0, stage, "c", 6.0) for stage in range(3)),
+)
+"""The refusal of a change is lost, and comes again after the next change has taken effect."""
+
+SCENARIOS = {"slow-then-quick": SLOW_THEN_QUICK, "exchange": EXCHANGE, "refused-late": REFUSED_LATE}
