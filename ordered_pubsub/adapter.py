@@ -11,7 +11,8 @@ A client and its adapter talk to each other like this:
 - `open` connects, and returns when the ENS can be used. From then on the adapter keeps the connection by itself: when it
   breaks, it connects and subscribes again, and tells `on_state` of both.
 - `publish` returns when the ENS has taken responsibility for all the frames, if it can say so (`Capabilities.confirms`). If
-  it raises, the client hands over the same frames again later: a frame may arrive twice, but not never.
+  it raises, the client hands over the same frames again later: a frame may arrive twice, but not never. (Or it has packed
+  their events anew, because `frame_bytes_max` has changed.)
 - `subscribe` returns when the subscription is active: everything that anybody publishes after that arrives.
 - `on_frames` is given what arrives, as many frames at once as there are, and is awaited. While it has not returned, the
   client wants no more frames of this connection: the adapter stops reading, or leaves the frames with the ENS, as far as
@@ -94,7 +95,8 @@ class Adapter(ABC):
         """How many bytes a frame may have, headers included, once the ENS is open; None if there is no limit to speak of.
 
         An event is given its number before the ENS sees it, and then it must be published. So what an ENS would never take is
-        refused before.
+        refused before: of this limit, an eighth, and 16 KiB at least, is kept for what the order says of an event, and the rest
+        is for its payload and headers. It is asked for again whenever frames of several events are made.
         """
         return None
 

@@ -18,7 +18,7 @@ from typing import Any, NoReturn, cast
 from ordered_pubsub.adapter import redacted
 from ordered_pubsub.client.engine import Engine
 from ordered_pubsub.client.event import Receipt
-from ordered_pubsub.client.frames import NO_HEADERS, check_headers
+from ordered_pubsub.client.frames import EVENT_BYTES, NO_HEADERS, check_headers, content_type_bytes, headers_bytes
 from ordered_pubsub.client.intake import Intake
 from ordered_pubsub.client.publisher import Outgoing
 from ordered_pubsub.client.serialization import dump
@@ -33,7 +33,8 @@ _log = logging.getLogger(__name__)
 
 ID_LENGTH_MAX = 255
 METADATA_BYTES = 16_384
-"""Of what an ENS takes in a message, this is kept for what the order says of it."""
+METADATA_SHARE = 8
+"""Of what an ENS takes in a message, an eighth, and so many bytes at least, is kept for what the order says of it."""
 
 _known_topic = lru_cache(maxsize=65_536)(check_topic)
 
@@ -57,7 +58,7 @@ class Client:
         self._payload_bytes_max = min(
             engine.settings.payload_bytes_max,
             engine.home.payload_bytes_max or sys.maxsize,
-            (engine.adapter.frame_bytes_max or sys.maxsize) - METADATA_BYTES,
+            _without_metadata(engine.adapter.frame_bytes_max or sys.maxsize),
         )
         self._publisher = engine.publisher
         prefix = engine.key.nonce + "-"
@@ -139,18 +140,22 @@ class Client:
         topic = _known_topic(topic) if type(topic) is str else check_topic(topic)
         payload, content_type = dump(data, self._settings.serializer)
         checked = NO_HEADERS if headers is None else check_headers(headers)
-        self._check_size(topic, payload, checked)
-        return Outgoing(topic, "" if identity is None else _check_id(identity), payload, content_type, checked)
+        size = EVENT_BYTES + content_type_bytes(content_type) + self._checked_size(topic, payload, checked)
+        if identity is None:
+            return Outgoing(topic, "", payload, content_type, checked, size)
+        identity = _check_id(identity)
+        return Outgoing(topic, identity, payload, content_type, checked, size + len(identity.encode()))
 
-    def _check_size(self, topic: str, payload: bytes, headers: Mapping[str, bytes | str]) -> None:
+    def _checked_size(self, topic: str, payload: bytes, headers: Mapping[str, bytes | str]) -> int:
         size = len(payload)
         if headers:
-            size += sum(len(name) + len(value) for name, value in headers.items())
+            size += headers_bytes(headers)
         if size > self._payload_bytes_max:
             raise UsageError(
                 f"an event for {topic!r} has {size} bytes; at most {self._payload_bytes_max} (payload_bytes_max of this client "
                 "or of its stages, or what the ENS takes) may be published: send less, or raise the limit"
             )
+        return size
 
     def _check_loop(self) -> None:
         try:
@@ -321,6 +326,11 @@ class Client:
             _log.warning("while closing after %s", type(error).__name__, exc_info=True)
 
 
+def _without_metadata(frame_bytes_max: int) -> int:
+    """What is left for payload and headers of a frame."""
+    return max(frame_bytes_max - max(METADATA_BYTES, frame_bytes_max // METADATA_SHARE), 0)
+
+
 def _refuse_what_comes_later(where: str | None, start: object, name: str | None, ack: str) -> None:
     if where is not None:
         raise NotOffered(
@@ -330,8 +340,8 @@ def _refuse_what_comes_later(where: str | None, start: object, name: str | None,
         raise NotOffered(f"start={start!r}: history comes with a later release; available is start='new'")
     if name is not None:
         raise NotOffered(
-            f"name={name!r}: a subscription with a name is durable, which comes with a later release; without one it lives as "
-            "long as its client"
+            f"name={name!r}: a subscription with a name is durable, which comes with a later release; without one it ends when "
+            "its client is closed"
         )
     if ack != "auto":
         raise NotOffered(f"ack={ack!r}: acknowledgements come with a later release; available is ack='auto'")

@@ -7,7 +7,7 @@
 The queue has its limits (`queue_events_max`, `queue_bytes_max`). When it has reached one the intake is full: its client then
 takes nothing more from the ENS until half of the queue has been read. What was under way at that moment, and what it wakes,
 may pass the limit; nothing is dropped. The buffer of events that wait for earlier ones has its limit as well
-(`buffer_events_max`): one too many stops the intake with `BufferOverflow`.
+(`buffer_events_max`, `buffer_bytes_max`): one too many stops the intake with `BufferOverflow`.
 
 A change is announced to the buffer, made active at the ENS and asked for in one go, one change after the other. So the order
 of the asks is the order that the buffer was told of, and what is published after a change has its place cannot be missed.
@@ -184,10 +184,10 @@ class Intake:
             vector = Vector(self._buffer.clock, [], 0)
             self._enqueue([Notification(arrival, None, vector, 0, out_of_order=True) for arrival in arrivals])
 
-    def settled(self, change: Change) -> None:
+    def settled(self, change: Change, ask: ChangeAsk) -> None:
         """A change of it has its place."""
         try:
-            self._buffer.change_settled(change)
+            self._buffer.change_settled(change, ask.remove)
         except Exception as error:
             self._give_up(error)
         self._collect()
@@ -358,9 +358,11 @@ class Intake:
 
 
 def _make_buffer(identity: str, order: Order, delivery: str, settings: Settings) -> Delivery | BestEffort:
+    events_max, bytes_max = settings.buffer_events_max, settings.buffer_bytes_max
     if delivery == "best-effort":
-        return BestEffort(identity, settings.buffer_events_max or BEST_EFFORT_BUFFER_EVENTS_MAX, settings.ttl_s)
-    return Delivery(identity, settings.buffer_events_max or BUFFER_EVENTS_MAX, order)
+        events_max = events_max or BEST_EFFORT_BUFFER_EVENTS_MAX
+        return BestEffort(identity, events_max, settings.ttl_s, buffer_bytes_max=bytes_max)
+    return Delivery(identity, events_max or BUFFER_EVENTS_MAX, order, buffer_bytes_max=bytes_max)
 
 
 def _nothing() -> None:

@@ -9,13 +9,15 @@ pipeline, and who finds it full waits or is told so. Frames are handed over topi
 slow holds up its own publications only.
 
 A number that was given must be published, or subscribers wait for it. So what the ENS does not take is handed over again,
-for as long as the client lives, whatever became of those who waited for a receipt.
+for as long as the client lives, whatever became of those who waited for a receipt, and whatever went wrong. Frames are made
+anew each time, since a broker that comes back may take less than before.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -25,7 +27,7 @@ import msgspec
 
 from ordered_pubsub.adapter import Adapter, Frame
 from ordered_pubsub.client.event import Receipt
-from ordered_pubsub.client.frames import packed, stamped
+from ordered_pubsub.client.frames import PACK_BYTES, frame_bytes, packed, stamped
 from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.core.messages import Publication
 from ordered_pubsub.core.session import Outcome
@@ -56,6 +58,8 @@ class Outgoing(msgspec.Struct, eq=False):
     payload: bytes
     content_type: str
     headers: Mapping[str, bytes | str]
+    size: int
+    """how many bytes of a pack it takes, at most"""
     serial: int = 0
     future: asyncio.Future[Receipt] = _NOT_PUT
 
@@ -69,8 +73,6 @@ class Publisher:
     settings: Settings
     queue: Callable[[list[tuple[str, list[Outgoing]]]], None]
     """gives publications to the session, in their order: runs on one topic, and their events"""
-    trouble: str = ""
-    """why the ENS did not take something, if that is so now"""
     is_closed: bool = False
     _loop: asyncio.AbstractEventLoop = attrs.field(factory=asyncio.get_running_loop)
     _unfinished: dict[int, Outgoing] = attrs.field(factory=dict)
@@ -82,6 +84,10 @@ class Publisher:
     """numbers what is collected when it has waited for long enough"""
     _numbered: dict[str, list[tuple[Publication, list[Outgoing]]]] = attrs.field(factory=dict)
     _hand_overs: dict[str, asyncio.Task[None]] = attrs.field(factory=dict)
+    _troubles: dict[str, str] = attrs.field(factory=dict)
+    """topic → why the ENS did not take what was handed over"""
+    _is_abandoned: bool = False
+    """whether what has no receipt is given up"""
     _waiters: OrderedDict[Outgoing, asyncio.Future[None]] = attrs.field(factory=OrderedDict)
     """publications that wait for room, in their order (a plain dict is slow to lose its first)"""
     _idle: asyncio.Event = attrs.field(factory=asyncio.Event)
@@ -199,39 +205,76 @@ class Publisher:
 
     def hand_over(self) -> None:
         """Give everything that has a number to the ENS."""
-        for topic in self._numbered:
+        for topic in self._numbered if not self._is_abandoned else ():
             if topic not in self._hand_overs:
                 self._hand_overs[topic] = self._loop.create_task(self._hand_over(topic), name=f"publish on {topic}")
 
     async def _hand_over(self, topic: str) -> None:
+        batches: list[tuple[Publication, list[Outgoing]]] = []
         try:
-            while batches := self._numbered.pop(topic, None):
-                await self._give(self._frames(topic, batches))
+            while batches := self._numbered.pop(topic, []):
+                await self._give(topic, batches)
                 for part, items in batches:
                     self._finish(part, items)
                 self._admit()
+        except (Exception, asyncio.CancelledError) as error:
+            self._keep(topic, batches, error)
+            if isinstance(error, asyncio.CancelledError):
+                raise
         finally:
             del self._hand_overs[topic]
+
+    def _keep(self, topic: str, batches: list[tuple[Publication, list[Outgoing]]], error: BaseException) -> None:
+        """A hand-over ended before its time: begin it again, unless the client is at its end."""
+        if not self._is_abandoned:
+            self._numbered[topic] = [*batches, *self._numbered.get(topic, ())]
+            self._complain(
+                topic, f"handing over what was published on {topic!r} ended with {error!r}", error, RETRY_MOST_S
+            )
+            self._loop.call_later(RETRY_MOST_S, self.hand_over)
 
     def _frames(self, topic: str, batches: list[tuple[Publication, list[Outgoing]]]) -> list[Frame]:
         settings, name = self.settings, self.name
         if settings.batch_events_max > 1:
-            return packed(topic, batches, name, settings.batch_events_max, settings.payload_bytes_max)
+            bytes_max = min(settings.payload_bytes_max, (self.adapter.frame_bytes_max or sys.maxsize) - PACK_BYTES)
+            return packed(topic, batches, name, settings.batch_events_max, bytes_max)
         return [stamped(part, index, name, item) for part, items in batches for index, item in enumerate(items)]
 
-    async def _give(self, frames: list[Frame]) -> None:
+    async def _give(self, topic: str, batches: list[tuple[Publication, list[Outgoing]]]) -> None:
         pause_s = RETRY_FIRST_S
         while True:
+            frames: list[Frame] = []
             try:
+                frames = self._frames(topic, batches)
                 await self.adapter.publish(frames)
             except Exception as error:  # whatever it is, the numbers have been given
-                self.trouble = f"the ENS did not take {len(frames)} events on {frames[0].topic!r}: {error}"
-                _log.warning("%s; trying again in %.3g s", self.trouble, pause_s, exc_info=not _is_expected(error))
+                events = sum(len(items) for _, items in batches)
+                trouble = f"the ENS did not take {events} events on {topic!r}: {error}{self._remedy(frames)}"
+                self._complain(topic, trouble, error, pause_s)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, RETRY_MOST_S)
             else:
-                self.trouble = ""
+                self._troubles.pop(topic, None)
                 return
+
+    def _complain(self, topic: str, trouble: str, error: BaseException, pause_s: float) -> None:
+        if not isinstance(error, OrderedPubSubError):
+            trouble += "; no adapter should raise this: report it to those who made it, with what the log says"
+        self._troubles[topic] = trouble
+        unexpected = None if isinstance(error, OrderedPubSubError) else error
+        _log.warning("%s; trying again in %.3g s", trouble, pause_s, exc_info=unexpected)
+
+    def _remedy(self, frames: Sequence[Frame]) -> str:
+        """What helps if an event has become too large by its timestamp; several together never are."""
+        largest = max(map(frame_bytes, frames), default=0)
+        most = self.adapter.frame_bytes_max
+        if most is None or largest <= most:
+            return ""
+        return (
+            f". With its timestamp an event has {largest} bytes, and the ENS takes {most} at most, so its subscribers wait: "
+            "raise the ENS's limit (max_payload, max_packet_size). Timestamps become shorter if groups are split: subscribe "
+            "with order='pairwise' or order='topic', or to fewer topics together"
+        )
 
     def _finish(self, part: Publication, items: Sequence[Outgoing]) -> None:
         self._forget(items)
@@ -254,6 +297,11 @@ class Publisher:
             self._idle.set()
 
     # -- the end ------------------------------------------------------------------------------------------------------
+
+    @property
+    def trouble(self) -> str:
+        """Why the ENS did not take something, if that is so now."""
+        return next(iter(self._troubles.values()), "")
 
     def waiting_for(self) -> str:
         """Say in words what has no receipt yet."""
@@ -285,6 +333,7 @@ class Publisher:
 
     def _abandon(self) -> str:
         left = self.waiting_for()
+        self._is_abandoned = True
         for task in list(self._hand_overs.values()):
             task.cancel()
         for item in list(self._unfinished.values()):
@@ -310,7 +359,3 @@ _ERRORS: dict[str, type[OrderedPubSubError]] = {
 def error_of(code: str) -> type[OrderedPubSubError]:
     """The kind of error that a stage's refusal is."""
     return _ERRORS.get(code, UnavailableError)
-
-
-def _is_expected(error: Any) -> bool:
-    return isinstance(error, OrderedPubSubError)

@@ -8,8 +8,9 @@ from typing import Any
 
 import attrs
 
+from ordered_pubsub.client.frames import content_type_bytes
 from ordered_pubsub.client.serialization import Serializer, check_serializer
-from ordered_pubsub.errors import ConfigurationError, NotOffered
+from ordered_pubsub.errors import ConfigurationError, NotOffered, UsageError
 
 MEBIBYTE = 1 << 20
 
@@ -39,6 +40,14 @@ def _unfit(key: str, value: object, fits: str) -> ConfigurationError:
 def _serializer(_: Any, __: Any, value: object) -> None:
     if value is not None:
         check_serializer(value)
+        _check_content_type(value)
+
+
+def _check_content_type(serializer: Any) -> None:
+    try:
+        content_type_bytes(serializer.content_type)
+    except UsageError as error:
+        raise ConfigurationError(f"serializer={serializer!r} does not fit: {error}") from None
 
 
 def _not_negative(_: Any, attribute: Any, value: object) -> None:
@@ -74,6 +83,8 @@ class Settings:
     """the same in bytes of payload"""
     buffer_events_max: int | None = attrs.field(default=None, validator=_whole_or_none)
     """events of one subscription that wait for earlier ones; left out: 1,000,000, and 1,000 with best-effort delivery"""
+    buffer_bytes_max: int = attrs.field(default=256 * MEBIBYTE, validator=_whole(1))
+    """the same in bytes of payload, headers and timestamps"""
     ttl_s: float = attrs.field(default=1.0, validator=_seconds)
     """how long an event waits for earlier ones with best-effort delivery"""
     unordered: str = attrs.field(default="refuse", validator=_unordered)

@@ -175,6 +175,8 @@ class ClientSection:
     """the same in bytes of payload"""
     buffer_events_max: int | None = attrs.field(default=None, validator=kinds.whole(1, is_optional=True))
     """events of one subscription that wait for earlier ones; left out: 1,000,000, and 1,000 with best-effort delivery"""
+    buffer_bytes_max: int = attrs.field(default=256 * MEBIBYTE, validator=kinds.whole(1))
+    """the same in bytes of payload, headers and timestamps"""
     ttl_s: float = attrs.field(default=1.0, validator=kinds.SECONDS)
     """how long an event waits for earlier ones with best-effort delivery"""
 

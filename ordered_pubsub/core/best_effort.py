@@ -16,7 +16,7 @@ import attrs
 
 from ordered_pubsub.core.buffer import Arrival, Buffer, Notification
 from ordered_pubsub.core.messages import Change
-from ordered_pubsub.core.vector import Vector
+from ordered_pubsub.core.vector import History
 
 PASSED_MAX = 10_000
 
@@ -41,6 +41,7 @@ class BestEffort(Buffer):
     _waiters: dict[str, dict[str, bool]] = attrs.field(factory=dict)
     """topic → the topics whose next event waits for more of it"""
     _agenda: list[str] = attrs.field(factory=list)
+    _history: History = attrs.field(factory=History)
 
     def _take_effect(self, change: Change) -> None:
         old, new = set(change.old), set(change.new)
@@ -56,6 +57,7 @@ class BestEffort(Buffer):
             if lane is not None and arrival.number > lane.start:
                 lane.waiting[arrival.number] = arrival
         self._forget_strangers()
+        self._history.restart(self.clock)
         self._look_again()
 
     def _look_again(self) -> None:
@@ -66,8 +68,11 @@ class BestEffort(Buffer):
     def _end(self, topic: str, count: int) -> None:
         """Leave a topic now: what is missing may never come, so nothing is waited for."""
         lane = self._lanes[topic]
-        for number in sorted(n for n in lane.waiting if n <= count):
-            self._notify(lane, lane.waiting[number])
+        waiting = _up_to(lane, count)
+        if waiting:
+            self._history.restart(self.clock)  # others may have been left just now
+        for arrival in waiting:
+            self._notify(lane, arrival)
         # What waits beyond the end stays in the queue, for a change that may gain the topic again.
         del self._lanes[topic]
         self._left.append(topic)
@@ -79,7 +84,7 @@ class BestEffort(Buffer):
             lane = self._lanes.get(arrival.topic)
             if lane is None or arrival.number not in lane.waiting:
                 del self._queue[key]
-                self.buffered -= 1
+                self._uncount(arrival)
 
     def receive(self, arrival: Arrival, now: float) -> None:
         """An event came from the ENS."""
@@ -89,15 +94,17 @@ class BestEffort(Buffer):
             return
         if lane is not None and arrival.number <= lane.clock:
             if lane.passed.pop(arrival.number, False):
-                self._ready.append(Notification(arrival, None, self._vector(), self.changes.version, out_of_order=True))
+                vector = self._history.now()
+                self._ready.append(Notification(arrival, None, vector, self.changes.version, out_of_order=True))
             return
         self._queue[key] = (now + self.ttl_s, arrival)
         self.buffered += 1
+        self.buffered_bytes += arrival.size
         if lane is not None:
             lane.waiting[arrival.number] = arrival
             self._agenda.append(arrival.topic)
             self._advance()
-        while self.buffered > self.buffer_events_max:
+        while self.buffered > self.buffer_events_max or self.buffered_bytes > self.buffer_bytes_max:
             if not self._force_oldest(None):
                 self._drop_oldest()
 
@@ -135,7 +142,7 @@ class BestEffort(Buffer):
     def _drop_oldest(self) -> None:
         key, (_, arrival) = next(iter(self._queue.items()))
         del self._queue[key]
-        self.buffered -= 1
+        self._uncount(arrival)
         lane = self._lanes.get(arrival.topic)
         if lane is not None:
             lane.waiting.pop(arrival.number, None)
@@ -176,15 +183,13 @@ class BestEffort(Buffer):
         self._agenda.append(arrival.topic)
         self._agenda.extend(self._waiters.pop(arrival.topic, ()))
         self._forget(lane, arrival)
-        self._ready.append(Notification(arrival, None, self._vector(), self.changes.version, out_of_order))
+        vector = self._history.jumped(arrival.topic, lane.clock)
+        self._ready.append(Notification(arrival, None, vector, self.changes.version, out_of_order))
 
     def _forget(self, lane: _Lane, arrival: Arrival) -> None:
         del lane.waiting[arrival.number]
         del self._queue[(arrival.topic, arrival.number)]
-        self.buffered -= 1
-
-    def _vector(self) -> Vector:
-        return Vector(self.clock, [], 0)
+        self._uncount(arrival)
 
     @property
     def clock(self) -> dict[str, int]:

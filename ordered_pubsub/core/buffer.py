@@ -19,6 +19,8 @@ from ordered_pubsub.core.changes import Changes
 from ordered_pubsub.core.messages import Change, Mark
 from ordered_pubsub.core.vector import Vector
 
+BUFFER_BYTES_MAX = 256 << 20
+
 
 class Arrival(msgspec.Struct, eq=False, gc=False):
     """An event as it came from the ENS, with what its timestamp says."""
@@ -29,6 +31,8 @@ class Arrival(msgspec.Struct, eq=False, gc=False):
     marks: list[Mark] = []
     full: bool = False
     body: Any = None
+    size: int = 0
+    """how many bytes it counts for while it waits"""
 
 
 class Notification(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -49,8 +53,11 @@ class Buffer(ABC):
     subscription: str
     buffer_events_max: int
     changes: Changes = attrs.field(init=False)
+    buffer_bytes_max: int = attrs.field(default=BUFFER_BYTES_MAX, kw_only=True)
     buffered: int = attrs.field(default=0, init=False)
     """how many events wait"""
+    buffered_bytes: int = attrs.field(default=0, init=False)
+    """how many bytes they have"""
     _ready: list[Notification] = attrs.field(factory=list, init=False)
     _left: list[str] = attrs.field(factory=list, init=False)
 
@@ -68,9 +75,9 @@ class Buffer(ABC):
         if not self.changes.asked:
             self._look_again()  # what waited for its outcome only has nothing to wake it
 
-    def change_settled(self, change: Change) -> None:
-        """The outcome of a change is known."""
-        for following in self.changes.settled(change):
+    def change_settled(self, change: Change, removes: Iterable[str] = ()) -> None:
+        """The outcome of a change is known that was asked for with these."""
+        for following in self.changes.settled(change, removes):
             self._take_effect(following)
 
     def take_ready(self) -> list[Notification]:
@@ -86,6 +93,11 @@ class Buffer(ABC):
         left, self._left = self._left, []
         held = self.clock if left else {}
         return [topic for topic in left if topic not in held]
+
+    def _uncount(self, arrival: Arrival) -> None:
+        """It waits no more."""
+        self.buffered -= 1
+        self.buffered_bytes -= arrival.size
 
     @abstractmethod
     def _take_effect(self, change: Change) -> None:

@@ -45,7 +45,8 @@ class Segment:
 
     start: int
     end: int | None = None
-    baseline: dict[str, int] | None = None
+    baseline: list[tuple[str, int]] | None = None
+    """one list for all topics that a change gained"""
     needs_full: bool = False
 
     @property
@@ -110,9 +111,10 @@ class Delivery(Buffer):
         for topic in change.old:
             if topic not in new:
                 self._end(topic, change.entries.get(topic, 0))
-        for topic in change.new:
-            if topic not in old:
-                self._gain(topic, change.entries)
+        gained = [topic for topic in change.new if topic not in old]
+        baseline = self._baseline(change.entries) if gained and self.order != "topic" else None
+        for topic in gained:
+            self._gain(topic, change.entries.get(topic, 0), baseline)
         self._forget_strangers()
         self._history.restart(self.clock)
         self._look_again()
@@ -128,15 +130,19 @@ class Delivery(Buffer):
         lane.last_segment.end = max(count, lane.last_segment.start)
         if not lane.later:
             for number in [n for n in lane.waiting if n > count]:
-                self.buffered -= 1
-                self._keep_for_later(lane.waiting.pop(number))
+                arrival = lane.waiting.pop(number)
+                self._uncount(arrival)
+                self._keep_for_later(arrival)
 
-    def _gain(self, topic: str, entries: dict[str, int]) -> None:
-        start = entries.get(topic, 0)
-        baseline = {other: count for other, count in entries.items() if other != topic}
+    def _baseline(self, entries: dict[str, int]) -> list[tuple[str, int]]:
+        """What the first events of all topics that a change gains wait for; a topic's own entry is where it begins."""
+        baseline = dict(entries)
         for other, leaving in self._lanes.items():  # left by an earlier change, but not passed yet
             if leaving.last_segment.end is not None:
                 baseline.setdefault(other, leaving.last_segment.end)
+        return list(baseline.items())
+
+    def _gain(self, topic: str, start: int, baseline: list[tuple[str, int]] | None) -> None:
         segment = Segment(start, baseline=baseline)
         lane = self._lanes.get(topic)
         if lane is not None and not lane.is_left:
@@ -144,13 +150,15 @@ class Delivery(Buffer):
         else:
             lane = self._lanes[topic] = Lane(segment, start)
         for number, arrival in self._stash.pop(topic, {}).items():
-            self.buffered -= 1
+            self._uncount(arrival)
             if number > start:
                 self._keep(lane.waiting, arrival)
 
     def _forget_strangers(self) -> None:
         if not self.changes.asked:
-            self.buffered -= sum(map(len, self._stash.values()))
+            for kept in self._stash.values():
+                for arrival in kept.values():
+                    self._uncount(arrival)
             self._stash.clear()
 
     # -- events come --------------------------------------------------------------------------------------------------
@@ -198,14 +206,17 @@ class Delivery(Buffer):
         if known is None:
             kept[arrival.number] = arrival
             self.buffered += 1
+            self.buffered_bytes += arrival.size
         elif arrival.full and not known.full:
             kept[arrival.number] = arrival
+            self.buffered_bytes += arrival.size - known.size
 
     def _check_room(self, arrival: Arrival) -> None:
-        if self.buffered > self.buffer_events_max:
+        if self.buffered > self.buffer_events_max or self.buffered_bytes > self.buffer_bytes_max:
             raise BufferOverflow(
-                f"subscription {self.subscription!r} holds {self.buffered} events that wait for earlier ones (last on "
-                f"{arrival.topic!r}); the limit is {self.buffer_events_max}. It waits for: {self.waiting_for()}"
+                f"subscription {self.subscription!r} holds {self.buffered} events with {self.buffered_bytes} bytes that wait for "
+                f"earlier ones (last on {arrival.topic!r}); the limit is {self.buffer_events_max} events (buffer_events_max) or "
+                f"{self.buffer_bytes_max} bytes (buffer_bytes_max). It waits for: {self.waiting_for()}"
             )
 
     # -- whose turn is it ---------------------------------------------------------------------------------------------
@@ -229,6 +240,7 @@ class Delivery(Buffer):
                 return
             del lane.waiting[head.number]
             self.buffered -= 1
+            self.buffered_bytes -= head.size
             lane.demands = None
             lane.segment.baseline = None
             lane.segment.needs_full = False
@@ -262,7 +274,7 @@ class Delivery(Buffer):
             return []
         demands = list(head.entries.items())
         if lane.segment.baseline:
-            demands.extend(lane.segment.baseline.items())
+            demands.extend(lane.segment.baseline)
         return demands
 
     def _notify(self, topic: str, lane: Lane, head: Arrival) -> None:
@@ -284,15 +296,14 @@ class Delivery(Buffer):
         lane.clock = lane.segment.start
         lane.demands = None
         for number in [n for n in lane.waiting if n <= lane.clock]:
-            del lane.waiting[number]
-            self.buffered -= 1
+            self._uncount(lane.waiting.pop(number))
         self._history.restart(self.clock)
         self._wake(topic, lane.clock, agenda)
         return True
 
     def _drop_lane(self, topic: str, lane: Lane, agenda: list[str]) -> None:
-        self.buffered -= len(lane.waiting)
         for arrival in lane.waiting.values():
+            self._uncount(arrival)
             self._keep_for_later(arrival)
         del self._lanes[topic]
         self._left.append(topic)

@@ -1,7 +1,8 @@
 """Vectors: a subscription's clock as it stood at each notification, for the price of one list entry each.
 
-Consecutive notifications differ by one count, so they share a base and a list of the topics passed since; a vector is a
-place in that list. A new base is taken every so often, so the list stays short.
+Consecutive notifications differ by one count, so they share a base and a list of the steps since; a vector is a place in that
+list. A step is a topic that went on by one, or a topic and the number that it jumped to. A new base is taken every so often, so
+the list stays short.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ import attrs
 
 SHARED_MAX = 512
 
+Step = str | tuple[str, int]
+
 
 class Vector(Mapping[str, int]):
     """An immutable mapping topic → count."""
 
     __slots__ = ("_base", "_counts", "_passed", "_steps")
 
-    def __init__(self, base: dict[str, int], passed: list[str], steps: int) -> None:
+    def __init__(self, base: dict[str, int], passed: list[Step], steps: int) -> None:
         self._base = base
         self._passed = passed
         self._steps = steps
@@ -27,8 +30,11 @@ class Vector(Mapping[str, int]):
     def _all(self) -> dict[str, int]:
         if self._counts is None:
             counts = dict(self._base)
-            for topic in self._passed[: self._steps]:
-                counts[topic] = counts.get(topic, 0) + 1
+            for step in self._passed[: self._steps]:
+                if isinstance(step, str):
+                    counts[step] = counts.get(step, 0) + 1
+                else:
+                    counts[step[0]] = step[1]
             self._counts = counts
             self._passed = []
         return self._counts
@@ -51,7 +57,7 @@ class History:
     """Makes the vectors of one subscription."""
 
     _base: dict[str, int] = attrs.field(factory=dict)
-    _passed: list[str] = attrs.field(factory=list)
+    _passed: list[Step] = attrs.field(factory=list)
 
     def restart(self, clock: dict[str, int]) -> None:
         """The clock has jumped."""
@@ -59,7 +65,23 @@ class History:
 
     def passed(self, topic: str) -> Vector:
         """The vector after one more event of a topic."""
+        passed = self._passed
+        if len(passed) >= SHARED_MAX:
+            passed = self._rebase()
+        passed.append(topic)
+        return Vector(self._base, passed, len(passed))
+
+    def jumped(self, topic: str, number: int) -> Vector:
+        """The vector after a topic went on to this number."""
         if len(self._passed) >= SHARED_MAX:
-            self._base, self._passed = dict(Vector(self._base, self._passed, len(self._passed))), []
-        self._passed.append(topic)
+            self._rebase()
+        self._passed.append((topic, number))
+        return self.now()
+
+    def now(self) -> Vector:
+        """The vector after all that has happened."""
         return Vector(self._base, self._passed, len(self._passed))
+
+    def _rebase(self) -> list[Step]:
+        self._base, self._passed = dict(self.now()), []
+        return self._passed

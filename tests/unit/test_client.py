@@ -17,13 +17,14 @@ from ordered_pubsub import errors
 from ordered_pubsub.adapter import Adapter, Capabilities, Frame, FramesHandler, StateHandler, load_adapter
 from ordered_pubsub.client.client import Client
 from ordered_pubsub.client.engine import Engine
-from ordered_pubsub.client.frames import CONTENT_TYPE, STAMP
+from ordered_pubsub.client.frames import CONTENT_TYPE, PACK, STAMP
 from ordered_pubsub.client.home import AnswersHandler, Home
 from ordered_pubsub.client.home import StateHandler as HomeStateHandler
 from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.core.messages import Answer, Refusal, Request
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.embedded import EmbeddedHome
+from ordered_pubsub.wire.pack import Pack, PackedBatch, PackedEvent, encode_pack
 from ordered_pubsub.wire.sessions import SessionKey
 from ordered_pubsub.wire.stamp import Stamp, encode_stamp
 from ordered_pubsub_adapters import memory
@@ -995,6 +996,50 @@ async def test_too_many_events_that_wait_stop_the_subscription(
     assert names(await take(other, 1)) == [("b", 1)]
 
 
+async def test_what_waits_is_bounded_in_bytes_too(url: str, publish_frame: Callable[..., Any]) -> None:
+    """Payloads count, and headers, and timestamps."""
+    async with ordered_pubsub.connect(url, buffer_bytes_max=10_000) as client:
+        for topic, payload, more, entries in (
+            ("a", b"x" * 6_000, {}, {}),
+            ("b", b"", {"header": "x" * 6_000}, {}),
+            ("c", b"", {}, {f"{number}": 1 for number in range(60)}),
+        ):
+            subscription = await client.subscribe(topic)
+            await publish_frame(topic, payload, {**stamp(2, entries=entries), **more})
+            await until(lambda held=subscription: held.lag.waiting)
+            await publish_frame(topic, payload, {**stamp(3, entries=entries), **more})
+            await until(lambda held=subscription: held.error)
+            with pytest.raises(errors.BufferOverflow, match=r"10000 bytes \(buffer_bytes_max\)"):
+                await subscription.close()
+
+
+async def test_a_best_effort_buffer_full_of_bytes_gives_its_oldest_event(
+    url: str, publish_frame: Callable[..., Any]
+) -> None:
+    """Long before its patience ends."""
+    async with ordered_pubsub.connect(url, delivery="best-effort", buffer_bytes_max=10_000, ttl_s=1e6) as client:
+        subscription = await client.subscribe("a")
+        for number in (2, 4):
+            await publish_frame("a", b"x" * 6_000, stamp(number, full=True))
+
+        assert names(await take(subscription, 1)) == [("a", 2)]
+
+
+async def test_packed_events_that_wait_count_their_bytes_too(url: str, publish_frame: Callable[..., Any]) -> None:
+    """With their headers; what all events of a batch share counts once."""
+    events = [PackedEvent(f"{n}", b"x" * 1_000, "text/plain", {"h": "x" * 1_000}) for n in range(5)]
+    entries = {f"{number}": 1 for number in range(40)}
+    pack = encode_pack(Pack("p", [PackedBatch(2, entries, True, [], 0.0, events)]))
+    async with ordered_pubsub.connect(url, buffer_bytes_max=15_000) as client:
+        subscription = await client.subscribe("a")
+        await publish_frame("a", pack, {PACK: "1"})
+        await until(lambda: subscription.lag.waiting == 5)
+        await publish_frame("a", pack.replace(b"\x02", b"\x07", 1), {PACK: "1"})
+        await until(lambda: subscription.error)
+        with pytest.raises(errors.BufferOverflow, match="buffer_bytes_max"):
+            await subscription.close()
+
+
 async def test_a_handler_reads_up_to_the_overflow_and_no_one_misses_the_error(
     url: str, publish_frame: Callable[..., Any]
 ) -> None:
@@ -1206,6 +1251,7 @@ def test_an_unknown_setting_is_named_and_the_known_ones_are_listed(url: str) -> 
         {"queue_events_max": 1.5},
         {"payload_bytes_max": True},
         {"buffer_events_max": 0},
+        {"buffer_bytes_max": 0},
         {"ttl_s": -1},
         {"serializer": 7},
         {"delivery": "perfect"},

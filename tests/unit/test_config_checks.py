@@ -77,6 +77,42 @@ def test_tokens_travel_in_the_clear_only_by_name() -> None:
     assert read_text("insecure_allow_plaintext = true\n" + stage(listen="0.0.0.0:1") + IDENTITY).stage
 
 
+GATEWAY = "ops://gateway.example:7411"
+
+
+def test_where_others_reach_a_stage_tokens_travel_in_the_clear_only_by_name() -> None:
+    said = refusal(stage(advertise=GATEWAY) + IDENTITY)
+
+    assert said.startswith(
+        f"line 3: stage[0].advertise='{GATEWAY}' is where others reach the stage, and tokens would travel there without TLS: "
+    )
+    assert "insecure_allow_plaintext" in said
+    assert read_text("insecure_allow_plaintext = true\n" + stage(advertise=GATEWAY) + IDENTITY).stage
+
+
+def test_a_stage_dials_another_one_with_its_token_in_the_clear_only_by_name() -> None:
+    """Whoever the other one knows: that is said in its own file."""
+    text = stage(advertise=GATEWAY) + stage("b", listen=":1", token_file="b.token")
+
+    assert f"line 3: stage[0].advertise='{GATEWAY}'" in refusal(text)
+    assert "(that of stage 'b' is shown there)" in refusal(text)
+    assert read_text("insecure_allow_plaintext = true\n" + text).stage
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        stage(advertise="opss://gateway.example") + IDENTITY,
+        stage(advertise="ops://localhost:1") + IDENTITY,
+        stage(advertise=GATEWAY) + TLS + IDENTITY,
+        "identity = []\n" + stage(advertise=GATEWAY),
+        stage(token_file="a.token") + stage("b", listen=":1", advertise=GATEWAY),  # the first one does not dial
+    ],
+)
+def test_where_no_token_can_be_read_others_may_reach_a_stage(text: str) -> None:
+    assert read_text(text).stage
+
+
 def test_plaintext_by_name_lets_nobody_in_who_is_not_known() -> None:
     assert "no [[identity]]" in refusal("insecure_allow_plaintext = true\n" + stage(listen="0.0.0.0:1"))
 

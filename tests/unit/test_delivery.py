@@ -24,6 +24,12 @@ def event(name: str, marks: list[Mark] | None = None, full: bool = False, **entr
     return Arrival(name[0], int(name[1:]), entries, marks or [], full)
 
 
+def sized(name: str, size: int) -> Arrival:
+    arrival = event(name)
+    arrival.size = size
+    return arrival
+
+
 def delivery_of(topics: str, **entries: int) -> Delivery:
     delivery = Delivery("s")
     delivery.change_asked()
@@ -75,6 +81,29 @@ def test_a_gained_topics_first_event_waits_for_the_baseline() -> None:
     assert ready(delivery) == ["a1", "a2", "b5"]
 
 
+def test_topics_that_are_gained_together_share_one_baseline() -> None:
+    """A thousand of them would have a million entries otherwise; without an order between topics there is none."""
+    delivery = delivery_of("abc", a=1, b=2)
+    assert len({id(lane.segment.baseline) for lane in delivery._lanes.values()}) == 1
+    for name in ("b3", "a2", "c1"):
+        delivery.receive(event(name))
+    assert ready(delivery) == ["b3", "a2", "c1"]
+    unordered = Delivery("s", order="topic")
+    unordered.change_settled(change(1, "", "abc", a=1))
+    assert all(lane.segment.is_plain for lane in unordered._lanes.values())
+
+
+def test_several_gained_topics_all_come_after_what_is_still_being_left() -> None:
+    delivery = delivery_of("a")
+    delivery.change_settled(change(2, "a", "", a=1))
+    delivery.change_settled(change(3, "", "abc", a=3))
+    for name in ("b1", "c1", "a4"):
+        delivery.receive(event(name))
+    assert ready(delivery) == []
+    delivery.receive(event("a1"))
+    assert sorted(ready(delivery)) == ["a1", "a4", "b1", "c1"]
+
+
 def test_a_left_topic_is_notified_up_to_its_end_and_not_waited_for_beyond() -> None:
     delivery = delivery_of("ab")
     delivery.change_settled(change(2, "ab", "a", a=0, b=2))
@@ -124,7 +153,7 @@ def test_an_event_with_a_mark_of_ours_waits_for_the_changes_outcome() -> None:
     delivery.receive(event("b1", [Mark("s", 2)]))
     delivery.receive(event("a1", [Mark("other", 9)]))
     assert ready(delivery) == ["a1"]
-    delivery.change_settled(change(2, "ab", "a", a=1, b=0))
+    delivery.change_settled(change(2, "ab", "a", a=1, b=0), ["b"])
     assert ready(delivery) == []
     assert delivery.buffered == 0
 
@@ -210,8 +239,67 @@ def test_a_full_buffer_stops_with_what_it_waits_for() -> None:
     delivery.change_settled(change(1, "", "a"))
     delivery.receive(event("a2"))
     delivery.receive(event("a3"))
-    with pytest.raises(BufferOverflow, match=r"limit is 2. It waits for: 'a' for its number 1"):
+    with pytest.raises(
+        BufferOverflow, match=r"limit is 2 events \(buffer_events_max\).*It waits for: 'a' for its number 1"
+    ):
         delivery.receive(event("a4"))
+
+
+def test_a_buffer_is_bounded_in_bytes_too() -> None:
+    delivery = Delivery("s", buffer_bytes_max=250)
+    delivery.change_settled(change(1, "", "a"))
+    for name in ("a2", "a3"):
+        delivery.receive(sized(name, 100))
+    delivery.receive(sized("a2", 100))
+    with pytest.raises(BufferOverflow, match=r"with 300 bytes.*250 bytes \(buffer_bytes_max\).*'a' for its number 1"):
+        delivery.receive(sized("a4", 100))
+
+
+def test_the_event_that_frees_a_buffer_full_of_bytes_is_taken() -> None:
+    delivery = Delivery("s", buffer_bytes_max=250)
+    delivery.change_settled(change(1, "", "a"))
+    for name in ("a2", "a3", "a1"):
+        delivery.receive(sized(name, 120))
+    assert (ready(delivery), delivery.buffered_bytes) == (["a1", "a2", "a3"], 0)
+
+
+def test_what_a_change_may_gain_counts_in_bytes_until_it_is_refused() -> None:
+    delivery = Delivery("s", buffer_bytes_max=250)
+    delivery.change_asked()
+    delivery.receive(sized("a1", 200))
+    with pytest.raises(BufferOverflow, match="buffer_bytes_max"):
+        delivery.receive(sized("a2", 200))
+    delivery.change_refused()
+    assert (delivery.buffered, delivery.buffered_bytes) == (0, 0)
+
+
+@given(st.integers(0, 10_000))
+def test_what_waits_is_counted_exactly_whatever_happens(seed: int) -> None:
+    """Events and bytes, while topics come and go, events come twice, and with a full timestamp the second time."""
+    random = Random(seed)
+    delivery = Delivery("s", order=random.choice(("total", "topic")))
+    held, version, counts = "", 0, dict.fromkeys("abc", 0)
+    for _ in range(60):
+        if random.random() < 0.2:
+            new = "".join(topic for topic in "abc" if random.random() < 0.6)
+            delivery.change_asked(sorted(set(held) - set(new)))
+            if random.random() < 0.3:
+                delivery.change_refused(sorted(set(held) - set(new)))
+            else:
+                version += 1
+                counts = {topic: count + random.randint(0, 4) for topic, count in counts.items()}
+                delivery.change_settled(change(version, held, new, **counts))
+                held = new
+        elif random.random() < 0.2:
+            delivery.change_asked()
+        topic = random.choice("abc")
+        full, number = random.random() < 0.5, counts[topic] + random.randint(-5, 5)
+        arrival = Arrival(topic, max(number, 1), {random.choice("abc"): random.randint(0, 5)}, [], full)
+        arrival.size = random.randint(0, 9)
+        delivery.receive(arrival)
+        kept = [lane.waiting for lane in delivery._lanes.values()] + list(delivery._stash.values())
+        waiting = [arrival for arrivals in kept for arrival in arrivals.values()]
+        assert (delivery.buffered, delivery.buffered_bytes) == (len(waiting), sum(a.size for a in waiting))
 
 
 def test_the_event_that_frees_a_full_buffer_is_taken() -> None:
