@@ -144,11 +144,18 @@ for program in mosquitto nats-server rabbitmq-server; do \
 done
 endef
 
+# RabbitMQ brings Erlang, and Erlang's package a name server of its own with two units; who has that already keeps it.
+define add_epmd
+case "$$missing" in \
+    *rabbitmq-server*) command -v epmd >/dev/null || services="$$services epmd.service epmd.socket" ;; \
+esac
+endef
+
 define provide_brokers
 $(find_missing); \
 if [ -n "$$missing" ]; then \
     echo "make: the tests run over real brokers; missing:$$missing"; \
-    packages="$$missing"; services="$$missing"; $(apt_install); \
+    packages="$$missing"; services="$$missing"; $(add_epmd); $(apt_install); \
     $(find_missing); \
     if [ -n "$$missing" ]; then \
         echo "make: expected these programs, and they are not there:$$missing" >&2; \

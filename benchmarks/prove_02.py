@@ -1,20 +1,27 @@
 """`make prove-02`: run what the second milestone must show, line by line, and print the figures.
 
 Real brokers, real processes. Each line ends in `holds`, `FAILS` or `NOT RUN` (with what it lacks); the exit code is 0 only if
-all hold. `--only order,kill` runs some, `--list` names them.
+all hold. `--only order,kill` runs some, `--list` names them. Two hours.
+
+`figures` and `numbers` hold if everything could be measured. How many of the project's aims are met, and which are missed, is
+part of the verdict: what the milestone asks for is that a missed aim is reported and explained (by the profile, in
+benchmarks/README.md), so it is no failure. A set-up without any figure is one.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import attrs
 from proving import ROOT, expect, main, run
 
+from ordered_pubsub.bench.plan import DURABILITIES, KINDS
 from ordered_pubsub.testing.brokers import Broker, Mosquitto, NatsServer, RabbitMq
 from ordered_pubsub.testing.trial.__main__ import describe
 from ordered_pubsub.testing.trial.system import Plan, Trial
@@ -78,15 +85,46 @@ def losses() -> None:
     print(_tested("tests/system/test_losses.py", "tests/system/test_sizes.py"))
 
 
-def figures() -> None:
+def figures() -> str:
     """`ordered-pubsub bench`: plain client and ours on the same broker, medians of five; each aim met or missed."""
+    aims = Aims()
     for run_length in ("1", "100"):
-        print(_command("bench", "--all", "--packed", "--rounds", "5", "--run", run_length), flush=True)
+        said = _command("bench", "--all", "--packed", "--rounds", "5", "--run", run_length)
+        print(said, flush=True)
+        aims.note(said, [f"{kind}, " for kind in KINDS], f" (--run {run_length})")
+    return str(aims)
 
 
-def numbers() -> None:
+def numbers() -> str:
     """One stage process: numbers in a second, for batches of several sizes."""
-    print(_command("bench", "--numbers"))
+    said = _command("bench", "--numbers")
+    print(said, flush=True)
+    aims = Aims()
+    aims.note(said, [f"numbers, {durability}: " for durability in DURABILITIES])
+    return str(aims)
+
+
+@attrs.define
+class Aims:
+    """How many aims are met, and which are missed."""
+
+    judged: int = 0
+    missed: list[str] = attrs.field(factory=list)
+
+    def __str__(self) -> str:
+        tally = f"{self.judged - len(self.missed)} of {self.judged} aims met"
+        return "\n    ".join([f"{tally}; missed:", *self.missed]) if self.missed else tally
+
+    def note(self, said: str, wanted: Sequence[str], where: str = "") -> None:
+        """Read what `bench` says of them; each of the wanted set-ups must be judged, or nothing was measured there."""
+        found = re.findall(r"^  (met|MISSED) +(.+)$", said, re.MULTILINE)
+        for start in wanted:
+            expect(
+                any(aim.startswith(start) for _, aim in found),
+                f"no figure for {start.rstrip(', :')}{where}: expected a line 'met' or 'MISSED' from ordered-pubsub bench",
+            )
+        self.judged += len(found)
+        self.missed += [aim + where for verdict, aim in found if verdict == "MISSED"]
 
 
 def wan() -> None:

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-Lines = Mapping[str, Callable[[], None]]
+Lines = Mapping[str, Callable[[], str | None]]
+"""What each line is called, and what it does; it may return what there is to say besides that it holds."""
 
 
 class Failed(Exception):
@@ -71,17 +72,17 @@ def main(lines: Lines, description: str | None, argv: list[str] | None = None) -
     return 0 if all(verdict.startswith("holds") for verdict in verdicts.values()) else 1
 
 
-def _verdict(name: str, line: Callable[[], None]) -> str:
+def _verdict(name: str, line: Callable[[], str | None]) -> str:
     print(f"\n=== {name}: {first_line(line.__doc__)}", flush=True)
     started = time.monotonic()
     try:
-        line()
+        said = line()
     except Failed as failure:
         verdict = f"FAILS: {failure}"
     except NotRun as reason:
         verdict = f"NOT RUN: {reason}"
     else:
-        verdict = "holds"
+        verdict = f"holds: {said}" if said else "holds"
     verdict = f"{verdict} ({time.monotonic() - started:.0f} s)"
     print(f"--- {name}: {verdict}", flush=True)
     return verdict

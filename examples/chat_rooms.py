@@ -29,9 +29,12 @@ from typing import IO, Any
 
 import nats
 from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
 from surroundings import Publish, count_differing_pairs, patiently, run
 
 import ordered_pubsub
+from ordered_pubsub.adapter import redacted
+from ordered_pubsub.errors import UnavailableError
 from ordered_pubsub.testing.brokers import NatsServer
 
 LOBBY, MUSIC, FILMS, BOOKS = ROOMS = ("chat/lobby", "chat/music", "chat/films", "chat/books")
@@ -128,7 +131,12 @@ async def show(brokers: list[str], stages: list[str]) -> bool:
     """Without the order, then with it; return whether it held."""
 
     async def without_order(stack: AsyncExitStack, rooms: Sequence[str], read: Read) -> Publish:
-        connection = await nats.connect(brokers[0])
+        try:
+            connection = await nats.connect(brokers[0], allow_reconnect=False)
+        except (NatsError, OSError) as error:
+            raise UnavailableError(
+                f"expected {redacted(brokers[0])} to let nats-py in; it does not: {error!r}"
+            ) from error
         stack.push_async_callback(connection.close)
 
         async def callback(message: Msg) -> None:
@@ -160,4 +168,4 @@ async def show(brokers: list[str], stages: list[str]) -> bool:
 
 
 if __name__ == "__main__":
-    run(show, lambda stack: [stack.enter_context(NatsServer()).url])
+    run(show, lambda stack: [stack.enter_context(NatsServer()).url], ("nats", "tls"))

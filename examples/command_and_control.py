@@ -175,4 +175,4 @@ async def show(brokers: list[str], stages: list[str]) -> bool:
 
 
 if __name__ == "__main__":
-    run(show, lambda stack: [stack.enter_context(RabbitMq()).url])
+    run(show, lambda stack: [stack.enter_context(RabbitMq()).url], ("amqp", "amqps"))

@@ -157,4 +157,4 @@ async def wait_for_bridge(brokers: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    run(show, start_bridged, OWNERS)
+    run(show, start_bridged, ("mqtt", "mqtts"), OWNERS)

@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, NoReturn
 
-from ordered_pubsub.adapter import Frame, load_adapter
+from ordered_pubsub.adapter import Frame, load_adapter, redacted
 from ordered_pubsub.errors import OrderedPubSubError, UnavailableError
 from ordered_pubsub.testing.trial.system import Stages
 
@@ -92,16 +92,32 @@ async def patiently(*work: Awaitable[object]) -> None:
         ) from None
 
 
-def run(show: Show, start_brokers: StartBrokers, owners: Sequence[Sequence[str]] = (("**",),)) -> NoReturn:
+def describe_other(url: str, schemes: Sequence[str], source: str) -> str:
+    """What to say of a URL that an example has no use for; it may be left in the environment from something else."""
+    return (
+        f"{source}: expected the URL of a broker that this example is about ({schemes[0]}://host:port), and it is "
+        f"{redacted(url)!r}; {'name' if source == '--ens' else 'unset ORDERED_PUBSUB_ENS, or name with --ens'} another one, "
+        "or none: then one is started"
+    )
+
+
+def run(
+    show: Show, start_brokers: StartBrokers, schemes: Sequence[str], owners: Sequence[Sequence[str]] = (("**",),)
+) -> NoReturn:
     """Run an example over the brokers that are named, or private ones, with a stage for each list of topics.
 
-    Ends with 0 if the order held, and with 1 if it did not, or if something could not be used.
+    Ends with 0 if the order held, with 1 if it did not, or if something could not be used, and with 2 for the URL of a broker
+    that the example is not about.
     """
     parser = argparse.ArgumentParser(description="The beginning of this file says what it shows.")
     parser.add_argument(
         "--ens", nargs="+", metavar="URL", help="brokers (default: ORDERED_PUBSUB_ENS, or private ones)"
     )
-    brokers = parser.parse_args().ens or os.environ.get("ORDERED_PUBSUB_ENS", "").split()
+    named = parser.parse_args().ens
+    brokers = named or os.environ.get("ORDERED_PUBSUB_ENS", "").split()
+    for url in brokers:
+        if url.partition("://")[0].lower() not in schemes:
+            parser.error(describe_other(url, schemes, "--ens" if named else "ORDERED_PUBSUB_ENS"))
     try:
         with ExitStack() as stack:
             brokers = brokers or start_brokers(stack)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import nats
 from nats.aio.client import Client
@@ -49,6 +50,11 @@ async def connect(url: BrokerUrl) -> Client:
         raise AdapterError(f"{url.shown}: the plain client cannot connect: {error!r}") from error
 
 
+def turns_of(stream: str) -> str:
+    """The stream that an adapter makes beside one that it makes (`nats_jetstream.turn`)."""
+    return f"{stream}_TURN"
+
+
 def subject_of(topic: str) -> str:
     """A topic as a subject."""
     return topic.replace("/", ".")
@@ -68,14 +74,14 @@ async def _cover(client: Client, url: BrokerUrl, topics: Sequence[str]) -> None:
 
 
 async def remove_streams(urls: Sequence[str]) -> None:
-    """Delete the streams of these URLs, as far as there are any."""
+    """Delete the streams of these URLs, as far as there are any, and those by which adapters took turns to make them."""
     for text in urls:
         url = read_url(text, RULES)
         client = await connect(url)
         try:
-            await client.jetstream().delete_stream(url.get("jetstream"))
-        except NatsError:
-            continue  # it was never made
+            for name in (url.get("jetstream"), turns_of(url.get("jetstream"))):
+                with suppress(NatsError):  # it was never made
+                    await client.jetstream().delete_stream(name)
         finally:
             await client.close()
 

@@ -13,13 +13,17 @@ RELIABLE = Capabilities(
 
 CONNECT_S = 3
 """How long a check waits for an ENS that never answers."""
+KEEPALIVE = "&keepalive_s=10"
+"""How soon a line that falls silent is noticed, where that can be chosen."""
 
 
 def subject_of(broker: Broker, query: str, capabilities: Capabilities, keeps_when_killed: bool = False) -> Subject:
     """A broker as it is used with these parameters in its URL."""
 
+    impatient = f"connect_timeout_s={CONNECT_S}" + (KEEPALIVE if broker.url.startswith("mqtt") else "")
+
     def make_at(host: str, port: int) -> Adapter:
-        return load_adapter(f"{broker.url_at(host, port)}{query}{'&' if query else '?'}connect_timeout_s={CONNECT_S}")
+        return load_adapter(f"{broker.url_at(host, port)}{query}{'&' if query else '?'}{impatient}")
 
     return Subject(
         make=lambda: load_adapter(broker.url + query),

@@ -1,12 +1,14 @@
 """Adapters that break one promise each, and the check that has to notice.
 
-Most are made from `memory://`; what needs a connection, from the example's hub.
+Most are made from `memory://`; what needs a connection, from the example's hub, and what needs an ENS that keeps what is not
+acknowledged, from the adapter to MQTT.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import attrs
@@ -14,6 +16,7 @@ import attrs
 from ordered_pubsub.adapter import Adapter, Frame, FramesHandler, StateHandler
 from ordered_pubsub.errors import AdapterError
 from ordered_pubsub_adapters.memory import MemoryAdapter
+from ordered_pubsub_adapters.mqtt import MqttAdapter
 from ordered_pubsub_hub.adapter import HubAdapter
 from ordered_pubsub_hub.wire import Ask, Publish, encode
 
@@ -81,6 +84,30 @@ class Strips(Changing):
 class Latin(Changing):
     def change(self, frame: Frame) -> Frame:
         return self.with_headers(frame, lambda value: value.decode("latin-1") if isinstance(value, bytes) else value)
+
+
+@fails("the_largest_headers_arrive_unchanged", because="header 'x' was published as 'éé")
+class CutsLongText(Changing):
+    def change(self, frame: Frame) -> Frame:
+        return (
+            self.with_headers(
+                frame,
+                lambda value: value if isinstance(value, bytes) else value.encode()[:16_384].decode(errors="ignore"),
+            )
+            if "é" in str(frame.headers.get("x"))
+            else frame
+        )
+
+
+@fails("the_largest_frame_is_taken", because="AdapterError: 61440 bytes of payload are too many")
+class NamesMoreThanItTakes(MemoryAdapter):
+    frame_bytes_max = 65_536
+
+    async def publish(self, frames: Sequence[Frame]) -> None:
+        for frame in frames:
+            if len(frame.payload) > 60_000:
+                raise AdapterError(f"{len(frame.payload)} bytes of payload are too many")
+        await super().publish(frames)
 
 
 @fails("header_names_arrive_unchanged", because="as 'of x' and came as 'of X'")
@@ -496,9 +523,92 @@ class SaysNothing(HubAdapter):
             ) from None
 
 
+@fails("a_silent_line_is_left", because="publish() neither returned nor raised")
+class NeverAsks(HubAdapter):
+    async def _beat(self) -> None:
+        pass
+
+
+@fails("a_silent_line_is_left", because="on_state was not told of the break")
+class GivesUpCallsOnly(NeverAsks):
+    """publish() does not hang; but nothing else notices, and nothing comes any more."""
+
+    async def _ask(self, ask: Ask) -> None:
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(super()._ask(ask), 0.1)
+
+
+@fails("a_silent_line_is_left", because="on_state was not told of the break")
+class NoticesWhenItPublishes(NeverAsks):
+    async def _ask(self, ask: Ask) -> None:
+        timer = asyncio.get_running_loop().call_later(0.1, self._check_connected().transport.abort)
+        try:
+            await super()._ask(ask)
+        finally:
+            timer.cancel()
+
+
+@fails("closing_while_subscribing_leaves_nothing", because="it left a connection open")
+class ConnectsToSubscribe(HubAdapter):
+    """Forgets a connection that is not there yet when it is closed."""
+
+    second: asyncio.Task[None] | None = None
+
+    async def subscribe(self, topics: Sequence[str]) -> None:
+        if self.second is None:
+            reader, writer = await asyncio.open_connection(self._host, self._port)
+            self.second = asyncio.create_task(self.listen(reader, writer))
+        await super().subscribe(topics)
+
+    async def listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.read()
+        finally:
+            writer.close()
+
+    async def close(self) -> None:
+        if self.second is not None:
+            self.second.cancel()
+        await super().close()
+
+
+@fails("closing_while_subscribing_leaves_nothing", because="subscribe() neither returned nor raised")
+class LetsThemWait(HubAdapter):
+    def _lose_connection(self, reason: str) -> None:
+        self._asked.clear()
+        super()._lose_connection(reason)
+
+
 @fails("publishing_survives_an_outage", because="RuntimeError")
 class RaisesWhatItLikes(HubAdapter):
     def _check_connected(self) -> Any:
         if self._writer is None:
             raise RuntimeError("not connected")
         return self._writer
+
+
+# -- over a broker that keeps ---------------------------------------------------------------------------------------------
+
+
+@fails("what_is_not_handled_comes_again", because="on_frames was not called again")
+class AcknowledgesOnArrival(MqttAdapter):
+    """What arrives waits in memory, is acknowledged, and is thrown away with the connection."""
+
+    async def open(self, on_frames: FramesHandler, on_state: StateHandler) -> None:
+        self.waiting: asyncio.Queue[Sequence[Frame]] = asyncio.Queue()
+
+        def forgetting(is_connected: bool, reason: str) -> None:
+            while not is_connected and not self.waiting.empty():
+                self.waiting.get_nowait()
+            on_state(is_connected, reason)
+
+        async def give() -> None:
+            while True:
+                await on_frames(await self.waiting.get())
+
+        await super().open(self.waiting.put, forgetting)
+        self.giving = asyncio.create_task(give())
+
+    async def close(self) -> None:
+        self.giving.cancel()
+        await super().close()

@@ -10,6 +10,7 @@ import pytest
 from conformance.brokered import RELIABLE, checks_of, subject_of
 from ordered_pubsub.testing.brokers import Mosquitto
 from ordered_pubsub.testing.conformance import run_check
+from ordered_pubsub.testing.conformance.peers import opened
 
 BROKER = Mosquitto()
 SUBJECTS = {
@@ -24,6 +25,15 @@ SUBJECTS = {
 def _broker() -> Iterator[None]:
     with BROKER:
         yield
+
+
+async def test_a_broker_that_takes_little_takes_as_much_as_it_names() -> None:
+    """Mosquitto's own limit is far beyond what anybody would publish."""
+    with Mosquitto(max_packet_size=100_000) as broker:
+        small = subject_of(broker, "?qos=1", SUBJECTS["qos1"].capabilities)
+        async with opened(small) as (peer,):
+            assert peer.adapter.frame_bytes_max == 100_000
+        await run_check("the_largest_frame_is_taken", small)
 
 
 @pytest.mark.parametrize(("kind", "name"), checks_of(SUBJECTS))

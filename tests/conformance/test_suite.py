@@ -14,18 +14,23 @@ import pytest
 import ordered_pubsub.adapter
 from conformance.faulty import FAULTS
 from conformance.hub import Hub
+from ordered_pubsub.client.frames import check_headers
 from ordered_pubsub.errors import UsageError
+from ordered_pubsub.testing.brokers import Broker, Mosquitto
 from ordered_pubsub.testing.conformance import CHECKS, ConformanceError, Subject, applicable, run_check
+from ordered_pubsub.testing.conformance.content import LARGEST_HEADERS, Headers
+from ordered_pubsub_adapters.mqtt import MqttAdapter
 from ordered_pubsub_hub.adapter import CAPABILITIES, HubAdapter
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 1.0
 HUB = Hub()
+MOSQUITTO = Mosquitto()
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _hub() -> Iterator[None]:
-    with HUB:
+def _brokers() -> Iterator[None]:
+    with HUB, MOSQUITTO:
         yield
 
 
@@ -34,15 +39,17 @@ def subject_of(fault: str) -> Subject:
     adapter, check = FAULTS[fault].adapter, FAULTS[fault].check
     memory = f"memory://{uuid4().hex}"
     subject = Subject(make=lambda: adapter(memory), capabilities=CAPABILITIES, patience_s=PATIENCE_S)
-    if issubclass(adapter, HubAdapter):
+    if issubclass(adapter, (HubAdapter, MqttAdapter)):
+        broker: Broker = HUB if issubclass(adapter, HubAdapter) else MOSQUITTO
         subject = Subject(
-            make=lambda: adapter(HUB.url),
+            make=lambda: adapter(broker.url),
             capabilities=CAPABILITIES,
-            kill=HUB.kill,
-            start=HUB.start,
-            make_at=lambda host, port: adapter(HUB.url_at(host, port)),
-            address=lambda: HUB.address,
+            kill=broker.kill,
+            start=broker.start,
+            make_at=lambda host, port: adapter(broker.url_at(host, port)),
+            address=lambda: broker.address,
             patience_s=PATIENCE_S,
+            silence_s=PATIENCE_S,
         )
     if not CHECKS[check].applies(subject):
         keeps = attrs.evolve(CAPABILITIES, keeps_while_away=True)
@@ -60,6 +67,14 @@ async def test_a_fault_is_found(fault: str) -> None:
 def test_every_check_has_a_fault_that_it_finds() -> None:
     """A check that cannot fail says nothing."""
     assert set(CHECKS) - {fault.check for fault in FAULTS.values()} == set()
+
+
+@pytest.mark.parametrize("headers", LARGEST_HEADERS)
+def test_the_largest_headers_are_the_largest_that_a_client_lets_through(headers: Headers) -> None:
+    """Whoever lets more through has to have it tried."""
+    assert check_headers(headers) == headers
+    with pytest.raises(UsageError, match="at most 32768 are allowed"):
+        check_headers({**headers, "y": "y" * 64})
 
 
 @pytest.mark.parametrize("name", CHECKS)

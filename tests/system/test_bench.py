@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
+import nats
 import pytest
 
 from ordered_pubsub.bench.processes import StageProcess
 from ordered_pubsub.bench.results import PROCESSES
 from ordered_pubsub.cli import main
-from ordered_pubsub.testing.brokers import Mosquitto, free_port
+from ordered_pubsub.testing.brokers import Mosquitto, NatsServer, free_port
 
 EVENTS = 60
 SMALL = ["--rounds", "1", "--events", str(EVENTS), "--rate", "1000"]
@@ -104,3 +106,20 @@ def test_a_broker_that_is_not_there_is_an_error_that_says_so(capsys: pytest.Capt
     ens = f"mqtt://127.0.0.1:{free_port()}"
     assert main(["bench", "--ens", ens, *SMALL]) == 1
     assert "the plain client cannot connect" in capsys.readouterr().err
+
+
+def test_no_stream_that_was_made_for_a_measurement_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nor one by which adapters took turns to make it; one that was there before stays."""
+
+    async def streams(url: str, *made: str) -> list[str]:
+        client = await nats.connect(url)
+        for name in made:
+            await client.jetstream().add_stream(name=name, subjects=[f"{name}.>"])
+        names = [info.config.name for info in await client.jetstream().streams_info()]
+        await client.close()
+        return names
+
+    with NatsServer(jetstream=True) as broker:
+        assert asyncio.run(streams(broker.url, "mine")) == ["mine"]
+        run(capsys, "--ens", f"{broker.url}?jetstream=EVENTS&create=true", "--durability", "none", *SMALL)
+        assert asyncio.run(streams(broker.url)) == ["mine"]

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import runpy
 import subprocess
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from nats.errors import NoServersError
 
+import ordered_pubsub
+from ordered_pubsub.errors import UnavailableError
 from ordered_pubsub.testing.brokers import Mosquitto, free_port
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -129,6 +134,41 @@ def test_an_example_says_which_broker_cannot_be_reached(name: str, scheme: str) 
     assert done.returncode == 1
     assert address in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("name", "scheme"), SCHEMES.items())
+@pytest.mark.parametrize("source", ["--ens", "ORDERED_PUBSUB_ENS"])
+def test_an_example_refuses_the_url_of_another_kind_of_broker(name: str, scheme: str, source: str) -> None:
+    """Such as one that is still exported from the steps of README.md; its password is not shown."""
+    url = next(f"{other}://user:secret@127.0.0.1:1883" for other in SCHEMES.values() if other != scheme)
+    is_option = source == "--ens"
+
+    done = execute(str(EXAMPLES / name), *(["--ens", url] if is_option else []), **({} if is_option else {source: url}))
+
+    assert done.returncode == 2
+    assert f"{source}: expected the URL of a broker that this example is about ({scheme}://host:port)" in done.stderr
+    assert "secret" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_broker_that_lets_only_our_adapter_in_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plain client of the chat rooms fails with an error of nats-py's."""
+    example = load("chat_rooms.py", monkeypatch)
+
+    class Nats:
+        @staticmethod
+        async def connect(url: str, **options: Any) -> None:
+            raise NoServersError
+
+    async def joining(join: Any) -> None:
+        async with AsyncExitStack() as stack:
+            await join(stack, (), None)
+
+    monkeypatch.setitem(example["show"].__globals__, "nats", Nats)
+    monkeypatch.setitem(example["show"].__globals__, "talk", joining)
+    monkeypatch.setattr(ordered_pubsub, "connect", lambda *_, **__: AsyncExitStack())
+    with pytest.raises(UnavailableError, match=r"expected nats://b to let nats-py in; it does not: NoServersError"):
+        asyncio.run(example["show"](["nats://b"], []))
 
 
 def test_pairs_in_different_order_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

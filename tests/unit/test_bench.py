@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import sys
 from cProfile import Profile
 from pathlib import Path
@@ -163,6 +164,44 @@ def test_numbers_are_judged_by_their_batches_of_100() -> None:
     assert "MISSED numbers, none: at least 100,000 a second in batches: 99,999" in describe_numbers(rows)
 
 
+PRINTED = """\
+mqtt: MQTT, Mosquitto; 200 bytes
+  variant         events/s
+  plain              1,000
+  met    mqtt, ordered, none: at least 0.5 times the plain client's rate: 0.70 [0.60..0.80]
+  MISSED mqtt, packed, none: at least 4 times the plain client's rate: 2.00 [1.90..2.10]
+"""
+
+
+@pytest.fixture
+def prove(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What `make prove-02` runs."""
+    folder = Path(__file__).resolve().parents[2] / "benchmarks"
+    monkeypatch.syspath_prepend(str(folder))
+    return runpy.run_path(str(folder / "prove_02.py"))
+
+
+def test_a_proof_counts_the_aims_and_names_those_that_are_missed(prove: dict[str, Any]) -> None:
+    prove["_note_aims"]("figures", PRINTED, ["mqtt, "], " (--run 1)")
+    prove["_note_aims"]("figures", PRINTED.replace("MISSED", "met   "), ["mqtt, "], " (--run 100)")
+    assert str(prove["AIMS"]["figures"]).splitlines() == [
+        "3 of 4 aims met; missed:",
+        "    mqtt, packed, none: at least 4 times the plain client's rate: 2.00 [1.90..2.10] (--run 1)",
+    ]
+
+
+def test_a_proof_fails_where_nothing_was_measured(prove: dict[str, Any]) -> None:
+    with pytest.raises(sys.modules["proving"].Failed, match="no figure for nats: expected a line 'met' or 'MISSED'"):
+        prove["_note_aims"]("figures", PRINTED, ["mqtt, ", "nats, "])
+
+
+def test_a_proof_reads_what_is_printed_of_numbers(prove: dict[str, Any]) -> None:
+    rows = [NumbersRow("none", 100, [200_000.0], [1.0]), NumbersRow("fsync", 100, [5.0], [1.0])]
+    prove["_note_aims"]("numbers", describe_numbers(rows), ["numbers, none: ", "numbers, fsync: "])
+    assert prove["AIMS"]["numbers"].judged == 2
+    assert prove["AIMS"]["numbers"].missed == ["numbers, fsync: at least 100,000 a second in batches: 5"]
+
+
 # -- plans ------------------------------------------------------------------------------------------------------------
 
 
@@ -317,3 +356,14 @@ def test_what_does_not_fit_is_said_before_anything_starts(
 ) -> None:
     assert main(["bench", *arguments]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_the_page_about_the_command_line_has_the_help_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every option with its words."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "command-line.md").read_text(encoding="utf-8")
+    monkeypatch.setenv("COLUMNS", "120")
+    assert main(["bench", "--help"]) == 0
+    said = capsys.readouterr().out
+    assert said[said.index("options:") : said.index("examples:")].strip() in page

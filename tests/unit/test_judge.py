@@ -1,12 +1,25 @@
-"""The judge of trials sees what is wrong: a swapped pair, a gap, a repetition, a wrong number, a number used twice."""
+"""The judge of trials sees what is wrong: a swapped pair, a gap, a repetition, a wrong number, a number used twice.
+
+And it always gets to judge: whoever takes part in a trial waits for nothing without end.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import subprocess
+import sys
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ordered_pubsub import Receipt
+from ordered_pubsub.errors import UnavailableError
 from ordered_pubsub.testing.trial.judge import Verdict, compare, judge
+from ordered_pubsub.testing.trial.process import TrialError, WorkerProcess
+from ordered_pubsub.testing.trial.worker import PIPELINE, Publishing
 
 RECEIPTS = "a 1 p-1\nb 1 p-2\na 2 p-3\n"
 GOOD = "@ a 0\n@ b 0\na 1 p-1 1\nb 1 p-2 2\na 2 p-3 3\n"
@@ -53,6 +66,12 @@ def test_a_swapped_pair_is_counted(tmp_path: Path) -> None:
         ("@ a 0\na 1 p-1 1\n/ a 1\na 2 p-3 2\n", "notified 2, differing from place 2"),
         ("@ a 0\n@ b 0\na 1 p-3 1\nb 1 p-2 2\na 2 p-1 3\n", "its receipt says"),
         ("@ a 0\n@ b 0\nb 1 p-2 1\na 1 p-1 2\na 2 p-3 3\n", "was notified after p-2"),
+        (
+            "@ a 0\n@ b 0\na 1 p-1 1\nb 1 p-2 3\na 2 p-3 4\n",
+            "p-2 was notified in position 3, and it was notification 2",
+        ),
+        ("@ a 0\n@ b 0\na 1 p-1 1\nb 1 p-2 2\na 2 p-3 2\n", "p-3 was notified in position 2"),
+        ("@ a 0\n@ b 0\na 1 p-1 1\nb 1 p-2 2\na 2 p-3 None\n", "p-3 was notified in position None"),
     ],
 )
 def test_a_fault_is_named(tmp_path: Path, log: str, fault: str) -> None:
@@ -60,9 +79,16 @@ def test_a_fault_is_named(tmp_path: Path, log: str, fault: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("receipts", "fault"), [("a 1 p-1\na 1 p-2\n", "was given to"), ("a 1 p-1\na 3 p-2\n", "number 2 of a was skipped")]
+    ("receipts", "fault"),
+    [
+        ("a 1 p-1\na 1 p-2\n", "was given to"),
+        ("a 1 p-1\na 3 p-2\n", "number 2 of a was skipped"),
+        ("a 1 p-1\n! p-2 has no receipt within 9 s\n", "p-2 has no receipt within 9 s"),
+    ],
 )
-def test_numbers_are_used_once_and_not_skipped(tmp_path: Path, receipts: str, fault: str) -> None:
+def test_numbers_are_used_once_and_not_skipped_and_everything_has_one(
+    tmp_path: Path, receipts: str, fault: str
+) -> None:
     assert any(fault in found for found in judged(tmp_path, "", receipts=receipts).faults)
 
 
@@ -76,3 +102,64 @@ def test_disagreements_are_counted_exactly() -> None:
     assert compare("abcd", "dcba") == (6, 6)
     assert compare("abcd", "abdc") == (6, 1)
     assert compare("abxcd", "aybcd") == (6, 0)
+
+
+# -- nobody waits for ever --------------------------------------------------------------------------------------------
+
+
+def process_of(code: str) -> WorkerProcess:
+    """A process that runs some Python in the place of a publisher."""
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    return WorkerProcess({"name": "p0"}, process)
+
+
+def test_a_worker_that_says_nothing_ends_the_trial_and_is_named() -> None:
+    worker = process_of("input()")
+    with pytest.raises(TrialError, match=r"p0 said nothing within 0\.05 s"):
+        worker.hear(0.05)
+    worker.end()
+    assert worker.process.returncode is not None
+
+
+def test_a_worker_that_is_gone_is_named_with_its_exit_code() -> None:
+    worker = process_of("raise SystemExit(7)")
+    with pytest.raises(TrialError, match="p0 ended with 7"):
+        worker.hear(60.0)
+    with pytest.raises(TrialError, match="p0 ended with 7"):
+        worker.tell("go")
+    worker.end()
+
+
+def test_a_worker_may_say_two_things_at_once_and_one_thing_in_two_pieces() -> None:
+    worker = process_of("print('{\"n\": 1}\\n{\"n\":', end='', flush=True); input(); print(' 2}', flush=True); input()")
+    assert worker.hear(60.0) == {"n": 1}
+    worker.tell("go")
+    assert worker.hear(60.0) == {"n": 2}
+    worker.end()
+
+
+async def test_a_publisher_that_gets_no_receipt_stops_and_says_for_what(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One has its receipt, one an error, and all others never anything: it waits once, for as many as may be under way."""
+    loop = asyncio.get_running_loop()
+
+    class Client:
+        def publish_nowait(self, topic: str, data: Any, id: str) -> asyncio.Future[Receipt]:
+            future: asyncio.Future[Receipt] = loop.create_future()
+            if id == "p0-1":
+                future.set_result(Receipt(topic, 1, id))
+            elif id == "p0-2":
+                future.set_exception(UnavailableError("the stage is gone"))
+            return future
+
+    lines, log, client = asyncio.StreamReader(), StringIO(), Client()
+    lines.feed_data(b"go\nstop\n")
+    plan = {"name": "p0", "seed": 1, "topics": ["t"], "events": 3, "filler": 1, "rate": 1e9, "receipts_s": 0.05}
+    await Publishing(plan, lines).work(client, log)  # type: ignore[arg-type]
+
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["published"] == PIPELINE
+    (tmp_path / "receipts").write_text(log.getvalue())
+    faults = judge([tmp_path / "receipts"], [], []).faults
+    assert faults[0] == "p0-2 has no receipt: UnavailableError('the stage is gone')"
+    assert faults[1:] == [f"p0-{number} has no receipt within 0.05 s" for number in range(3, PIPELINE + 1)]

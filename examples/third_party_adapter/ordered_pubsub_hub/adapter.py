@@ -2,7 +2,8 @@
 
 One task reads the connection for as long as the adapter is open, and opens another one when it breaks. It never waits for
 the application: what is brought goes to a second task, which calls `on_frames` and says `Took` afterwards. Until then the
-hub brings no more, so nothing piles up here, and the answers to what is published still get through.
+hub brings no more, so nothing piles up here, and the answers to what is published still get through. A third one asks for
+nothing now and then: a line on which no answer comes is as good as broken, though nobody says so.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from urllib.parse import urlsplit
 from ordered_pubsub.adapter import Adapter, Capabilities, Frame, FramesHandler, StateHandler, redacted
 from ordered_pubsub.errors import AdapterError, ConfigurationError
 from ordered_pubsub_hub.wire import (
+    MESSAGE_BYTES_MAX,
     Ask,
     Bring,
     Done,
@@ -31,6 +33,10 @@ from ordered_pubsub_hub.wire import (
 )
 
 CONNECT_S = 5.0
+BEAT_S = 2.0
+"""So often it is asked whether the hub is still there."""
+ANSWER_S = 5.0
+"""It answers that within this time, however long it keeps a publisher waiting."""
 PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Before trying to connect again; the last one stays."""
 
@@ -71,6 +77,11 @@ class HubAdapter(Adapter):
         """The same for every hub."""
         return CAPABILITIES
 
+    @property
+    def frame_bytes_max(self) -> int | None:
+        """A frame is one message at least, to the hub and from it."""
+        return MESSAGE_BYTES_MAX
+
     # -- what a client calls ------------------------------------------------------------------------------------------
 
     async def open(self, on_frames: FramesHandler, on_state: StateHandler) -> None:
@@ -82,6 +93,7 @@ class HubAdapter(Adapter):
         self._tasks = [
             asyncio.create_task(self._keep(reader, on_state), name=f"{self.url} reading"),
             asyncio.create_task(self._give(on_frames), name=f"{self.url} giving"),
+            asyncio.create_task(self._beat(), name=f"{self.url} beating"),
         ]
 
     async def publish(self, frames: Sequence[Frame]) -> None:
@@ -106,7 +118,7 @@ class HubAdapter(Adapter):
         await self._ask(Unsubscribe(self._next_number(), list(topics)))
 
     async def close(self) -> None:
-        """End both tasks and the connection."""
+        """End the tasks and the connection."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
@@ -201,6 +213,19 @@ class HubAdapter(Adapter):
                 return await self._connect()
             except AdapterError as error:
                 self._trouble = str(error)
+
+    async def _beat(self) -> None:
+        """Ask for nothing, and drop the connection if there is no answer in time: then the reading task makes another one."""
+        while True:
+            await asyncio.sleep(BEAT_S)
+            if (writer := self._writer) is None:
+                continue
+            timer = asyncio.get_running_loop().call_later(ANSWER_S, writer.transport.abort)
+            try:
+                with suppress(AdapterError):  # the reading task says why
+                    await self._ask(Subscribe(self._next_number(), []))
+            finally:
+                timer.cancel()
 
     async def _give(self, on_frames: FramesHandler) -> None:
         """Give what was brought to the client, and ask for more when it has taken it."""

@@ -24,7 +24,7 @@ from ordered_pubsub.testing.conformance.subject import (
 
 __all__ = ["CHECKS", "Check", "ConformanceError", "Subject", "applicable", "run_check"]
 
-ROOMS = ("content", "delivery", "pressure", "life", "line", "crash")
+ROOMS = ("content", "delivery", "pressure", "life", "line", "moments", "crash")
 """The modules that hold the checks; they come into CHECKS by being imported."""
 
 for _room in ROOMS:

@@ -7,6 +7,34 @@ from ordered_pubsub.testing.conformance.peers import first_arrival, fresh_topic,
 from ordered_pubsub.testing.conformance.subject import Subject, check, expect
 
 EVERY_BYTE = bytes(range(256))
+Headers = dict[str, bytes | str]
+
+HEADERS_BYTES_MAX = 32_768
+"""What a client takes of its user, as the broker that needs most would spell it: what is not plain ASCII in Base64."""
+AROUND_HEADER_BYTES = 14
+LONGEST_NAME = "n" * 255
+
+
+def _longest(piece: bytes | str, name: str = "x") -> Headers:
+    """One header of so many pieces as fit."""
+    room = (HEADERS_BYTES_MAX - AROUND_HEADER_BYTES - len(name)) // 4 * 3
+    size = len(piece.encode() if isinstance(piece, str) else piece)
+    return {name: piece * (room // size)}
+
+
+LARGEST_HEADERS: tuple[Headers, ...] = (
+    {"x": "x" * (HEADERS_BYTES_MAX - AROUND_HEADER_BYTES)},
+    *(_longest(piece) for piece in ("é", "漢", "𝄞", "\r", "é\n漢", b"\xff", b"a")),
+    _longest("é", LONGEST_NAME),
+    {f"x{number:03}": "é" * 10 for number in range(HEADERS_BYTES_MAX // (AROUND_HEADER_BYTES + 4 + 28))},
+)
+"""The largest that a client lets through (`ordered_pubsub.client.frames.check_headers`)."""
+LONGEST_STAMP = EVERY_BYTE * 32
+"""8 KiB: a client writes what is longer into the payload."""
+ROOM_BYTES = 4_096
+"""Of `frame_bytes_max`, a client keeps so much free for the topic, and for its own headers."""
+FRAME_BYTES_MOST = 2**26
+"""Whoever names more is asked for so much, which is what a client may have under way (`pipeline_bytes_max`)."""
 
 PAYLOADS = (b"", b"\x00", EVERY_BYTE, EVERY_BYTE[::-1] * 16, b"plain", b"\r\nMSG x 1 5\r\nhello", "é漢𝄞".encode())
 
@@ -100,6 +128,34 @@ async def text_headers_arrive_unchanged(subject: Subject) -> None:
 async def bytes_headers_arrive_unchanged(subject: Subject) -> None:
     """The stamp of every event is one, and may be some kilobytes long."""
     await _come_unchanged(subject, [Frame(fresh_topic(), b"", {"x": value}) for value in BYTES])
+
+
+@check(
+    "headers as large as a client allows arrive as the same text and bytes",
+    promise="headers travel beside the payload",
+    when=lambda subject: subject.capabilities.carries_headers,
+)
+async def the_largest_headers_arrive_unchanged(subject: Subject) -> None:
+    """What is not ASCII takes several bytes a character, and more where it must become ASCII; the stamp comes on top."""
+    stamp = {"ordered-pubsub-stamp": LONGEST_STAMP}
+    await _come_unchanged(subject, [Frame(fresh_topic(), b"", {**stamp, **headers}) for headers in LARGEST_HEADERS])
+
+
+@check(
+    "a frame of as many bytes as frame_bytes_max names is taken, and arrives",
+    promise="How many bytes a frame may have, headers included, once the ENS is open",
+)
+async def the_largest_frame_is_taken(subject: Subject) -> None:
+    """As a client makes it: what the topic and two short headers may take on the ENS is kept free."""
+    async with opened(subject) as (peer,):
+        most = peer.adapter.frame_bytes_max
+    if most is None:
+        return  # what has no limit to speak of is asked for no more than large_payloads_arrive_unchanged does
+    size = min(most, FRAME_BYTES_MOST) - ROOM_BYTES
+    expect(size > 0, f"frame_bytes_max is {most}; expected more than {ROOM_BYTES}, which a client keeps free")
+    payload = (EVERY_BYTE * (size // 256 + 1))[:size]
+    frame = Frame(f"{fresh_topic()[:40]}/{'𝄞' * 200}", payload, {"ordered-pubsub-pack": "1", "content-type": "x" * 64})
+    await _come_unchanged(subject, [frame])
 
 
 @check(

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from ordered_pubsub.adapter import Frame
+from ordered_pubsub.adapter import Adapter, Frame
 from ordered_pubsub.testing.conformance.delivery import expect_no_repeats
-from ordered_pubsub.testing.conformance.link import Link, linked
+from ordered_pubsub.testing.conformance.link import HOST, Link, linked
 from ordered_pubsub.testing.conformance.peers import (
     Peer,
     error_of_opening,
@@ -35,15 +35,20 @@ def can_be_cut(subject: Subject) -> bool:
     return subject.can_be_cut
 
 
-@asynccontextmanager
-async def mute_line(subject: Subject) -> AsyncIterator[tuple[Link, Callable[[], Peer]]]:
-    """A line behind which nothing ever answers, and what makes users at its end."""
-    make_at, address = subject.make_at, subject.address
+def maker_at(subject: Subject, link: Link) -> Callable[[], Adapter]:
+    """What makes adapters at the end of a line."""
+    make_at = subject.make_at
     assert make_at is not None
-    assert address is not None
-    async with linked(*address()) as link:
-        link.is_mute = True
-        yield link, lambda: peer_of(subject, lambda: make_at("127.0.0.1", link.port))
+    return lambda: make_at(HOST, link.port)
+
+
+@asynccontextmanager
+async def line(subject: Subject, is_mute: bool = False) -> AsyncIterator[tuple[Link, Callable[[], Peer]]]:
+    """A line, behind which nothing ever answers if it is mute, and what makes users at its end."""
+    assert subject.address is not None
+    async with linked(*subject.address()) as link:
+        link.is_mute = is_mute
+        yield link, lambda: peer_of(subject, maker_at(subject, link))
 
 
 async def until_connections(link: Link, count: int, subject: Subject, otherwise: str) -> None:
@@ -60,12 +65,10 @@ async def until_connections(link: Link, count: int, subject: Subject, otherwise:
 @asynccontextmanager
 async def far_and_near(subject: Subject) -> AsyncIterator[tuple[Link, Peer, Peer]]:
     """A line, a user of the ENS at its end, and another one beside the ENS."""
-    make_at, address = subject.make_at, subject.address
-    assert make_at is not None
-    assert address is not None
+    assert subject.address is not None
     async with (
-        linked(*address()) as link,
-        opened(subject, make=lambda: make_at("127.0.0.1", link.port)) as (far,),
+        linked(*subject.address()) as link,
+        opened(subject, make=maker_at(subject, link)) as (far,),
         opened(subject) as (near,),
     ):
         yield link, far, near
@@ -83,7 +86,7 @@ async def interrupt(link: Link, far: Peer) -> None:
 @check("open() gives up an ENS that never answers, and leaves no connection", promise=UNREACHABLE, when=can_be_cut)
 async def a_mute_ens_is_given_up(subject: Subject) -> None:
     """In time, with the address."""
-    async with mute_line(subject) as (link, make):
+    async with line(subject, is_mute=True) as (link, make):
         error = await error_of_opening(make())
         expect(str(link.port) in error, f"the error does not name the port {link.port}: {error!r}")
         await until_connections(link, 0, subject, "a connection that was given up was not closed")
@@ -96,7 +99,7 @@ async def a_mute_ens_is_given_up(subject: Subject) -> None:
 )
 async def a_cancelled_open_leaves_no_connection(subject: Subject) -> None:
     """In the middle of whatever is said first."""
-    async with mute_line(subject) as (link, make):
+    async with line(subject, is_mute=True) as (link, make):
         peer = make()
         work = asyncio.ensure_future(peer.adapter.open(peer.on_frames, peer.on_state))
         await until_connections(link, 1, subject, "no connection was made")

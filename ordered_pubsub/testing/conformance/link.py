@@ -1,7 +1,8 @@
 """A line between an adapter and its ENS that can be cut: a small TCP proxy on 127.0.0.1, within the event loop.
 
 While it is cut, connections are taken and dropped at once, as by a host whose service is gone. Its port stays its own, so
-nobody else can turn up there meanwhile. While it is mute, connections are taken, and nothing ever answers.
+nobody else can turn up there meanwhile. While it is mute, connections are taken, and nothing ever answers. `hush` does that to
+the connections that exist, as when a cable is pulled or a router forgets them: nothing breaks, and nothing comes.
 """
 
 from __future__ import annotations
@@ -27,9 +28,13 @@ class Link:
     is_mute: bool = False
     connections: int = 0
     """how many the adapter has open"""
+    pieces: int = 0
+    """how often something has come through, in either direction"""
     changed: asyncio.Event = attrs.field(factory=asyncio.Event)
-    """set whenever their number has changed"""
+    """set whenever one of these numbers has changed"""
     _ends: set[asyncio.StreamWriter] = attrs.field(factory=set)
+    _hushed: set[asyncio.StreamWriter] = attrs.field(factory=set)
+    """the adapter's ends of connections that have fallen silent"""
     _tasks: set[asyncio.Task[None]] = attrs.field(factory=set)
 
     def cut(self) -> None:
@@ -41,6 +46,10 @@ class Link:
     def mend(self) -> None:
         """Let connections through again."""
         self.is_cut = False
+
+    def hush(self) -> None:
+        """Let nothing more through on the connections that there are, not even their end. New ones are not concerned."""
+        self._hushed.update(self._ends)
 
     def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Somebody connects."""
@@ -60,6 +69,7 @@ class Link:
             writer.transport.abort()
         finally:
             self._ends.discard(writer)
+            self._hushed.discard(writer)
             self._count(-1)
 
     async def _connect_through(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -67,8 +77,24 @@ class Link:
         self._ends.add(far)
         if self.is_cut:  # before, or since
             self.cut()
-        await asyncio.gather(_pass_on(reader, far), _pass_on(far_reader, writer))
+        await asyncio.gather(self._pass_on(reader, far, writer), self._pass_on(far_reader, writer, writer))
+        writer.close()
         self._ends.discard(far)
+        self._hushed.discard(far)
+
+    async def _pass_on(
+        self, reader: asyncio.StreamReader, to: asyncio.StreamWriter, near: asyncio.StreamWriter
+    ) -> None:
+        """Copy one direction until it ends; what was read is still written, unless the adapter's end has fallen silent."""
+        with suppress(OSError):
+            while data := await reader.read(PIECE_BYTES):
+                self.pieces += 1
+                self.changed.set()
+                if near not in self._hushed:
+                    to.write(data)
+                    await to.drain()
+        if to is not near or near not in self._hushed:
+            to.close()
 
     def _count(self, more: int) -> None:
         self.connections += more
@@ -85,15 +111,6 @@ async def _swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
     with suppress(OSError):
         while await reader.read(PIECE_BYTES):
             pass
-    writer.close()
-
-
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Copy one direction until it ends; what was read is still written."""
-    with suppress(OSError):
-        while data := await reader.read(PIECE_BYTES):
-            writer.write(data)
-            await writer.drain()
     writer.close()
 
 

@@ -48,6 +48,10 @@ class Peer:
     is_closed: bool = False
     misdeeds: list[str] = attrs.field(factory=list)
     """what no adapter may do at any time"""
+    handled: set[tuple[str, bytes]] = attrs.field(factory=set)
+    """what `on_frames` has returned from; it may be cancelled before that"""
+    calls: int = 0
+    """of `on_frames`"""
     _is_receiving: bool = False
     _seen: set[tuple[str, bytes]] = attrs.field(factory=set)
     _news: asyncio.Event = attrs.field(factory=asyncio.Event)
@@ -62,10 +66,18 @@ class Peer:
         try:
             self.frames.extend(frames)
             self._seen.update((frame.topic, frame.payload) for frame in frames)
+            self.calls += 1
             self._news.set()
             await self.may_receive.wait()
+            self.handled.update((frame.topic, frame.payload) for frame in frames)
+            self._news.set()
         finally:
             self._is_receiving = False
+
+    def let_one_return(self) -> None:
+        """Let the call of `on_frames` that waits return, and the next one wait."""
+        self.may_receive.set()
+        self.may_receive.clear()
 
     def on_state(self, is_connected: bool, reason: str) -> None:
         """Remember whether the ENS is connected."""
@@ -130,6 +142,19 @@ class Peer:
                 await self._wait(min(left, AGAIN_S) if self.loses else left)
                 if publisher is not None and self.loses and not self._news.is_set():
                     await publisher.publish([missing for missing in frames[index:] if not self.has(missing)])
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether a call of `on_frames` waits."""
+        return self._is_receiving and not self.may_receive.is_set()
+
+    async def handle(self, frames: Sequence[Frame]) -> None:
+        """Wait until `on_frames` has returned for all of these."""
+
+        def left() -> int:
+            return sum((frame.topic, frame.payload) not in self.handled for frame in frames)
+
+        await self.until(lambda: not left(), lambda: f"on_frames() did not return for {left()} of {len(frames)} frames")
 
     def forget(self) -> None:
         """Let the same frames count as new ones."""

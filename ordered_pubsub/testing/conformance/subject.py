@@ -18,6 +18,7 @@ from ordered_pubsub.errors import UsageError
 PATIENCE_S = 60.0
 WAITS_MAX = 5
 """So many times that long, a check may take in all."""
+SILENCE_S = 120.0
 
 T = TypeVar("T")
 
@@ -68,6 +69,8 @@ class Subject:
     """the largest payload that it has to carry"""
     patience_s: float = PATIENCE_S
     """what has not happened by then will not"""
+    silence_s: float = SILENCE_S
+    """how soon it notices that nothing comes through a line any more, and has another connection"""
 
     @property
     def can_crash(self) -> bool:
@@ -123,7 +126,7 @@ async def run_check(name: str, subject: Subject) -> None:
     if not one.applies(subject):
         raise UsageError(f"the check {name!r} does not apply to this subject: see applicable(subject)")
     try:
-        await bounded(one.run(subject), WAITS_MAX * subject.patience_s, "the check did not end")
+        await bounded(one.run(subject), WAITS_MAX * (subject.patience_s + subject.silence_s), "the check did not end")
     except Exception as error:
         happened = str(error) if isinstance(error, ConformanceError) else f"{type(error).__name__}: {error}"
         raise ConformanceError(

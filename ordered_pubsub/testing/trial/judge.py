@@ -2,8 +2,9 @@
 
 The order: for each two subscribers, the events that both were notified of are taken in the order of the one and must rise in
 the order of the other; pairs that do not are counted, exactly, and so are those of the raw arrivals from the broker. Numbers:
-each is used once, none is skipped. Notifications: without gap and without repetition while a topic is held, each with the
-number that its receipt has, and those of one publisher in the order in which it published.
+each is used once, none is skipped, and whatever was published has one. Notifications: without gap and without repetition while
+a topic is held, each with the number that its receipt has, and those of one publisher in the order in which it published; their
+positions are 1, 2, 3, … without a break, whatever topics come and go.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from itertools import combinations
 from pathlib import Path
 
 import attrs
+
+NO_RECEIPT = "! "
+"""Before what a publisher says of a publication that was never taken."""
 
 
 @attrs.define
@@ -30,7 +34,7 @@ class Verdict:
     raw_disagreeing_pairs: int = 0
     """the same for the arrivals from the broker"""
     faults: list[str] = attrs.field(factory=list)
-    """numbers used twice or skipped, gaps, repetitions, wrong numbers"""
+    """numbers used twice or skipped, publications without one, gaps, repetitions, wrong numbers and positions"""
 
     @property
     def is_good(self) -> bool:
@@ -60,8 +64,9 @@ def totals_of(receipts: Iterable[Path]) -> dict[str, int]:
     totals: dict[str, int] = {}
     for path in receipts:
         for line in path.read_text().splitlines():
-            topic, number, _ = line.split()
-            totals[topic] = max(totals.get(topic, 0), int(number))
+            if not line.startswith(NO_RECEIPT):
+                topic, number, _ = line.split()
+                totals[topic] = max(totals.get(topic, 0), int(number))
     return totals
 
 
@@ -91,6 +96,9 @@ def _read_receipts(receipts: Iterable[Path], verdict: Verdict) -> dict[str, tupl
     used: dict[tuple[str, int], str] = {}
     for path in receipts:
         for line in path.read_text().splitlines():
+            if line.startswith(NO_RECEIPT):
+                verdict.faults.append(line.removeprefix(NO_RECEIPT))
+                continue
             topic, number, event = line.split()
             place = (topic, int(number))
             if place in used:
@@ -131,11 +139,13 @@ class _Reader:
         elif words[0] == "/":
             self._held[words[1]][-1].append(int(words[2]))
         else:
-            self._take(words[0], int(words[1]), words[2])
+            self._take(words[0], int(words[1]), words[2], words[3])
 
-    def _take(self, topic: str, number: int, event: str) -> None:
+    def _take(self, topic: str, number: int, event: str, position: str) -> None:
         self._notified.setdefault(topic, []).append(number)
         self.order.append(event)
+        if position != str(len(self.order)):
+            self._fault(f"{event} was notified in position {position}, and it was notification {len(self.order)}")
         if self.numbered.get(event) != (topic, number):
             self._fault(f"{event} was notified as {topic} {number}, and its receipt says {self.numbered.get(event)}")
         publisher, _, sequence = event.rpartition("-")

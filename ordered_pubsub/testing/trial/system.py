@@ -2,7 +2,7 @@
 
 What is drawn from the seed: who subscribes to what, who publishes on what, when stages and the broker are killed. Publishers
 go on until after the last restart. In the end every subscriber is told the last number of each topic and waits until it has
-got that far, or says for what it still waits.
+got that far, or says for what it still waits. No wait is without end: who says nothing in time ends the trial.
 """
 
 from __future__ import annotations
@@ -20,16 +20,14 @@ from typing import Any
 
 import attrs
 
-from ordered_pubsub.errors import OrderedPubSubError
 from ordered_pubsub.testing.processes import HOST, free_port, kill, launch
 from ordered_pubsub.testing.trial.judge import Verdict, judge, totals_of
+from ordered_pubsub.testing.trial.process import START_S, TrialError, WorkerProcess
 
-START_S = 20.0
-PUBLISH_S = 300.0
-
-
-class TrialError(OrderedPubSubError):
-    """A trial could not be held: something did not start, or did not end."""
+CALL_S = 120.0
+"""How long a call of a client's may take (`timeout_s`)."""
+PUBLISH_S = 1800.0
+"""How long publishing may take in all; a hundred thousand events take minutes."""
 
 
 @attrs.frozen(kw_only=True)
@@ -59,6 +57,8 @@ class Plan:
     durability: str = "fsync"
     patience_s: float = 60.0
     """how long subscribers wait in the end"""
+    receipts_s: float = 120.0
+    """how long publishers wait for the receipts of what is under way; without one, they stop, and that is a fault"""
     settings: dict[str, Any] = attrs.field(factory=dict)
     """more settings of every client"""
     folder: Path | None = None
@@ -161,56 +161,6 @@ class Stages:
 
 
 @attrs.define(eq=False)
-class WorkerProcess:
-    """A publisher or a subscriber."""
-
-    plan: dict[str, Any]
-    process: subprocess.Popen[str]
-
-    @classmethod
-    def start(cls, plan: dict[str, Any], errors: Path) -> WorkerProcess:
-        """Start one; it says when it is ready."""
-        with errors.open("a") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "ordered_pubsub.testing.trial.worker", json.dumps(plan)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=output,
-                text=True,
-            )
-        return cls(plan, process)
-
-    def tell(self, line: str) -> None:
-        """Tell it something."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-
-    def hear(self) -> dict[str, Any]:
-        """What it says next."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise TrialError(
-                f"{self.plan['name']} ended with {self.process.wait()}; its errors are in the trial's folder"
-            )
-        said: dict[str, Any] = json.loads(line)
-        return said
-
-    def end(self) -> None:
-        """Let it go."""
-        if self.process.stdin is not None:
-            self.process.stdin.close()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
-        try:
-            self.process.wait(START_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-
-
-@attrs.define(eq=False)
 class Trial:
     """One trial, from its start to its verdict."""
 
@@ -253,7 +203,7 @@ class Trial:
         subscribers = [self._start("subscriber", n, folder, stages) for n in range(plan.subscribers)]
         publishers = [self._start("publisher", n, folder, stages) for n in range(plan.publishers)]
         for worker in (*subscribers, *publishers):
-            worker.hear()
+            worker.hear(START_S + 2 * CALL_S)
         self.say("everybody is ready")
         began = time.monotonic()
         for worker in publishers:
@@ -261,14 +211,15 @@ class Trial:
         kills = self._break(stages)
         for worker in publishers:
             worker.tell("stop")
+        give_up_at = time.monotonic() + PUBLISH_S
         for worker in publishers:
-            worker.hear()
+            worker.hear(max(give_up_at - time.monotonic(), 0.0) + plan.receipts_s)
         self.say("everything is published")
         receipts = [Path(worker.plan["log"]) for worker in publishers]
         totals = json.dumps(totals_of(receipts))
         for worker in subscribers:
             worker.tell(f"finish {totals}")
-        said = [worker.hear() for worker in subscribers]
+        said = [worker.hear(plan.patience_s + 3 * CALL_S) for worker in subscribers]  # ... change, take, close
         seconds = time.monotonic() - began
         verdict = judge(
             receipts,
@@ -300,6 +251,8 @@ class Trial:
                 "filler": plan.filler,
                 "change_every": plan.change_every,
                 "patience_s": plan.patience_s,
+                "receipts_s": plan.receipts_s,
+                "call_s": CALL_S,
                 "settings": plan.settings,
                 "raw": str(folder / f"{role[0]}{number}.raw"),
                 "log": str(folder / f"{role[0]}{number}.log.txt"),

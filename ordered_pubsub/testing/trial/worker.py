@@ -1,8 +1,9 @@
 """A publisher or a subscriber of a trial, as a process: told what to do by lines on its standard input.
 
-Both say `ready`, and begin when they are told `go`. A publisher publishes until it is told `stop`, and then says what it was
-given receipts for. A subscriber notes every notification, and what it changes, until it has everything up to the numbers
-that it is told with `finish`. When the standard input is closed, whoever started it is gone, and so is it.
+Both say `ready`, and begin when they are told `go`. A publisher publishes until it is told `stop`, and writes down what it
+was given receipts for, and with `!` what has none; after one without it publishes nothing more. A subscriber notes every
+notification, and what it changes, until it has everything up to the numbers that it is told with `finish`. When the standard
+input is closed, whoever started it is gone, and so is it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import IO, Any
 
 import ordered_pubsub
 from ordered_pubsub.adapter import Adapter, Capabilities, Frame, FramesHandler, StateHandler, load_adapter
-from ordered_pubsub.core.messages import Change
+from ordered_pubsub.core.messages import Change, ChangeAsk
+from ordered_pubsub.testing.trial.judge import NO_RECEIPT
 
 PIPELINE = 500
 
@@ -92,7 +94,7 @@ class Worker:
         with _writer(plan["raw"]) as raw, _writer(plan["log"]) as log:
             adapter = Tap(load_adapter(plan["ens"]), raw)
             async with ordered_pubsub.connect(
-                adapter, sequencer=plan["sequencer"], name=plan["name"], timeout_s=120.0, **plan["settings"]
+                adapter, sequencer=plan["sequencer"], name=plan["name"], timeout_s=plan["call_s"], **plan["settings"]
             ) as client:
                 await self.work(client, log)
 
@@ -109,28 +111,39 @@ class Publishing(Worker):
         self.say(state="ready")
         await self.told()
         stopped = asyncio.ensure_future(self.told())
-        waiting: list[asyncio.Future[ordered_pubsub.Receipt]] = []
+        waiting: dict[str, asyncio.Future[ordered_pubsub.Receipt]] = {}
         loop = asyncio.get_running_loop()
-        began, count = loop.time(), 0
-        while count < self.plan["events"] or not stopped.done():
+        began, count, is_well = loop.time(), 0, True
+        while is_well and (count < self.plan["events"] or not stopped.done()):
             count += 1
             identity = f"{self.plan['name']}-{count}"
             data = {"id": identity, "filler": "x" * self.plan["filler"]}
-            waiting.append(client.publish_nowait(self.random.choice(self.plan["topics"]), data, id=identity))
+            waiting[identity] = client.publish_nowait(self.random.choice(self.plan["topics"]), data, id=identity)
             if len(waiting) >= PIPELINE:
-                await self._note(waiting, log)
+                is_well = await self._note(waiting, log)
             ahead_s = count / self.plan["rate"] - (loop.time() - began)
             if ahead_s > 0:
                 await asyncio.sleep(ahead_s)
         await self._note(waiting, log)
         log.flush()
+        await stopped
         self.say(state="done", published=count, seconds=loop.time() - began)
 
-    async def _note(self, waiting: list[asyncio.Future[ordered_pubsub.Receipt]], log: IO[str]) -> None:
-        for future in waiting:
-            receipt = await future
-            log.write(f"{receipt.topic} {receipt.number} {receipt.id}\n")
+    async def _note(self, waiting: dict[str, asyncio.Future[ordered_pubsub.Receipt]], log: IO[str]) -> bool:
+        """Wait for receipts and write them down, and what has none; returns whether all have one."""
+        limit_s, are_all = self.plan["receipts_s"], True
+        if waiting:
+            await asyncio.wait(waiting.values(), timeout=limit_s)
+        for identity, future in waiting.items():
+            if future.done() and not future.exception():
+                receipt = future.result()
+                log.write(f"{receipt.topic} {receipt.number} {receipt.id}\n")
+                continue
+            are_all = False
+            why = f": {future.exception()!r}" if future.done() else f" within {limit_s:g} s"
+            log.write(f"{NO_RECEIPT}{identity} has no receipt{why}\n")
         waiting.clear()
+        return are_all
 
 
 class Subscribing(Worker):
@@ -171,12 +184,12 @@ class Subscribing(Worker):
         intake = subscription._intake
         settled = intake.settled
 
-        def noted(change: Change) -> None:
+        def noted(change: Change, ask: ChangeAsk) -> None:
             for topic in change.topics:
                 if (topic in change.old) != (topic in change.new):
                     sign = "@" if topic in change.new else "/"
                     log.write(f"{sign} {topic} {change.entries.get(topic, 0)}\n")
-            settled(change)
+            settled(change, ask)
 
         intake.settled = noted  # type: ignore[method-assign]
 
