@@ -228,6 +228,7 @@ class Opened:
         (Address("127.0.0.1"), TOKEN, "", True),
         (Address("stage.example"), TOKEN, "insecure_allow_plaintext = true", True),
     ],
+    ids=["plain", "plain without a token", "tls", "this machine", "told to"],
 )
 def test_a_stage_shows_its_token_to_no_stage_over_a_line_that_others_can_read(
     address: Address, token: str, before: str, may: bool

@@ -182,9 +182,10 @@ def prove(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_a_proof_counts_the_aims_and_names_those_that_are_missed(prove: dict[str, Any]) -> None:
-    prove["_note_aims"]("figures", PRINTED, ["mqtt, "], " (--run 1)")
-    prove["_note_aims"]("figures", PRINTED.replace("MISSED", "met   "), ["mqtt, "], " (--run 100)")
-    assert str(prove["AIMS"]["figures"]).splitlines() == [
+    aims = prove["Aims"]()
+    aims.note(PRINTED, ["mqtt, "], " (--run 1)")
+    aims.note(PRINTED.replace("MISSED", "met   "), ["mqtt, "], " (--run 100)")
+    assert str(aims).splitlines() == [
         "3 of 4 aims met; missed:",
         "    mqtt, packed, none: at least 4 times the plain client's rate: 2.00 [1.90..2.10] (--run 1)",
     ]
@@ -192,14 +193,15 @@ def test_a_proof_counts_the_aims_and_names_those_that_are_missed(prove: dict[str
 
 def test_a_proof_fails_where_nothing_was_measured(prove: dict[str, Any]) -> None:
     with pytest.raises(sys.modules["proving"].Failed, match="no figure for nats: expected a line 'met' or 'MISSED'"):
-        prove["_note_aims"]("figures", PRINTED, ["mqtt, ", "nats, "])
+        prove["Aims"]().note(PRINTED, ["mqtt, ", "nats, "])
 
 
 def test_a_proof_reads_what_is_printed_of_numbers(prove: dict[str, Any]) -> None:
     rows = [NumbersRow("none", 100, [200_000.0], [1.0]), NumbersRow("fsync", 100, [5.0], [1.0])]
-    prove["_note_aims"]("numbers", describe_numbers(rows), ["numbers, none: ", "numbers, fsync: "])
-    assert prove["AIMS"]["numbers"].judged == 2
-    assert prove["AIMS"]["numbers"].missed == ["numbers, fsync: at least 100,000 a second in batches: 5"]
+    aims = prove["Aims"]()
+    aims.note(describe_numbers(rows), ["numbers, none: ", "numbers, fsync: "])
+    assert aims.judged == 2
+    assert aims.missed == ["numbers, fsync: at least 100,000 a second in batches: 5"]
 
 
 # -- plans ------------------------------------------------------------------------------------------------------------
