@@ -9,8 +9,8 @@ is MQTT's, its other headers are user properties, and its stamp is the correlati
 
 Each client has one connection, and a session at the broker that outlives breaks of `session_s` seconds. When the connection
 breaks, everything that is being published fails, to be handed over again, and the session connects again by itself. If the
-broker has forgotten it, the topics are subscribed to again. Several hosts in the URL are tried in turn; unless they are one
-cluster, the next one does not know the session.
+broker has forgotten it, the topics are subscribed to again, and the log says that events were lost. Several hosts in the URL are
+tried in turn; unless they are one cluster, the next one does not know the session.
 
 What can be relied on, and why:
 

@@ -179,7 +179,8 @@ class Inbox:
     """the identifier and QoS of each"""
     _bytes: int = 0
     _connection: int = 0
-    """counts connections: what came by another one is not acknowledged on this one"""
+    """counts connections, and their ends: what came by another one is not acknowledged on this one"""
+    _is_connected: bool = True
     _news: asyncio.Event = attrs.field(factory=asyncio.Event)
 
     def __attrs_post_init__(self) -> None:
@@ -205,9 +206,15 @@ class Inbox:
             if self.is_full:
                 self.on_full()
 
+    def disconnect(self) -> None:
+        """Acknowledge nothing until a new connection begins: while it is being made, that would be the first word on it."""
+        self._connection += 1
+        self._is_connected = False
+
     def restart(self, is_resumed: bool) -> None:
         """A new connection begins. If the session was resumed, what was not acknowledged comes again, except at QoS 2."""
         self._connection += 1
+        self._is_connected = True
         if is_resumed:
             kept = [
                 (frame, origin) for frame, origin in zip(self._frames, self._origins, strict=True) if origin[1] != 1
@@ -225,7 +232,8 @@ class Inbox:
                 await self._hand_on()
 
     async def _hand_on(self) -> None:
-        frames, origins, connection = self._frames, self._origins, self._connection
+        frames, connection = self._frames, self._connection
+        origins = self._origins if self._is_connected else []
         self._frames, self._origins, self._bytes = [], [], 0
         self.room.set()
         await self.on_frames(frames)

@@ -110,6 +110,7 @@ class Session:
     async def _connect(self, is_new: bool) -> Welcome:
         asked = properties(PacketTypes.CONNECT, SessionExpiryInterval=self.session_s, ReceiveMaximum=RECEIVE_MAX)
         self._broken.clear()
+        self._inbox.disconnect()
         welcome = await self._link.connect(asked, is_new)
         try:
             self._check_qos(welcome)
@@ -139,7 +140,17 @@ class Session:
             self._on_state(False, self._reason)
             welcome = await self._come_back()
             kept = "has kept" if welcome.is_resumed else "has forgotten"
+            if not welcome.is_resumed and self._qos and self.session_s and self._names.subscribed:
+                _log.warning("%s", self._loss())
             self._on_state(True, f"{self._url.shown}: connected again; the broker {kept} the session")
+
+    def _loss(self) -> str:
+        return (
+            f"{self._url.shown}: the broker has forgotten the session, and with it what was published meanwhile on "
+            f"{len(self._names.subscribed)} topics: the client was away for more than {self.session_s} s (session_s), or the "
+            "broker was started again without what it had stored. Subscriptions that miss events wait for them: close them, "
+            "and subscribe again"
+        )
 
     async def _come_back(self) -> Welcome:
         pause_s = RETRY_FIRST_S

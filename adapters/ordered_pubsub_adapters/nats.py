@@ -37,6 +37,7 @@ import attrs
 from ordered_pubsub.adapter import Adapter, Capabilities, Frame, FramesHandler, StateHandler
 from ordered_pubsub.errors import AdapterError, ConfigurationError
 from ordered_pubsub_adapters.names import NameRules, NameTable
+from ordered_pubsub_adapters.nats_client import check_nats
 from ordered_pubsub_adapters.nats_connection import Connection
 from ordered_pubsub_adapters.nats_consumer import Consumer
 from ordered_pubsub_adapters.nats_inbox import Inbox
@@ -119,10 +120,10 @@ class _Core:
         """Return when the server has passed all of them on."""
         for piece in pieces(frames, PIECE_FRAMES):
             self.out.check_up()
+            since = self.out.turn
             self.out.publish(piece, self.names)
             await self.out.flush()
-            if self.out.refusals:
-                self.out.check_refusals(dict.fromkeys(self.names.name_of(frame.topic) for frame in piece))
+            self.out.check_refusals((self.names.name_of(frame.topic) for frame in piece), since)
 
     async def subscribe(self, topics: Sequence[str]) -> None:
         """Return when the server knows of the topics. Cancelled or failed, they will not come."""
@@ -212,6 +213,7 @@ class NatsAdapter(Adapter):
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
+        check_nats()
         self._url = read_url(url, RULES)
         self._stream: str | None = self._url.get("jetstream")
         if self._stream is None and "create" in self._url.parameters:

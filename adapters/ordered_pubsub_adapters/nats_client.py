@@ -2,7 +2,7 @@
 
 nats-py connects, greets, encrypts, authenticates and reads. What it does to each message is replaced: it costs as much as
 everything else together, and drops messages that are not taken quickly. Each connection is a client of its own, which never
-connects again. `tests/unit/test_nats_adapter.py` says so when a part of nats-py that this relies on changes.
+connects again. What is replaced is not part of nats-py's interface, so `check_nats` refuses a version that has it no more.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from importlib.metadata import version
+from inspect import iscoroutinefunction, signature
 from time import monotonic
 from typing import Any
 
 from nats import errors
 from nats.aio.client import Client
+from nats.aio.transport import TcpTransport
 
 from ordered_pubsub.errors import AdapterError, ConfigurationError, OrderedPubSubError
 from ordered_pubsub_adapters.nats_inbox import Inbox
@@ -131,6 +134,33 @@ class NatsClient(Client):
         if self._transport:
             with suppress(OSError, asyncio.TimeoutError):  # one whose encryption failed never says that it is closed
                 await bounded(self._transport.wait_closed(), CLOSE_S)  # type: ignore[no-untyped-call]  # it has no types
+
+
+_REPLACED = {"_process_msg": True, "_process_pong": True, "_process_info": False}
+"""and whether it must be a coroutine function; that of the last one depends on the release"""
+_HELD = ("_reading_task", "_ping_interval_task", "_flusher_task", "_transport", "_server_info")
+
+
+def check_nats() -> None:
+    """Raise a `ConfigurationError` if this version of nats-py is not one that this module fits."""
+    for name, is_awaited in _REPLACED.items():
+        ours = list(signature(getattr(NatsClient, name)).parameters)
+        theirs = getattr(Client, name, None)
+        fits = theirs is not None and list(signature(theirs).parameters) == ours
+        if not fits or (is_awaited and not iscoroutinefunction(theirs)):
+            raise _unfit(f"{'async ' if is_awaited else ''}{name}({', '.join(ours[1:])})")
+    client = Client()
+    missing = [name for name in _HELD if not hasattr(client, name)]
+    if not hasattr(TcpTransport(), "_io_writer"):  # type: ignore[no-untyped-call]  # it has no types
+        missing.append("TcpTransport._io_writer")
+    if missing:
+        raise _unfit(missing[0])
+
+
+def _unfit(name: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"nats-py {version('nats-py')} does not have {name}, which the adapter for nats:// needs; install 'nats-py>=2.10,<3'"
+    )
 
 
 def login_of(url: BrokerUrl) -> dict[str, Any]:

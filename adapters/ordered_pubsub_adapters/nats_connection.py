@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from random import sample, uniform
@@ -26,6 +25,7 @@ from ordered_pubsub.errors import AdapterError, OrderedPubSubError
 from ordered_pubsub_adapters.names import NameTable
 from ordered_pubsub_adapters.nats_client import MessageHandler, NatsClient, dial
 from ordered_pubsub_adapters.nats_inbox import Inbox
+from ordered_pubsub_adapters.nats_refusals import Refusals
 from ordered_pubsub_adapters.nats_replies import Replies
 from ordered_pubsub_adapters.nats_waiting import bounded, end, settle
 from ordered_pubsub_adapters.nats_wire import PING, command, header_block, plain, subscription, unsubscription
@@ -41,7 +41,6 @@ WAIT_S = 30.0
 """How long a subscription waits for a connection."""
 ASK_AGAIN_S = 5.0
 ASK_ATTEMPTS = 6
-REFUSALS_MAX = 64
 PAYLOAD_BYTES_MAX = 2**20
 """of a message with its headers, if the server does not say"""
 REPLIES = 1
@@ -57,8 +56,9 @@ class Connection:
         self.on_up: Callable[[], Awaitable[None]] = self.flush
         """what is to be done when it has come back"""
         self.why_down = "it is not open"
-        self.refusals: deque[str] = deque(maxlen=REFUSALS_MAX)
-        """what the server did not permit, in its words, in lower case"""
+        self.turn = 0
+        """how many PINGs were written: what is sent now is refused, if it is, when as many were answered, or later"""
+        self._refusals = Refusals()
         self.replies = Replies()
         self._inbox = inbox
         self._on_change = on_change
@@ -115,7 +115,7 @@ class Connection:
         try:
             self._check_headers()
             self.send(*(subscription(subject, sid) for sid, subject in self._subjects.items()))
-            await self.on_up()
+            await self._make_up()
             self._check(client)
         except BaseException:
             self._lost(client, "it could not be used")
@@ -123,6 +123,14 @@ class Connection:
             raise
         self._up.set()
         self._on_change("connected")
+
+    async def _make_up(self) -> None:
+        """Do what is needed on a new connection; not for ever, if the server falls silent."""
+        watch = self._loop.create_task(self._watch(), name=f"{self.url.shown} watches its new connection")
+        try:
+            await self.on_up()
+        finally:
+            await end(watch)
 
     async def _reach(self) -> NatsClient:
         """The first of the URL's servers that lets us in, in any order."""
@@ -263,6 +271,7 @@ class Connection:
         if pong is not None:
             commands.append(PING)
             client.pongs.append(pong)
+            self.turn += 1
         if commands:
             client.write(b"".join(commands))
 
@@ -272,17 +281,15 @@ class Connection:
         if trouble:
             raise self._broken(trouble)
 
-    def check_refusals(self, subjects: Iterable[str]) -> None:
-        """Raise if the server has refused something on one of these subjects."""
-        for subject in subjects if self.refusals else ():
-            for text in self.refusals:
-                if f'"{subject.lower()}"' in text:
-                    self.refusals.remove(text)
-                    raise self.error(f"the server does not permit this user what it asked for ({text}); grant it there")
+    def check_refusals(self, subjects: Iterable[str], since: int) -> None:
+        """Raise if the server has refused something on one of these subjects that was sent in this `turn` or later."""
+        text = self._refusals.on(subjects, since)
+        if text:
+            raise self.error(f"the server does not permit this user what it asked for ({text}); grant it there")
 
     def _refused(self, text: str) -> None:
         _log.warning("%s: %s", self.url.shown, text)
-        self.refusals.append(text.lower())
+        self._refusals.add(text, self.turn - (len(self._client.pongs) if self._client else 0))
 
     # -- in ---------------------------------------------------------------------------------------------------------------
 
@@ -300,14 +307,14 @@ class Connection:
 
     async def settle(self, subjects: Iterable[str]) -> None:
         """Return when the server has all subscriptions that were made so far, over breaks if need be."""
-        give_up_at = self._loop.time() + WAIT_S
+        give_up_at, since = self._loop.time() + WAIT_S, self.turn
         with self._inbox.more_room():
             while True:
                 await self.wait_until_up(max(give_up_at - self._loop.time(), 0.0))
                 with suppress(AdapterError):
                     await self.flush()
                     break
-        self.check_refusals(subjects)
+        self.check_refusals(subjects, since)
 
     async def request(self, subject: str, payload: bytes = b"") -> tuple[bytes | None, bytes]:
         """Ask, and return the answer's header block and payload.
@@ -324,9 +331,10 @@ class Connection:
         try:
             with self._inbox.more_room():
                 for _ in range(ASK_ATTEMPTS):
+                    since = self.turn
                     self.send(plain(subject, answers.reply, payload))
                     await self.flush()
-                    self.check_refusals((subject,))
+                    self.check_refusals((subject,), since)
                     await asyncio.wait((answers.done,), timeout=ASK_AGAIN_S)
                     if answers.done.done():
                         break

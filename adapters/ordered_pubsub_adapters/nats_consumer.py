@@ -265,6 +265,7 @@ class Consumer:
             self._held_reply = b""
 
     def _amiss(self, what: str) -> None:
+        self.connection.unsubscribe(self._sid)
         self._sid = 0  # nothing of this consumer counts any more
         self.connection.fail(
             f"stream {self.stream.name!r}: {what}; reading on behind message {self._last} of the stream"

@@ -86,6 +86,7 @@ class StreamPublisher:
         if not self.stream.is_covered(subjects):
             await self.stream.cover(self.connection, subjects)
         batches: list[Answers] = []
+        since = self.connection.turn
         try:
             for piece in pieces(frames, BATCH_FRAMES):
                 await self._window.take(len(piece))
@@ -93,18 +94,18 @@ class StreamPublisher:
                 answers = self.connection.replies.expect(len(piece), self._read)
                 batches.append(answers)
                 self.connection.publish(piece, self.names, answers.reply)
-            await self._acknowledged(batches, subjects)
+            await self._acknowledged(batches, subjects, since)
         except asyncio.TimeoutError:
-            self.connection.check_refusals(subjects)
+            self.connection.check_refusals(subjects, since)
             raise self.connection.error(f"{len(frames)} messages were not sent: {self._silence}") from None
         finally:
             for answers in batches:
                 self.connection.replies.forget(answers)
                 self._window.give(answers.missing)
 
-    async def _acknowledged(self, batches: Sequence[Answers], subjects: Sequence[str]) -> None:
+    async def _acknowledged(self, batches: Sequence[Answers], subjects: Sequence[str], since: int) -> None:
         await self.connection.flush()
-        self.connection.check_refusals(subjects)
+        self.connection.check_refusals(subjects, since)
         timer = asyncio.get_running_loop().call_later(ACKNOWLEDGE_S, self._give_up, batches)
         try:
             for answers in batches:

@@ -1,6 +1,6 @@
 """`amqp://`, `amqps://`: RabbitMQ, by way of pika's asyncio connection.
 
-    amqp://user:password@host:5672/vhost?exchange=ordered_pubsub&durable=true&expires_s=3600
+    amqp://user:password@host:5672/vhost?exchange=ordered_pubsub&durable=true&expires_s=3600&message_bytes_max=16777216
 
 Topics are routing keys of one topic exchange (`a/b` is `a.b`), which any AMQP client can publish to and bind to. Each
 subscriber has a queue of its own, bound to each of its topics. The queue outlives the connection, so what is published while a
@@ -13,6 +13,10 @@ survives a restart of the broker; so `loses` is then true.
 
 `reorders` is true for this reason only: when a connection breaks that the broker believes alive (up to two heartbeats), it
 gives the messages that it had sent there to the new connection late, after others.
+
+The broker closes the channel on a message that is larger than it takes (`max_message_size`), and does not say before how large
+that is: RabbitMQ 4 takes 16 MiB if nothing else is configured, 3.x took 128. So this takes 16 MiB, or what the URL says
+(`message_bytes_max`).
 
 Publishing and consuming have a connection each, since RabbitMQ stops reading a connection that publishes when its memory or
 disk runs low (`connection.blocked`), and acknowledgements must get through then. The second one is made by the first
@@ -40,10 +44,10 @@ from pika.spec import Basic
 from ordered_pubsub.adapter import Adapter, Capabilities, Frame, FramesHandler, StateHandler
 from ordered_pubsub.errors import AdapterError
 from ordered_pubsub_adapters.names import NameRules, NameTable
-from ordered_pubsub_adapters.rabbitmq_connection import CLOSE_S, Line, WireConnection, explain, open_line
+from ordered_pubsub_adapters.rabbitmq_connection import CLOSE_S, Line, WireConnection, check_pika, explain, open_line
 from ordered_pubsub_adapters.rabbitmq_consuming import PREFETCH, Assembly, Batch, Delivering
 from ordered_pubsub_adapters.rabbitmq_link import Link
-from ordered_pubsub_adapters.rabbitmq_publishing import Sink, Window
+from ordered_pubsub_adapters.rabbitmq_publishing import MESSAGE_BYTES_MAX, Sink, Window
 from ordered_pubsub_adapters.rabbitmq_queue import Queue, declare_exchange
 from ordered_pubsub_adapters.rabbitmq_wire import PERSISTENT, SHORT_MAX, TRANSIENT
 from ordered_pubsub_adapters.urls import UrlRules, one_of, read_url, whole
@@ -53,6 +57,8 @@ _log = logging.getLogger(__name__)
 EXCHANGE = "ordered_pubsub"
 EXPIRES_S = 3600
 EXPIRES_MAX_S = 30 * 86_400
+MESSAGE_BYTES_LEAST, MESSAGE_BYTES_MOST = 2**16, 2**29
+"""No more can be configured on a broker (`max_message_size`)."""
 NAMES = NameRules(separator=".", special="*#", bytes_max=SHORT_MAX)
 
 SetUp = Callable[[WireConnection], Awaitable[None]]
@@ -67,7 +73,12 @@ def _exchange_name(text: str) -> str:
 URLS = UrlRules(
     ports={"amqp": 5672, "amqps": 5671},
     encrypted=("amqps",),
-    parameters={"exchange": _exchange_name, "durable": one_of("true", "false"), "expires_s": whole(1, EXPIRES_MAX_S)},
+    parameters={
+        "exchange": _exchange_name,
+        "durable": one_of("true", "false"),
+        "expires_s": whole(1, EXPIRES_MAX_S),
+        "message_bytes_max": whole(MESSAGE_BYTES_LEAST, MESSAGE_BYTES_MOST),
+    },
     has_path=True,
 )
 
@@ -77,11 +88,15 @@ class RabbitMqAdapter(Adapter):
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
+        check_pika()
         self._url = read_url(url, URLS)
         self._exchange = self._url.get("exchange", EXCHANGE)
         self._durable = self._url.get("durable", "true") == "true"
+        self._message_bytes_max: int = self._url.get("message_bytes_max", MESSAGE_BYTES_MAX)
         self._publishing: Link | None = None
         self._consuming: Link | None = None
+        self._starting: asyncio.Task[Link] | None = None
+        """the making of the connection that consumes"""
         self._is_open = False
         self._turn = asyncio.Lock()
         """one change of what is subscribed to after the other"""
@@ -98,6 +113,11 @@ class RabbitMqAdapter(Adapter):
             confirms=True,
         )
 
+    @property
+    def frame_bytes_max(self) -> int | None:
+        """What the URL says, since the broker does not."""
+        return self._message_bytes_max
+
     # -- open and close -----------------------------------------------------------------------------------------------
 
     async def open(self, on_frames: FramesHandler, on_state: StateHandler) -> None:
@@ -108,7 +128,8 @@ class RabbitMqAdapter(Adapter):
         self._names = NameTable(NAMES)
         self._delivering = Delivering(on_frames)
         self._delivery: asyncio.Task[None] | None = None
-        self._window = Window(self._exchange, self._names.name_of, PERSISTENT if self._durable else TRANSIENT)
+        mode = PERSISTENT if self._durable else TRANSIENT
+        self._window = Window(self._exchange, self._names.name_of, mode, self._message_bytes_max)
         self._publishing = self._link("publishing", self._set_up_publishing, self._window.detach)
         try:
             await self._publishing.open()
@@ -122,6 +143,9 @@ class RabbitMqAdapter(Adapter):
         self._is_open = False
         if self._publishing is not None:
             self._window.detach("the adapter was closed")
+            if self._starting is not None:
+                self._starting.cancel()
+                await asyncio.wait((self._starting,))
             if self._consuming is not None:
                 await self._stop_consuming(self._consuming)
                 self._consuming = None
@@ -212,6 +236,18 @@ class RabbitMqAdapter(Adapter):
                     await self._queue.unbind(self._consuming.connection, names)
 
     async def _start_consuming(self) -> Link:
+        """Connect to consume. It ends with the call that wants it, and when the adapter is closed."""
+        self._starting = starting = asyncio.create_task(self._open_consuming(), name=f"{self._url.shown} consuming")
+        try:
+            await asyncio.wait((starting,))
+        finally:
+            starting.cancel()
+            await asyncio.wait((starting,))
+        if starting.cancelled():
+            raise AdapterError(f"{self._url.shown} was closed while it connected to subscribe; open it again first")
+        return starting.result()
+
+    async def _open_consuming(self) -> Link:
         expires_s = self._url.get("expires_s", EXPIRES_S)
         name = f"ordered_pubsub.{uuid4().hex}"
         self._queue = Queue(name, self._exchange, self._durable, expires_s, self._names)

@@ -5,8 +5,8 @@ futures, and every wait ends when the channel or the connection does.
 
 Two things go past it, because they cost most of the time (`rabbitmq_wire`): messages are written as bytes, and those for a
 consumer are read from the bytes. Both happen at the seam between pika's `Connection` and its adapters to event loops, of which
-this is one more: `_adapter_emit_data` (bytes to be sent) and `_on_data_available` (bytes that came). Neither is public API;
-`tests/unit/test_rabbitmq_adapter.py` fails if pika does not go through them any more. Bytes to be sent are collected for one
+this is one more: `_adapter_emit_data` (bytes to be sent) and `_on_data_available` (bytes that came). Neither is public API, so
+`check_pika` refuses a version that does not have them. Bytes to be sent are collected for one
 turn of the loop and written at once; pika alone makes a system call for each frame, three for a message.
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from inspect import signature
 from typing import Any
 
 import attrs
@@ -22,7 +23,7 @@ import pika
 from pika.adapters.asyncio_connection import AsyncioConnection
 from pika.exceptions import AMQPError, ChannelClosedByBroker, StreamLostError
 
-from ordered_pubsub.errors import AdapterError
+from ordered_pubsub.errors import AdapterError, ConfigurationError
 from ordered_pubsub_adapters.rabbitmq_wire import FRAME_OVERHEAD, FRAME_START
 from ordered_pubsub_adapters.urls import BrokerUrl
 
@@ -35,6 +36,29 @@ CLOSE_S = 3.0
 
 Tap = Callable[[int, bytes, int, int], bool]
 """Takes a frame of a channel: its type, and where its content starts and ends; returns whether it was for the tap."""
+
+
+_SEAM = {"_adapter_emit_data": "data", "_on_data_available": "data_in", "_terminate_stream": "error"}
+"""What is replaced or called, and the one argument of each."""
+_HELD = ("_transport", "bytes_received")
+
+
+def check_pika() -> None:
+    """Raise a `ConfigurationError` if this version of pika is not one that this module fits."""
+    for name, argument in _SEAM.items():
+        method = getattr(AsyncioConnection, name, None)
+        if method is None or list(signature(method).parameters) != ["self", argument]:
+            raise _unfit(f"{name}({argument})")
+    idle = AsyncioConnection(custom_ioloop=object(), internal_connection_workflow=False)  # it connects to nothing
+    missing = [name for name in _HELD if not hasattr(idle, name)]
+    if missing:
+        raise _unfit(missing[0])
+
+
+def _unfit(name: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"pika {pika.__version__} does not have {name}, which the adapter for amqp:// needs; install 'pika>=1.3.2,<2'"
+    )
 
 
 class WireConnection(AsyncioConnection):  # type: ignore[misc]  # pika has no types
@@ -165,6 +189,9 @@ _ADVICE = {
     "ACCESS_REFUSED - Login": "check user and password; guest may come from the broker's own machine only",
     "ACCESS_REFUSED": "the broker's administrator has to permit it",
     "NOT_ALLOWED": "the vhost is the URL's path, or '/' if there is none; write a '/' in its name as %2F",
+    "larger than configured max size": (
+        "publish smaller messages, or raise max_message_size there; message_bytes_max in the URL says what it takes"
+    ),
     "inequivalent arg": "it exists with other properties: delete it, or take another one",
     "Connection refused": "nothing listens there: check host and port, and that the broker runs",
     "CERTIFICATE_VERIFY_FAILED": "ca= names the file of the authority that signed the broker's certificate",
@@ -206,16 +233,20 @@ class Line:
     async def call(self, method: Callable[..., Any], *args: Any, **more: Any) -> Any:
         """Call a method of the channel, and return the broker's answer; an `AdapterError` if it refuses."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._check_open()
-        try:
-            method(*args, callback=lambda frame: _settle(answer, frame), **more)
-        except AMQPError as error:
-            raise AdapterError(explain(error)) from error
+        self.tell(method, *args, callback=lambda frame: _settle(answer, frame), **more)
         await asyncio.wait((answer, self.ended), timeout=CALL_S, return_when=asyncio.FIRST_COMPLETED)
         if answer.done():
             return answer.result().method
         self._check_open()
         raise AdapterError(f"the broker did not answer {method.__name__} within {CALL_S:g} s")
+
+    def tell(self, method: Callable[..., Any], *args: Any, **more: Any) -> None:
+        """Call a method of the channel; an `AdapterError` if the channel has ended."""
+        self._check_open()
+        try:
+            method(*args, **more)
+        except AMQPError as error:
+            raise AdapterError(explain(error)) from error
 
     def _check_open(self) -> None:
         if self.ended.done():

@@ -98,6 +98,7 @@ class Delivering:
     def attach(self, batch: Batch) -> Callable[[], None]:
         """There is a new channel; returns what is to be called when something has arrived on it."""
         self._batch = batch
+        self._news.clear()  # it was of the channel before
         return self._news.set
 
     def detach(self) -> None:
@@ -114,5 +115,5 @@ class Delivering:
                 frames, tag = batch.take()
                 if frames:
                     await self.on_frames(frames)
-                if batch is self._batch:
+                if tag and batch is self._batch:  # to the broker, tag 0 is everything that it has sent
                     batch.acknowledge(tag)

@@ -15,7 +15,7 @@ from random import uniform
 
 import attrs
 
-from ordered_pubsub.errors import AdapterError, ConfigurationError
+from ordered_pubsub.errors import AdapterError, OrderedPubSubError
 from ordered_pubsub_adapters.rabbitmq_connection import WireConnection, connect, explain
 from ordered_pubsub_adapters.urls import BrokerUrl
 
@@ -91,9 +91,11 @@ class Link:
             await asyncio.sleep(uniform(pause_s / 2, pause_s))
             try:
                 return await self._connect()
-            except (AdapterError, ConfigurationError) as error:  # a file of the URL's may be missing for a moment
+            except Exception as error:  # whatever it is, the next attempt may succeed
                 self.reason = str(error)
-                _log.info("%s; trying again", error)
+                is_expected = isinstance(error, OrderedPubSubError)
+                level = logging.INFO if is_expected else logging.WARNING
+                _log.log(level, "%s; trying again", error, exc_info=not is_expected)
             pause_s = min(2 * pause_s, RETRY_MOST_S)
 
     async def _connect(self) -> WireConnection:

@@ -27,6 +27,8 @@ from ordered_pubsub_adapters import rabbitmq_wire as wire
 WINDOW_MESSAGES = 256
 WINDOW_BYTES = 8 * 2**20
 """One message may be larger; then it is alone."""
+MESSAGE_BYTES_MAX = 16 * 2**20
+"""The largest payload that every broker takes, if nothing else is configured."""
 TURN_MESSAGES = 32
 METHODS_MAX = 4_096
 """The first frames of messages are kept for so many topics."""
@@ -70,6 +72,7 @@ class Window:
     exchange: str
     name_of: Callable[[str], str]
     delivery_mode: int
+    message_bytes_max: int = MESSAGE_BYTES_MAX
     _sink: Sink | None = None
     _reason: str = "it was not opened"
     _waiting: deque[Call] = attrs.field(factory=deque)
@@ -115,6 +118,11 @@ class Window:
         return call.done
 
     def _head(self, sink: Sink, frame: Frame) -> bytes:
+        if len(frame.payload) > self.message_bytes_max:
+            raise AdapterError(
+                f"a message on {frame.topic!r} has {len(frame.payload)} bytes; at most {self.message_bytes_max} are taken "
+                "(message_bytes_max in the URL): publish smaller ones, or raise it as far as the broker's max_message_size"
+            )
         method = self._methods.get(frame.topic)
         if method is None:
             if len(self._methods) >= METHODS_MAX:

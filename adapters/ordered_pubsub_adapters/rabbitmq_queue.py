@@ -114,7 +114,7 @@ class Queue:
             self._bound.update(dict.fromkeys(some, True))
             async with passing_line(connection) as line:
                 for name in some[:-1]:  # without an answer: that to the last one stands for all
-                    line.channel.queue_bind(self.name, self.exchange, name)
+                    line.tell(line.channel.queue_bind, self.name, self.exchange, name)
                 await line.call(line.channel.queue_bind, self.name, self.exchange, some[-1])
 
     async def unbind(self, connection: WireConnection, names: Sequence[str]) -> None:

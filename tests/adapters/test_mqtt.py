@@ -9,6 +9,7 @@ import re
 import signal
 import ssl
 import subprocess
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
@@ -198,7 +199,7 @@ def stopped(broker: Mosquitto) -> Iterator[None]:
         os.kill(broker.pid, signal.SIGCONT)
 
 
-SUBSCRIBE, PUBLISH = 0x82, 0x32
+CONNECT, SUBSCRIBE, PUBLISH, PUBACK = 0x10, 0x82, 0x32, 0x40
 Script = dict[int, Callable[[bytes], bytes]]
 """What a broker of ours answers to packets, by their first byte; the packet is given without its header."""
 
@@ -206,7 +207,7 @@ Script = dict[int, Callable[[bytes], bytes]]
 @asynccontextmanager
 async def scripted(script: Script, context: ssl.SSLContext | None = None) -> AsyncIterator[str]:
     """A broker that lets everybody in, and then says what is in a script."""
-    answers: Script = {0x10: lambda packet: b"\x20\x03\x00\x00\x00", **script}
+    answers: Script = {CONNECT: lambda packet: b"\x20\x03\x00\x00\x00", **script}
     writers: list[asyncio.StreamWriter] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -775,6 +776,73 @@ async def test_a_broker_that_hangs_up_may_say_why() -> None:
         with pytest.raises(AdapterError, match="the broker ended the connection: Server shutting down"):
             await user.adapter.publish([Frame("a", b"")])
         await user.told(False, True)
+
+
+async def test_nothing_is_said_on_a_new_connection_before_the_greeting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though what came over the last one is handled while the new one is being made, in a thread of its own."""
+    said: list[int] = []
+    may_connect = threading.Event()
+    may_connect.set()
+    create = Client._create_socket
+
+    def wait_and_create(client: Client) -> Any:
+        assert may_connect.wait(PATIENCE_S)
+        return create(client)
+
+    def heard(command: int, answer: bytes) -> bytes:
+        said.append(command)
+        return answer
+
+    def subscribed(packet: bytes) -> bytes:
+        agreed = heard(SUBSCRIBE, b"\x90\x04" + packet[:2] + b"\x00\x01")
+        if said.count(SUBSCRIBE) > 1:
+            return agreed
+        may_connect.clear()
+        return agreed + b"\x32\x06\x00\x01t\x00\x07\x00" + b"\xe0\x00"  # a message, and good-bye
+
+    monkeypatch.setattr(Client, "_create_socket", wait_and_create)
+    script: Script = {
+        CONNECT: lambda packet: heard(CONNECT, b"\x20\x03\x00\x00\x00"),
+        SUBSCRIBE: subscribed,
+        PUBACK: lambda packet: heard(PUBACK, b""),
+    }
+    async with scripted(script) as url, using(url) as user:
+        user.may_receive.clear()
+        await user.adapter.subscribe(["t"])
+        await user.gets(1)
+        assert user.adapter._session is not None
+        session = user.adapter._session
+        await until(lambda: session._link._attempt is not None)
+        user.may_receive.set()
+        for _ in range(5):
+            await asyncio.sleep(0)  # what was received is handled meanwhile
+        may_connect.set()
+        await user.told(False, True)
+
+    assert said == [CONNECT, SUBSCRIBE] * 2
+
+
+@pytest.mark.parametrize(
+    ("query", "is_told"), [("", True), ("?qos=2", True), ("?qos=0", False), ("?session_s=0", False)]
+)
+async def test_a_session_that_was_lost_is_told_in_the_log(
+    broker: Mosquitto, query: str, is_told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was published meanwhile is gone; subscriptions in order wait for it. Without a session it is expected."""
+    async with using(broker.url + query, "a", "b") as user:
+        await asyncio.to_thread(broker.restart)
+        await user.told(False, True)
+
+    words = "the broker has forgotten the session, and with it what was published meanwhile on 2 topics"
+    assert (words in caplog.text) is is_told
+
+
+async def test_a_session_that_had_no_topics_is_no_loss(broker: Mosquitto, caplog: pytest.LogCaptureFixture) -> None:
+    async with using(broker.url) as user:
+        await asyncio.to_thread(broker.restart)
+        await user.told(False, True)
+
+    assert "forgotten" not in caplog.text
 
 
 async def test_a_connection_that_breaks_while_it_is_made_again_is_not_told_as_back() -> None:

@@ -555,6 +555,23 @@ async def test_what_is_not_permitted_is_named_and_the_rest_goes_on(query: str) -
             assert peer.states == []
 
 
+@pytest.mark.parametrize("executable", EXECUTABLES.values(), ids=EXECUTABLES)
+async def test_a_refusal_is_told_whatever_is_in_the_topic_and_however_many_there_are(executable: str | None) -> None:
+    """Nothing counts as published that was not. The server quotes as Go does."""
+    odd = ['quote"', "back\\slash", "Capitals", "ß/ẞ/Σ", "no\u00a0break", "zero\u200bwidth", "\U000e0041", "ü/日本/😀"]
+    may = {"publish": {"deny": [">"]}}
+    user = {"user": "desk", "password": "pw", "permissions": may}
+    with NatsServer(executable=executable, authorization={"users": [user]}) as broker:
+        async with using(f"nats://desk:pw@{broker.url.rpartition('/')[2]}") as peer:
+            topics = [*odd, *(f"many/{number}" for number in range(500))]
+            calls = [peer.adapter.publish([Frame(topic, b"")]) for topic in topics * 2]
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
+            assert [
+                topic for topic, said in zip(topics * 2, outcomes, strict=True) if "not permit" not in str(said)
+            ] == []
+            assert peer.states == []
+
+
 @MODES
 async def test_a_message_that_is_too_large_is_named_and_the_rest_goes_on(query: str) -> None:
     with NatsServer(jetstream=True, max_payload=100_000) as broker:

@@ -39,8 +39,16 @@ PATIENCE_S = 60.0
 """A test that waits longer than this hangs."""
 POLL_S = 0.02
 STAMP = b"\x01" + bytes(range(130, 230))
-PASSWORDS = {"guest": "guest", "writer": "w:/@%", "nobody": "n"}
-RIGHTS = {"guest": (".*", ".*", ".*"), "writer": ("", ".*", ""), "nobody": ("", "", "")}
+PASSWORDS = {"guest": "guest", "writer": "w:/@%", "member": "m", "blind": "b", "nobody": "n"}
+OURS = r"^ordered_pubsub(\..*)?$"
+"""the exchange, and the queues of subscribers"""
+RIGHTS = {
+    "guest": (".*", ".*", ".*"),
+    "writer": ("", ".*", ""),
+    "member": (OURS, OURS, OURS),
+    "blind": (OURS, OURS, r"^ordered_pubsub\..*$"),
+    "nobody": ("", "", ""),
+}
 """what each user may make, write and read"""
 OTHER_VHOST = "other/place"
 
@@ -409,6 +417,51 @@ async def test_who_may_only_write_can_publish_and_is_told_that_it_cannot_subscri
         await writer.adapter.publish([Frame(name, b"two")])
         await reader.receive(b"one", b"two")
         assert writer.states == []
+
+
+async def test_the_rights_that_are_written_down_are_enough(broker: RabbitMq) -> None:
+    """In docs/adapters.md. Binding a queue is reading from the exchange, to RabbitMQ."""
+    name = topic()
+    async with opened(as_user(broker, "member"), as_user(broker, "blind")) as (member, blind):
+        await member.adapter.subscribe([name])
+        await member.adapter.publish([Frame(name, b"one")])
+        await member.receive(b"one")
+        with pytest.raises(AdapterError, match=r"ACCESS_REFUSED - .*access to exchange 'ordered_pubsub'"):
+            await blind.adapter.subscribe([name])
+
+
+async def test_a_message_that_is_too_large_for_the_broker_is_told_with_what_to_do(broker: RabbitMq) -> None:
+    """It closes the channel; what comes after is taken again."""
+    await control(broker, "eval", "application:set_env(rabbit, max_message_size, 100000).")
+    try:
+        async with opened(broker.url) as (peer,):
+            with pytest.raises(AdapterError, match=r"larger than configured max size 100000 .*max_message_size"):
+                await peer.adapter.publish([Frame(topic(), bytes(100_001))])
+            await peer.told(True, "connected again")
+            await peer.publish_until_taken([Frame(topic(), bytes(100_000))])
+    finally:
+        await control(broker, "eval", "application:set_env(rabbit, max_message_size, 134217728).")
+
+
+async def test_closing_while_the_first_subscription_connects_leaves_no_connection(broker: RabbitMq) -> None:
+    """Whenever that is."""
+    async with linked(*broker.address) as line:
+        for turns in (1, 5, 20, 50, 100):
+            peer = Peer(broker.url_at("127.0.0.1", line.port))
+            await peer.adapter.open(peer.on_frames, peer.on_state)
+            work = asyncio.ensure_future(peer.adapter.subscribe([topic()]))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await peer.adapter.close()
+            await asyncio.gather(work, return_exceptions=True)
+            adapter = peer.adapter
+            assert isinstance(adapter, RabbitMqAdapter)
+            assert adapter._consuming is None
+
+        async def are_gone() -> bool:
+            return line.connections == 0
+
+        await eventually(are_gone)
 
 
 async def test_who_may_not_write_is_told_why(broker: RabbitMq) -> None:

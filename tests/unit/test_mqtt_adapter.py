@@ -599,6 +599,24 @@ async def test_what_came_over_another_connection_is_not_acknowledged_on_this_one
     await consumer.end()
 
 
+async def test_what_came_before_the_connection_broke_is_not_acknowledged_while_another_is_made() -> None:
+    """It would be the first that the broker hears, before CONNECT; it hangs up then."""
+    consumer = Consumer()
+    consumer.comes(1)
+    await consumer.turns()
+    consumer.comes(2)
+    consumer.inbox.disconnect()
+    consumer.may_return.set()
+    await consumer.turns()
+    assert (consumer.payloads, consumer.client.accepted) == ([[b"1"], [b"2"]], [])
+
+    consumer.inbox.restart(is_resumed=False)
+    consumer.comes(3)
+    await consumer.turns()
+    assert consumer.client.accepted == [(3, 1)]
+    await consumer.end()
+
+
 async def test_what_a_resumed_session_brings_again_is_not_kept_twice() -> None:
     consumer = Consumer()
     consumer.comes(1)

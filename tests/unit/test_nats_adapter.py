@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -19,14 +18,15 @@ from nats.aio.transport import TcpTransport
 
 from ordered_pubsub.adapter import Capabilities, Frame, load_adapter
 from ordered_pubsub.errors import AdapterError, ConfigurationError
-from ordered_pubsub_adapters import nats_connection, nats_publisher
+from ordered_pubsub_adapters import nats_connection, nats_publisher, nats_refusals
 from ordered_pubsub_adapters.names import NameTable
-from ordered_pubsub_adapters.nats import NAMES, RULES, NatsAdapter
+from ordered_pubsub_adapters.nats import NAMES, RULES, NatsAdapter, _Core
 from ordered_pubsub_adapters.nats_client import NatsClient, explain, login_of
 from ordered_pubsub_adapters.nats_connection import Connection
 from ordered_pubsub_adapters.nats_consumer import Consumer, time_text
 from ordered_pubsub_adapters.nats_inbox import FRAME_BYTES, HELD_BYTES_MAX, Inbox
 from ordered_pubsub_adapters.nats_publisher import IN_FLIGHT_MAX, Window
+from ordered_pubsub_adapters.nats_refusals import Refusals
 from ordered_pubsub_adapters.nats_replies import Replies
 from ordered_pubsub_adapters.nats_stream import Stream, StreamState, covers, uncovered
 from ordered_pubsub_adapters.nats_waiting import bounded, end
@@ -288,9 +288,13 @@ class FakeConnection:
 
     sent: list[bytes] = attrs.field(factory=list)
     failures: list[str] = attrs.field(factory=list)
+    left: list[int] = attrs.field(factory=list)
 
     def send(self, *commands: bytes) -> None:
         self.sent += commands
+
+    def unsubscribe(self, sid: int) -> None:
+        self.left.append(sid)
 
     def fail(self, reason: str) -> None:
         self.failures.append(reason)
@@ -327,6 +331,7 @@ async def test_a_gap_ends_the_connection_and_what_follows_does_not_count() -> No
     assert connection.failures == [
         "stream 'S': message 2 was to come, and 3 came; reading on behind message 10 of the stream"
     ]
+    assert connection.left == [5]  # or it would be subscribed to again and again
 
 
 HEARTBEAT = b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: %d\r\nNats-Last-Stream: 9\r\n%b\r\n"
@@ -449,36 +454,46 @@ async def test_work_that_is_not_done_in_time_is_ended() -> None:
 # -- nats-py --------------------------------------------------------------------------------------------------------------
 
 
-def test_the_inside_of_nats_py_is_what_we_take_it_for() -> None:
-    """`NatsClient` replaces and uses these. When this fails, read it again beside the new release of nats-py."""
+def test_our_own_attributes_hide_none_of_nats_py() -> None:
+    """`NatsClient` has some beside those that it replaces."""
+    client = NatsClient(lambda *args: None, Inbox(nobody), print, False)
+    ours = {"_take", "_inbox", "_on_refusal", "_is_encrypted", "_held_up_s", "_read_on_at"}
+    assert {name for name in vars(client) if name not in vars(Client())} == {*ours, "pongs", "heard", "trouble"}
+    assert not {"write", "abort", "finish", "report", "reading", "reason", "server"} & set(dir(Client))
 
-    def parameters(method: Callable[..., object]) -> list[str]:
-        return list(inspect.signature(method).parameters)
 
-    assert parameters(Client._process_msg) == parameters(NatsClient._process_msg)
-    assert parameters(Client._process_info) == parameters(NatsClient._process_info)
-    assert parameters(Client._process_pong) == parameters(NatsClient._process_pong)
-    for method in (Client._process_msg, Client._process_pong):
-        assert inspect.iscoroutinefunction(method)
-    client = Client()
-    for name in ("_reading_task", "_ping_interval_task", "_flusher_task", "_transport"):
-        assert getattr(client, name) is None
-    assert client._server_info == {}
-    assert TcpTransport()._io_writer is None
-    own = {
-        name for name in vars(NatsClient(lambda *args: None, Inbox(nobody), print, False)) if name not in vars(client)
-    }
-    assert own == {
-        "_take",
-        "_inbox",
-        "_on_refusal",
-        "_is_encrypted",
-        "pongs",
-        "heard",
-        "trouble",
-        "_held_up_s",
-        "_read_on_at",
-    }
+def _without_argument(self: Client) -> None:
+    """A method that has become another one."""
+
+
+@pytest.mark.parametrize("name", ["_process_msg", "_process_pong", "_process_info"])
+def test_a_nats_py_whose_methods_are_others_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the adapter is made, and with what to install."""
+    monkeypatch.setattr(Client, name, _without_argument)
+    with pytest.raises(ConfigurationError, match=rf"nats-py .* does not have .*{name}\(.*install 'nats-py>=2.10,<3'"):
+        NatsAdapter("nats://h")
+
+
+@pytest.mark.parametrize(
+    "name", ["_reading_task", "_ping_interval_task", "_flusher_task", "_transport", "_server_info"]
+)
+def test_a_nats_py_that_keeps_its_state_elsewhere_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = Client.__init__
+
+    def begin_otherwise(client: Client) -> None:
+        begin(client)
+        delattr(client, name)
+
+    monkeypatch.setattr(Client, "__init__", begin_otherwise)
+    with pytest.raises(ConfigurationError, match=rf"does not have {name},"):
+        NatsAdapter("nats://h")
+
+
+def test_a_nats_py_whose_transport_hides_its_writer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It could not be dropped with what is in it."""
+    monkeypatch.setattr(TcpTransport, "__init__", lambda transport: None)
+    with pytest.raises(ConfigurationError, match=r"does not have TcpTransport\._io_writer,"):
+        NatsAdapter("nats://h")
 
 
 # -- a server that does what it is told ------------------------------------------------------------------------------------
@@ -642,6 +657,44 @@ async def test_a_server_that_falls_silent_is_left(monkeypatch: pytest.MonkeyPatc
         await connection.wait_until_up()
 
 
+async def test_a_server_that_falls_silent_after_its_greeting_is_an_error_of_opening(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """nats-py has its answer; ours does not come."""
+    monkeypatch.setattr(nats_connection, "KEEPALIVE_S", 0.05)
+    async with fake_server() as fake:
+        fake.answers = False
+        work = NatsAdapter(fake.url).open(nobody, lambda is_connected, reason: None)
+        with pytest.raises(AdapterError, match=r"no answer within 0\.05 s"):
+            await asyncio.wait_for(work, PATIENCE_S)
+
+
+async def test_a_server_that_falls_silent_after_each_greeting_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it is well."""
+    monkeypatch.setattr(nats_connection, "KEEPALIVE_S", 0.05)
+    async with fake_server() as fake, connected(fake) as connection:
+        fake.answers = False
+        fake.cut()
+        await until(lambda: len(fake.received) == 4, lambda: fake.received)
+        fake.answers = True
+        await connection.wait_until_up()
+
+
+async def test_a_connection_that_breaks_at_the_last_moment_was_never_up() -> None:
+    """Or it would be taken for one for ever."""
+    states: list[str] = []
+    async with fake_server() as fake:
+        connection = Connection(read_url(fake.url, RULES), Inbox(nobody), states.append, has_replies=False)
+
+        async def on_up() -> None:
+            asyncio.get_running_loop().call_soon(connection.fail, "for a test")
+
+        connection.on_up = on_up
+        with pytest.raises(AdapterError, match="for a test"):
+            await connection.open()
+        assert (connection.is_up, states) == (False, [])
+
+
 async def test_a_connection_that_is_not_read_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its answers stand behind what is not read. But it goes on saying that it lives."""
     monkeypatch.setattr(nats_connection, "KEEPALIVE_S", 0.02)
@@ -658,16 +711,122 @@ async def test_a_connection_that_is_not_read_is_left_alone(monkeypatch: pytest.M
         await connection.close()
 
 
+def refusal(subject: str, what: str = "Publish") -> bytes:
+    """What the server says of it."""
+    return b"-ERR 'Permissions Violation for %b to \"%b\"'\r\n" % (what.encode(), subject.encode())
+
+
 async def test_a_refusal_is_told_to_whoever_asked_for_it() -> None:
     """The server says it in the stream, and goes on."""
     async with fake_server() as fake, connected(fake) as connection:
-        fake.write(b"-ERR 'Permissions Violation for Publish to \"Some.Subject\"'\r\n")
+        since = connection.turn
+        fake.write(refusal("Some.Subject"))
         await connection.flush()
-        connection.check_refusals(["some"])
-        with pytest.raises(AdapterError, match="does not permit"):
-            connection.check_refusals(["other", "Some.Subject"])
-        connection.check_refusals(["Some.Subject"])
+        connection.check_refusals(["some"], since)
+        with pytest.raises(AdapterError, match=r"does not permit .*\"some\.subject\""):
+            connection.check_refusals(["other", "Some.Subject"], since)
         assert connection.is_up
+
+
+async def test_a_refusal_is_told_to_all_who_asked_for_the_same_and_to_nobody_who_asks_later() -> None:
+    """The right may have been granted meanwhile."""
+    names = NameTable(NAMES)
+    async with fake_server() as fake, connected(fake) as out, connected(fake) as into:
+        core = _Core(out, into, Inbox(nobody), names)
+        fake.answers = False
+        calls = [asyncio.ensure_future(core.publish([Frame("t", b"x")] * count)) for count in (1, 2)]
+        await until(lambda: fake.received[0].count(b"PUB t") == 3)
+        fake.write(refusal("t") * 3 + b"PONG\r\n")
+        for outcome in await asyncio.gather(*calls, return_exceptions=True):
+            assert "does not permit" in str(outcome)
+        fake.answers = True
+        await core.publish([Frame("t", b"y")])
+
+
+async def test_publishing_fails_if_more_was_refused_than_can_be_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have been among it. What is published later is not concerned."""
+    monkeypatch.setattr(nats_refusals, "REFUSALS_MAX", 3)
+    async with fake_server() as fake, connected(fake) as out, connected(fake) as into:
+        core = _Core(out, into, Inbox(nobody), NameTable(NAMES))
+        fake.answers = False
+        work = asyncio.ensure_future(core.publish([Frame("t", b"x")]))
+        await until(lambda: b"PUB t" in fake.received[0])
+        fake.write(b"".join(map(refusal, ("t", "1", "2", "3"))) + b"PONG\r\n")
+        with pytest.raises(AdapterError, match="more was refused at once than can be told apart, 3 subjects"):
+            await asyncio.wait_for(work, PATIENCE_S)
+        fake.answers = True
+        await core.publish([Frame("t", b"y")])
+
+
+async def test_subscribing_fails_if_it_was_refused_on_the_connection_that_came_back() -> None:
+    """It was asked for on the one that broke."""
+    async with fake_server() as fake, connected(fake) as connection:
+        fake.answers = False
+        connection.subscribe("t")
+        work = asyncio.ensure_future(connection.settle(["t"]))
+        await until(lambda: b"SUB t" in fake.received[0])
+        fake.cut()
+        await until(lambda: len(fake.received) == 2 and b"SUB t" in fake.received[1])
+        fake.write(refusal("t", "Subscription"))
+        fake.answers = True
+        fake.write(b"PONG\r\n")
+        with pytest.raises(AdapterError, match="permissions violation for subscription"):
+            await asyncio.wait_for(work, PATIENCE_S)
+
+
+def quoted_by_go(subject: str) -> str:
+    """As a server writes it, and nats-py hands it over."""
+
+    def escaped(character: str) -> str:
+        code = ord(character)
+        if character in '"\\':
+            return f"\\{character}"
+        if character.isprintable():
+            return character
+        short = {7: "a", 8: "b", 9: "t", 10: "n", 11: "v", 12: "f", 13: "r"}.get(code)
+        is_low = code < 32 or code == 127
+        return (
+            f"\\{short}"
+            if short
+            else f"\\x{code:02x}"
+            if is_low
+            else f"\\u{code:04x}"
+            if code < 65_536
+            else f"\\U{code:08x}"
+        )
+
+    return ('"' + "".join(map(escaped, subject)) + '"').lower()
+
+
+@given(st.text(min_size=1), st.text(min_size=1))
+def test_a_refusal_is_found_whatever_is_in_the_subject(subject: str, other: str) -> None:
+    """The server writes it as Go does, and nats-py makes all letters small."""
+    refusals = Refusals()
+    refusals.add(f"nats: permissions violation for publish to {quoted_by_go(subject)}", 7)
+    if other.casefold() != subject.casefold():
+        assert refusals.on([other], 7) == ""
+    assert "permissions violation" in refusals.on([other, subject], 7)
+    assert refusals.on([subject], 8) == ""
+
+
+def test_a_refusal_that_names_nothing_is_everybody_s() -> None:
+    """Nobody who asked by then takes it for granted."""
+    refusals = Refusals()
+    refusals.add("permissions violation", 7)
+    assert "may be among it" in refusals.on(["t"], 7)
+    assert refusals.on(["t"], 8) == ""
+
+
+def test_refusals_are_forgotten_one_by_one_and_old_ones_harm_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept is bounded; one that comes again is new."""
+    monkeypatch.setattr(nats_refusals, "REFUSALS_MAX", 3)
+    refusals = Refusals()
+    for turn, subject in enumerate("abcad"):
+        refusals.add(f'permissions violation for publish to "{subject}"', turn)
+    assert ["this may" in refusals.on(["other"], since) for since in range(5)] == [True, True, False, False, False]
+    assert '"a"' in refusals.on(["a"], 3)
+    assert refusals.on(["a"], 4) == ""
+    assert '"d"' in refusals.on(["d"], 4)
 
 
 async def test_a_message_that_is_too_large_is_not_sent_but_named() -> None:

@@ -15,14 +15,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pika import spec
+from pika.adapters.asyncio_connection import AsyncioConnection
+from pika.channel import Channel
+from pika.connection import Connection
 from pika.data import encode_table
+from pika.exceptions import ChannelClosedByBroker, ChannelWrongStateError
 from pika.frame import Body, Header, Heartbeat, Method
 
 from ordered_pubsub.adapter import Frame, load_adapter
 from ordered_pubsub.errors import AdapterError, ConfigurationError
-from ordered_pubsub_adapters import rabbitmq_link, rabbitmq_wire
+from ordered_pubsub_adapters import rabbitmq_connection, rabbitmq_link, rabbitmq_queue, rabbitmq_wire
+from ordered_pubsub_adapters.names import NameTable
 from ordered_pubsub_adapters.rabbitmq import NAMES, RabbitMqAdapter
-from ordered_pubsub_adapters.rabbitmq_connection import WireConnection, explain
+from ordered_pubsub_adapters.rabbitmq_connection import Line, WireConnection, explain
 from ordered_pubsub_adapters.rabbitmq_consuming import Assembly, Batch, Delivering
 from ordered_pubsub_adapters.rabbitmq_link import RETRY_MOST_S, Link
 from ordered_pubsub_adapters.rabbitmq_publishing import (
@@ -33,6 +38,7 @@ from ordered_pubsub_adapters.rabbitmq_publishing import (
     Sink,
     Window,
 )
+from ordered_pubsub_adapters.rabbitmq_queue import Queue
 
 PATIENCE_S = 30.0
 """A test that waits longer than this hangs."""
@@ -322,6 +328,28 @@ def test_a_message_that_pika_read_itself_is_not_dropped_in_silence() -> None:
         assembly.passed_by(None, None, None, b"")
 
 
+@pytest.mark.parametrize("name", ["_adapter_emit_data", "_on_data_available", "_terminate_stream"])
+def test_a_pika_without_the_seam_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the adapter is made, and with what to install."""
+    owner = next(kind for kind in AsyncioConnection.__mro__ if name in vars(kind))
+    monkeypatch.setattr(owner, name, lambda self, something_else: None)
+    with pytest.raises(ConfigurationError, match=rf"pika .* does not have {name}\(.*install 'pika>=1.3.2,<2'"):
+        RabbitMqAdapter("amqp://h")
+
+
+def test_a_pika_that_keeps_its_state_elsewhere_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is read of it would be missing in the middle of a connection."""
+    begin = Connection._init_connection_state
+
+    def begin_otherwise(connection: Connection) -> None:
+        begin(connection)
+        del connection.bytes_received
+
+    monkeypatch.setattr(Connection, "_init_connection_state", begin_otherwise)
+    with pytest.raises(ConfigurationError, match=r"does not have bytes_received"):
+        RabbitMqAdapter("amqp://h")
+
+
 # -- the window ---------------------------------------------------------------------------------------------------------
 
 
@@ -438,6 +466,18 @@ async def test_a_call_that_was_cancelled_gives_its_place_to_others() -> None:
     await other
 
 
+async def test_a_message_that_the_broker_would_not_take_is_refused_before_any_of_its_call_is() -> None:
+    """It would close the channel, again and again."""
+    broker = Broker()
+    window = Window("exchange", NAMES.name_of, rabbitmq_wire.PERSISTENT, 1_000)
+    window.attach(Sink(broker.send, CHANNEL, FRAME_MAX))
+    with pytest.raises(AdapterError, match=r"'t' has 1001 bytes; at most 1000 .*message_bytes_max.*max_message_size"):
+        window.publish([Frame("t", b"fine"), Frame("t", bytes(1_001))])
+    assert broker.sent == []
+    window.publish([Frame("t", bytes(1_000))])
+    assert broker.sent == [bytes(1_000)]
+
+
 async def test_a_message_that_cannot_be_sent_is_refused_before_any_of_its_call_is() -> None:
     """Or those before it would be sent at each attempt."""
     broker = Broker()
@@ -552,6 +592,45 @@ async def test_what_came_on_a_channel_that_is_gone_is_not_acknowledged_and_not_g
     await asyncio.wait((task,))
 
 
+async def test_nothing_is_acknowledged_on_a_new_channel_before_something_came_on_it() -> None:
+    """Tag 0 stands for all that is outstanding, read or not."""
+    consumer, old, new = Consumer(), Acknowledged(), Acknowledged()
+    delivering = Delivering(consumer.on_frames)
+    first, second = Batch(old, frames("a", 1), 1), Batch(new)
+    on_news = delivering.attach(first)
+    on_news()
+    task = asyncio.create_task(delivering.run())
+    await consumer.called.wait()
+    on_news()  # more came, and then the connection broke
+    delivering.detach()
+    on_more = delivering.attach(second)
+    consumer.may_return.set()
+    await asyncio.sleep(0)
+    second.frames, second.last_tag = frames("a", 2), 2
+    on_more()
+    await new.until([2])
+    assert old.tags == []
+    task.cancel()
+    await asyncio.wait((task,))
+
+
+async def test_a_wake_up_that_was_meant_for_a_channel_that_is_gone_acknowledges_nothing() -> None:
+    """It may be on its way already when the next channel is attached."""
+    consumer, new = Consumer(), Acknowledged()
+    delivering = Delivering(consumer.on_frames)
+    task = asyncio.create_task(delivering.run())
+    await asyncio.sleep(0)
+    delivering.attach(Batch(Acknowledged()))()
+    second = Batch(new)
+    on_more = delivering.attach(second)
+    await asyncio.sleep(0)
+    second.last_tag = 1
+    on_more()
+    await new.until([1])
+    task.cancel()
+    await asyncio.wait((task,))
+
+
 # -- coming back --------------------------------------------------------------------------------------------------------
 
 
@@ -561,7 +640,7 @@ async def test_pauses_between_attempts_grow_up_to_a_bound(monkeypatch: pytest.Mo
 
     async def refuse(*_: object) -> WireConnection:
         if len(pauses) >= 10:
-            raise ZeroDivisionError  # the end of the test
+            raise asyncio.CancelledError  # the end of the test
         raise AdapterError("not now")
 
     def draw(least: float, most: float) -> float:
@@ -571,11 +650,98 @@ async def test_pauses_between_attempts_grow_up_to_a_bound(monkeypatch: pytest.Mo
     monkeypatch.setattr(rabbitmq_link, "connect", refuse)
     monkeypatch.setattr(rabbitmq_link, "uniform", draw)
     link = Link(RabbitMqAdapter("amqp://h")._url, "testing", lambda _: asyncio.sleep(0), print, print)
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(asyncio.CancelledError):
         await link._come_back()
     assert pauses[:3] == [(0.05, 0.1), (0.1, 0.2), (0.2, 0.4)]
     assert pauses[-1] == (RETRY_MOST_S / 2, RETRY_MOST_S)
     assert link.reason == "not now"
+
+
+async def test_whatever_goes_wrong_the_next_attempt_may_succeed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What nobody expected is told with where it happened."""
+    connection, attempts = await offline(), 0
+
+    async def connect(*_: object) -> WireConnection:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 1:
+            raise ChannelWrongStateError("Channel is closed.")
+        return connection
+
+    monkeypatch.setattr(rabbitmq_link, "connect", connect)
+    monkeypatch.setattr(rabbitmq_link, "RETRY_FIRST_S", 0.0)
+    link = Link(RabbitMqAdapter("amqp://h")._url, "testing", lambda _: asyncio.sleep(0), print, print)
+    assert await asyncio.wait_for(link._come_back(), PATIENCE_S) is connection
+    assert "Channel is closed.; trying again" in caplog.text
+    assert "Traceback" in caplog.text
+
+
+async def test_binding_on_a_channel_that_has_just_ended_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the broker's reason, as soon as that is known."""
+    connection = await offline()
+    ended: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+
+    async def open_line(connection: WireConnection) -> Line:
+        return Line(connection, Channel(connection, 1, lambda _: None), ended)
+
+    monkeypatch.setattr(rabbitmq_queue, "open_line", open_line)
+    monkeypatch.setattr(rabbitmq_connection, "CLOSE_S", 0.0)
+    queue = Queue("queue", "exchange", True, 60, NameTable(NAMES))
+    with pytest.raises(AdapterError, match="Channel is closed"):
+        await queue.bind(connection, ["a", "b"])
+    ended.set_result(ChannelClosedByBroker(404, "NOT_FOUND - no queue"))
+    with pytest.raises(AdapterError, match="NOT_FOUND - no queue"):
+        await queue.bind(connection, ["a", "b"])
+
+
+async def test_closing_ends_a_connection_that_is_being_made_for_the_first_subscription(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing of it is left, and whoever subscribes is told."""
+    made, was_ended = asyncio.Event(), asyncio.Event()
+
+    async def open_link(link: Link) -> None:
+        if link.purpose == "consuming":
+            try:
+                made.set()
+                await asyncio.Event().wait()
+            finally:
+                was_ended.set()
+
+    monkeypatch.setattr(Link, "open", open_link)
+    adapter = load_adapter("amqp://h")
+    await adapter.open(Consumer().on_frames, lambda is_connected, reason: None)
+    work = asyncio.create_task(adapter.subscribe(["t"]))
+    await made.wait()
+    await asyncio.wait_for(adapter.close(), PATIENCE_S)
+    assert was_ended.is_set()
+    with pytest.raises(AdapterError, match="was closed while it connected to subscribe"):
+        await work
+
+
+async def test_a_first_subscription_that_is_cancelled_makes_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one begins anew."""
+    made, was_ended = asyncio.Event(), asyncio.Event()
+
+    async def open_link(link: Link) -> None:
+        if link.purpose == "consuming":
+            try:
+                made.set()
+                await asyncio.Event().wait()
+            finally:
+                was_ended.set()
+
+    monkeypatch.setattr(Link, "open", open_link)
+    adapter = load_adapter("amqp://h")
+    await adapter.open(Consumer().on_frames, lambda is_connected, reason: None)
+    work = asyncio.create_task(adapter.subscribe(["t"]))
+    await made.wait()
+    work.cancel()
+    await asyncio.wait((work,))
+    assert (work.cancelled(), was_ended.is_set()) == (True, True)
+    await adapter.close()
 
 
 async def test_all_hosts_are_tried_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -623,6 +789,7 @@ async def test_a_connection_that_breaks_while_it_is_set_up_leaves_nobody_waiting
         (f"amqp://h?exchange={'e' * 256}", "exchange is a name of 1 to 255 bytes"),
         ("amqp://h?durable=yes", "durable is one of true, false"),
         ("amqp://h?expires_s=0", "expires_s is a whole number from 1 to 2592000"),
+        ("amqp://h?message_bytes_max=0", "message_bytes_max is a whole number from 65536 to 536870912"),
         ("amqp://h?queue=mine", "there is no parameter 'queue'; there are exchange, durable, expires_s"),
         ("amqp://h?ca=x.pem", "ca is for encrypted connections"),
     ],
@@ -638,6 +805,12 @@ def test_what_is_not_durable_may_be_lost(query: str, loses: bool) -> None:
     """A broker that restarts has confirmed what it then forgets."""
     assert load_adapter(f"amqp://h{query}").capabilities.loses is loses
     assert load_adapter(f"amqps://h{query}").capabilities.confirms
+
+
+@pytest.mark.parametrize(("query", "most"), [("", 16 * 2**20), ("?message_bytes_max=100000000", 100_000_000)])
+def test_the_largest_message_is_what_every_broker_takes_unless_the_url_says_more(query: str, most: int) -> None:
+    """The broker does not say; RabbitMQ 4 takes 16 MiB if nothing else is configured."""
+    assert load_adapter(f"amqp://h{query}").frame_bytes_max == most
 
 
 def test_topics_are_routing_keys() -> None:
