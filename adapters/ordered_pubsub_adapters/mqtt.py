@@ -43,7 +43,7 @@ from ordered_pubsub_adapters.urls import UrlRules, read_url, whole
 RULES = UrlRules(
     ports={"mqtt": 1883, "mqtts": 8883},
     encrypted=("mqtts",),
-    parameters={"qos": whole(0, 2), "keepalive_s": whole(10, 65_535), "session_s": whole(0, 604_800)},
+    parameters={"qos": whole(0, 2), "keepalive_s": whole(2, 65_535), "session_s": whole(0, 604_800)},
 )
 QOS = 1
 KEEPALIVE_S = 60

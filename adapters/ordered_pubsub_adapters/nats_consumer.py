@@ -87,11 +87,19 @@ class Consumer:
 
     async def add(self, topics: Sequence[str]) -> None:
         """Let the messages of these topics come from now on. Cancelled, it goes on."""
-        await asyncio.shield(self._spawn(self._add(topics)))
+        await self._finish(self._add(topics))
 
     async def remove(self, topics: Sequence[str]) -> None:
         """Let no more messages of these topics come. Cancelled, it goes on."""
-        await asyncio.shield(self._spawn(self._remove(topics)))
+        await self._finish(self._remove(topics))
+
+    async def _finish(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something that goes on if whoever waits for it is cancelled, and ends when the adapter is closed."""
+        task = self._spawn(work)
+        await asyncio.wait((task,))
+        if task.cancelled():
+            raise AdapterError(f"stream {self.stream.name}: this adapter was closed meanwhile")
+        task.result()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name=f"topics of stream {self.stream.name}")

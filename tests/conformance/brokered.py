@@ -13,7 +13,7 @@ RELIABLE = Capabilities(
 
 CONNECT_S = 3
 """How long a check waits for an ENS that never answers."""
-KEEPALIVE = "&keepalive_s=10"
+KEEPALIVE = "&keepalive_s=2"
 """How soon a line that falls silent is noticed, where that can be chosen."""
 
 

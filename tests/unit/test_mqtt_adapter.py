@@ -32,7 +32,7 @@ from ordered_pubsub_adapters.names import NameTable
     ("url", "reason"),
     [
         ("mqtt://h?qos=3", "qos is a whole number from 0 to 2"),
-        ("mqtt://h?keepalive_s=5", "keepalive_s is a whole number from 10 to 65535"),
+        ("mqtt://h?keepalive_s=1", "keepalive_s is a whole number from 2 to 65535"),
         ("mqtt://h?session_s=-1", "session_s is a whole number from 0 to 604800"),
         ("mqtt://h?ca=x.pem", "ca is for encrypted connections, and mqtt:// is none"),
         ("mqtt://h/topic", "there is a path behind the host"),
