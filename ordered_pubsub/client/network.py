@@ -21,9 +21,8 @@ import ssl
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import attrs
-
 from ordered_pubsub.client.home import AnswersHandler, Home, StateHandler
+from ordered_pubsub.client.talk import Talk
 from ordered_pubsub.config.addresses import Address, parse_address
 from ordered_pubsub.core.messages import Answer, Refusal, Request
 from ordered_pubsub.core.topology import Topology
@@ -33,9 +32,7 @@ from ordered_pubsub.errors import (
     OrderedPubSubError,
     ProtocolError,
     UnavailableError,
-    UnknownVersion,
 )
-from ordered_pubsub.wire.channel import Channel
 from ordered_pubsub.wire.framing import HEAD_BYTES
 from ordered_pubsub.wire.protocol import (
     REQUESTS_MAX,
@@ -44,14 +41,9 @@ from ordered_pubsub.wire.protocol import (
     ClientGreeting,
     Inquire,
     Ping,
-    Pong,
-    Rejected,
     Report,
-    Tell,
     Welcome,
-    decode,
     encode,
-    to_client,
 )
 from ordered_pubsub.wire.sessions import SessionKey
 from ordered_pubsub.wire.tasks import end_task
@@ -67,103 +59,7 @@ GROWTH_BYTES = 8
 ADDRESSES_MAX = 64
 HEARTBEAT_S_MIN, HEARTBEAT_S_MOST = 0.1, 60.0
 """Between these, a stage says how often it wants to be heard."""
-FRAME_BYTES_MAX = 1 << 28
-"""Answers are not bounded by a client's own limits: a stage that it has chosen may send what belongs to its requests."""
-
-_PING, _PONG = encode(Ping()), encode(Pong())
-_FINAL: dict[str, type[OrderedPubSubError]] = {
-    "denied": AccessDenied,
-    "name-in-use": ConfigurationError,
-    "version": UnknownVersion,
-    "bad-greeting": ProtocolError,
-}
-"""Rejections that trying elsewhere does not change."""
-
-
-@attrs.define(eq=False)
-class _Talk:
-    """One connection to a stage, from its greeting to its end."""
-
-    home: NetworkHome
-    address: Address
-    greeting: ClientGreeting
-    welcome: asyncio.Future[Welcome]
-    channel: Channel | None = None
-    farewell: str = ""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether something can be sent."""
-        return self.channel is not None and self.channel.is_open
-
-    def make_channel(self, tls: TlsLayer | None) -> Channel:
-        """For the connection that is about to be made."""
-        self.channel = Channel(self, FRAME_BYTES_MAX, FRAME_BYTES_MAX, tls)
-        return self.channel
-
-    def opened(self, channel: Channel) -> None:
-        """Connected: greet."""
-        channel.send(encode(self.greeting))
-
-    def received(self, payloads: list[bytes]) -> None:
-        """The stage says something."""
-        answers: list[Answer | Refusal] = []
-        for payload in payloads:
-            message = decode(to_client, payload, f"stage {self.address}")
-            if isinstance(message, Tell):
-                answers += message.answers
-            elif isinstance(message, Ping):
-                self.send(_PONG)
-            elif isinstance(message, Welcome):
-                if not self.welcome.done():
-                    self.welcome.set_result(message)
-            elif isinstance(message, Rejected):
-                self._rejected(message)
-            elif isinstance(message, Report):
-                self.home.reported(message)
-        if answers:
-            self.home.answered(answers)
-
-    def _rejected(self, rejected: Rejected) -> None:
-        self.farewell = f"stage {self.address}: {rejected.reason}"
-        if rejected.code == "name-in-use":
-            self.home.lose_name()
-        if not self.welcome.done():
-            self.welcome.set_exception(_FINAL.get(rejected.code, UnavailableError)(self.farewell))
-
-    def broken(self, error: ProtocolError) -> None:
-        """Who is there does not speak this protocol."""
-        if not self.welcome.done():
-            self.welcome.set_exception(
-                UnavailableError(
-                    f"{self.address} does not answer like a stage: {error}; check host, port and ops:// or opss://"
-                )
-            )
-        assert self.channel is not None
-        self.channel.abort(str(error))
-
-    def lost(self, reason: str) -> None:
-        """The connection is gone."""
-        if not self.welcome.done():
-            self.welcome.set_exception(
-                UnavailableError(f"{self.address} did not welcome this client ({reason}); check that a stage is there")
-            )
-        self.home.lost(self, self.farewell or f"stage {self.address}: {reason}")
-
-    def send(self, frame: bytes) -> None:
-        """Write a frame."""
-        if self.channel is not None:
-            self.channel.send(frame)
-
-    def end(self, reason: str) -> None:
-        """Disconnect; `lost` follows."""
-        if self.channel is not None:
-            self.channel.close(reason)
-
-    def abort(self, reason: str) -> None:
-        """Disconnect at once: nothing of it stays open for a moment."""
-        if self.channel is not None:
-            self.channel.abort(reason)
+_PING = encode(Ping())
 
 
 class NetworkHome(Home):
@@ -188,7 +84,7 @@ class NetworkHome(Home):
         self._name: str | None = None
         self._on_answers: AnswersHandler = _ignore_answers
         self._on_state: StateHandler = _ignore_state
-        self._talk: _Talk | None = None
+        self._talk: Talk | None = None
         self._topology: Topology | None = None
         self._welcome: Welcome | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -252,7 +148,7 @@ class NetworkHome(Home):
         """Connect to one stage, and be let in. Raises an `UnavailableError`, or what trying again does not change."""
         token = self._token() if callable(self._token) else self._token
         greeting = ClientGreeting(VERSION, self._key.session, self._key.secret, self._name, token, self._resumes)
-        talk = _Talk(self, address, greeting, asyncio.get_running_loop().create_future())
+        talk = Talk(self, address, greeting, asyncio.get_running_loop().create_future())
         try:
             await asyncio.wait_for(self._dial(address, talk), DIAL_S)
             welcome = await asyncio.wait_for(talk.welcome, 2 * DIAL_S)
@@ -271,7 +167,7 @@ class NetworkHome(Home):
         self._resumes, self._let_in_at = True, asyncio.get_running_loop().time()
         self._learn(address, welcome)
 
-    async def _dial(self, address: Address, talk: _Talk) -> None:
+    async def _dial(self, address: Address, talk: Talk) -> None:
         tls = None
         if address.tls:
             context = self._tls() if self._tls is not None else ssl.create_default_context()
@@ -352,7 +248,7 @@ class NetworkHome(Home):
         for first in range(0, len(requests), REQUESTS_MAX):
             self._send(self._talk, self._welcome, requests[first : first + REQUESTS_MAX])
 
-    def _send(self, talk: _Talk, welcome: Welcome, requests: Sequence[Request]) -> None:
+    def _send(self, talk: Talk, welcome: Welcome, requests: Sequence[Request]) -> None:
         """Send requests in as few frames as the stage takes them in, and refuse one that it would not take."""
         frame = encode(Ask(list(requests)))
         size, half = len(frame) - HEAD_BYTES, len(requests) // 2
@@ -405,7 +301,7 @@ class NetworkHome(Home):
         else:
             future.set_result(report.data)
 
-    def lost(self, talk: _Talk, reason: str) -> None:
+    def lost(self, talk: Talk, reason: str) -> None:
         """A connection is gone."""
         if talk is not self._talk:
             return  # it was never let in
