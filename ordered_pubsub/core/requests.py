@@ -87,9 +87,10 @@ class Requests(msgspec.Struct):
         if len(session.pending) + len(session.answers) < UNANSWERED_MAX and session.load < UNANSWERED_LOAD_MAX:
             return True
         kept = [answer for sequence, answer in session.answers.items() if sequence > request.done]
-        return len(session.pending) + len(kept) < UNANSWERED_MAX and sum(
-            session.pending.values(), sum(map(_load, kept))
-        ) < UNANSWERED_LOAD_MAX
+        return (
+            len(session.pending) + len(kept) < UNANSWERED_MAX
+            and sum(session.pending.values(), sum(map(_load, kept))) < UNANSWERED_LOAD_MAX
+        )
 
     def take(self, request: Request, home: int, now: float) -> None:
         """Remember a request that was judged `TAKE`."""
