@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from itertools import chain, combinations
@@ -27,9 +28,12 @@ from random import Random
 from tempfile import TemporaryFile
 from typing import IO, Any
 
-import nats
-from nats.aio.msg import Msg
-from nats.errors import Error as NatsError
+try:
+    import nats
+    from nats.aio.msg import Msg
+    from nats.errors import Error as NatsError
+except ModuleNotFoundError:
+    sys.exit("chat_rooms: this example uses nats-py: pip install 'ordered-pubsub[nats]', or pip install nats-py")
 from surroundings import Publish, count_differing_pairs, patiently, run
 
 import ordered_pubsub

@@ -13,7 +13,7 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import ordered_pubsub
@@ -23,6 +23,8 @@ from ordered_pubsub.config.schema import ClientSection
 from ordered_pubsub.connecting import Connecting
 from ordered_pubsub.errors import ConfigurationError
 
+PATIENCE_S = 2.0
+"""How long closing may take before it is said that it does."""
 ENDED_BY = {signal.SIGINT: 130, signal.SIGTERM: 143}
 """What shells expect of a process that a signal ended."""
 
@@ -98,6 +100,16 @@ def seconds(text: str) -> float:
     return value
 
 
+def note_wildcards(topics: Sequence[str]) -> None:
+    """Say that what stands for more in some brokers' topics is just a sign here."""
+    signs = sorted({sign for topic in topics for sign in "#+>" if sign in topic.split("/")})
+    if signs:
+        print(
+            f"note: {' and '.join(map(repr, signs))} stand for themselves in a topic here, and for nothing else",
+            file=sys.stderr,
+        )
+
+
 # -- running ----------------------------------------------------------------------------------------------------------
 
 
@@ -114,6 +126,7 @@ async def _run_until_signal(work: Coroutine[Any, Any, int]) -> int:
 
     def end(number: signal.Signals) -> None:
         ended_by.append(number)
+        loop.call_later(PATIENCE_S, _say_how_to_end_at_once)
         for one in ENDED_BY:  # the second one is not ours
             loop.remove_signal_handler(one)
         task.cancel()
@@ -127,6 +140,10 @@ async def _run_until_signal(work: Coroutine[Any, Any, int]) -> int:
         if not ended_by:
             raise
         return ENDED_BY[ended_by[0]]
+
+
+def _say_how_to_end_at_once() -> None:
+    print("ordered-pubsub: closing takes a while; once more ends it at once", file=sys.stderr, flush=True)
 
 
 class OneLine(logging.Formatter):

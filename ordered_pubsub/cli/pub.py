@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 import attrs
 
-from ordered_pubsub.cli.clients import add_client_options, client_section, connect, run
+from ordered_pubsub.cli.clients import add_client_options, client_section, connect, note_wildcards, run
 from ordered_pubsub.cli.lines import Line, read_lines
 from ordered_pubsub.cli.output import Output
 from ordered_pubsub.client.client import Client
@@ -89,6 +89,7 @@ def _header(text: str) -> tuple[str, str]:
 def command(arguments: argparse.Namespace) -> int:
     """Publish, print, and say by the exit code whether all was published."""
     check_topic(arguments.topic)
+    note_wildcards([arguments.topic])
     check_headers(dict(arguments.header))
     return run(lambda: _publish(arguments), "pub")
 

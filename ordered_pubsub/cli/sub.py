@@ -16,14 +16,18 @@ from typing import Any
 
 import attrs
 
-from ordered_pubsub.cli.clients import add_client_options, connect, run, seconds
+from ordered_pubsub.cli.clients import add_client_options, connect, note_wildcards, run, seconds
 from ordered_pubsub.cli.output import Output
 from ordered_pubsub.client.event import Event
 from ordered_pubsub.client.settings import UNORDERED
+from ordered_pubsub.client.subscription import Subscription
 from ordered_pubsub.core.delivery import WEIGHTS
 from ordered_pubsub.core.topics import check_topic
+from ordered_pubsub.wire.tasks import end_task
 
 BATCH_EVENTS_MAX = 1_000
+STALLED_AFTER_S = 5.0
+"""When the same event has been waited for this long, the user is told; and again after twice as long."""
 
 EPILOG = """\
 examples:
@@ -75,6 +79,7 @@ def command(arguments: argparse.Namespace) -> int:
     """Subscribe and print, until it is enough."""
     for topic in arguments.topics:
         check_topic(topic)
+    note_wildcards(arguments.topics)
     return run(lambda: _subscribe(arguments), "sub")
 
 
@@ -85,6 +90,7 @@ async def _subscribe(arguments: argparse.Namespace) -> int:
         if not arguments.quiet:
             print(f"subscribed to {', '.join(subscription.topics)}", file=sys.stderr, flush=True)
         printing = Printing(as_json if arguments.json else as_text, arguments.count)
+        noticing = asyncio.ensure_future(notice_stalls(subscription))
         try:
             await asyncio.wait_for(printing.run(subscription.batches(BATCH_EVENTS_MAX, 0.0)), arguments.timeout)
         except asyncio.TimeoutError:
@@ -94,7 +100,22 @@ async def _subscribe(arguments: argparse.Namespace) -> int:
                     file=sys.stderr,
                 )
                 return 1
+        finally:
+            await end_task(noticing)
         return 0
+
+
+async def notice_stalls(subscription: Subscription) -> None:
+    """Say it when events wait for one that does not come: a broker that forgets, or a publisher that is gone."""
+    before = ""
+    while True:
+        await asyncio.sleep(STALLED_AFTER_S)
+        lag = subscription.lag
+        if lag.waiting and not lag.unread and lag.waiting_for == before:
+            print(f"ordered-pubsub sub: {lag.waiting} events wait for one that has not come: {before}", file=sys.stderr)
+            before = ""
+        else:
+            before = lag.waiting_for
 
 
 @attrs.define(eq=False)

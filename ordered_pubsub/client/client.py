@@ -259,6 +259,9 @@ class Client:
     def status(self) -> dict[str, Any]:
         """What this client is doing, as plain data."""
         engine = self._engine
+        subscriptions = [subscription.status() for subscription in self._subscriptions]
+        waiting = [f"subscription {one['id']}: {one['waiting_for']}" for one in subscriptions if one["waiting"]]
+        calls = engine.waiting_for()
         return {
             "name": self.name,
             "ens": redacted(engine.adapter.url),
@@ -266,8 +269,8 @@ class Client:
             "connected": all(engine.state.values()),
             "connected_to": dict(engine.state),
             "unfinished": self._publisher.unfinished_events,
-            "waiting_for": engine.waiting_for(),
-            "subscriptions": [subscription.status() for subscription in self._subscriptions],
+            "waiting_for": "; ".join(waiting if waiting and calls == "nothing" else [calls, *waiting]),
+            "subscriptions": subscriptions,
             "frames_unstamped": engine.reception.unstamped_frames,
             "frames_unreadable": engine.reception.unreadable_frames,
         }

@@ -64,6 +64,8 @@ class Engine:
         self.publisher = Publisher(self.name, adapter, settings, self._queue)
         self.session: Session
         self.state = {"ens": False, "stage": False}
+        self._lost: dict[str, bool] = {}
+        """what was disconnected once, so that its coming back is said as well"""
         self._asked: dict[int, _Asked] = {}
         self._tick_handle: asyncio.TimerHandle | None = None
         self.is_closed = False
@@ -154,8 +156,12 @@ class Engine:
     def _note(self, what: str, is_connected: bool, reason: str) -> None:
         if self.state[what] != is_connected:
             self.state[what] = is_connected
-            level = logging.DEBUG if is_connected else logging.WARNING
-            _log.log(level, "%s: %s %s: %s", self.name, what, "connected" if is_connected else "disconnected", reason)
+            if is_connected and what not in self._lost:
+                _log.debug("%s: %s connected: %s", self.name, what, reason)
+            else:
+                self._lost[what] = True
+                said = "connected again" if is_connected else "disconnected"
+                _log.warning("%s: %s %s: %s", self.name, what, said, reason)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -183,8 +189,12 @@ class Engine:
         if self.is_closed:
             return "nothing: it is closed"
         reasons = [] if self.session.is_idle else [self.session.waiting_for()]
-        reasons += [f"the {what} is not connected" for what, is_connected in self.state.items() if not is_connected]
-        return "; ".join([*reasons, self.publisher.waiting_for()])
+        if not self.state["stage"]:
+            reasons.append(f"the stage is not connected ({self.home.where.removeprefix('none: ')})")
+        if not self.state["ens"]:
+            reasons.append("the ens is not connected")
+        unfinished = self.publisher.waiting_for()
+        return "; ".join(reasons if reasons and unfinished == "nothing" else [*reasons, unfinished])
 
     async def close(self) -> None:
         """Disconnect. Whatever is still under way is given up."""

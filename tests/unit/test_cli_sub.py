@@ -15,12 +15,14 @@ from typing import Any
 import pytest
 
 import ordered_pubsub
-from ordered_pubsub.cli import main
+from ordered_pubsub.cli import main, sub
+from ordered_pubsub.cli.clients import note_wildcards
 from ordered_pubsub.cli.output import Output
 from ordered_pubsub.cli.sub import Printing, as_json, as_text
 from ordered_pubsub.client.event import Event
 from ordered_pubsub.client.frames import Body
 from ordered_pubsub.client.serialization import BYTES, JSON, Decoder
+from ordered_pubsub.client.subscription import Lag
 from ordered_pubsub.core.buffer import Arrival, Notification
 
 PATIENCE_S = 30.0
@@ -237,3 +239,52 @@ def test_what_does_not_fit_is_said_in_a_line(
     assert captured.out == ""
     assert complaint in captured.err.splitlines()[-1]
     assert "Traceback" not in captured.err
+
+
+# -- what people are told ---------------------------------------------------------------------------------------------
+
+
+class Waiting:
+    """A subscription, of which only the lag is looked at."""
+
+    def __init__(self, *lags: Lag) -> None:
+        self._lags = list(lags)
+        self.over = asyncio.Event()
+
+    @property
+    def lag(self) -> Lag:
+        if len(self._lags) == 1:
+            self.over.set()
+        return self._lags.pop(0) if len(self._lags) > 1 else self._lags[0]
+
+
+async def noticed(subscription: Waiting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sub, "STALLED_AFTER_S", 0.0)
+    task = asyncio.ensure_future(sub.notice_stalls(subscription))  # type: ignore[arg-type]
+    await asyncio.wait_for(subscription.over.wait(), PATIENCE_S)
+    task.cancel()
+
+
+async def test_the_event_that_all_others_wait_for_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stuck = Lag(0, 48, "'alpha' for its number 474")
+    await noticed(Waiting(stuck, stuck, Lag(0, 0, "nothing")), monkeypatch)
+    assert capsys.readouterr().err == (
+        "ordered-pubsub sub: 48 events wait for one that has not come: 'alpha' for its number 474\n"
+    )
+
+
+async def test_nothing_is_said_while_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lags = [Lag(0, 3, "'a' for its number 1"), Lag(0, 3, "'a' for its number 2"), Lag(2, 3, "'a' for its number 2")]
+    await noticed(Waiting(*lags, Lag(0, 0, "nothing")), monkeypatch)
+    assert capsys.readouterr().err == ""
+
+
+def test_signs_that_brokers_take_for_more_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    note_wildcards(["eu/#", "us/+/x", "a#b"])
+    assert capsys.readouterr().err == ("note: '#' and '+' stand for themselves in a topic here, and for nothing else\n")
+    note_wildcards(["a#b", "eu/x"])
+    assert capsys.readouterr().err == ""

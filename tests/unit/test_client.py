@@ -1063,7 +1063,9 @@ async def test_lag_says_what_is_waited_for(client: Client, publish_frame: Callab
     await until(lambda: subscription.lag.waiting)
 
     assert subscription.lag == ordered_pubsub.Lag(unread=0, waiting=1, waiting_for="'a' for its number 1")
-    assert client.status()["subscriptions"][0]["waiting_for"] == "'a' for its number 1"
+    status = client.status()
+    assert status["subscriptions"][0]["waiting_for"] == "'a' for its number 1"
+    assert status["waiting_for"] == f"subscription {status['subscriptions'][0]['id']}: 'a' for its number 1"
 
 
 async def test_the_clock_is_what_the_application_has_taken(client: Client) -> None:
