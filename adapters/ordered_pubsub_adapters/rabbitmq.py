@@ -55,6 +55,8 @@ from ordered_pubsub_adapters.urls import UrlRules, one_of, read_url, whole
 _log = logging.getLogger(__name__)
 
 EXCHANGE = "ordered_pubsub"
+SUBSCRIBE_S = 60.0
+"""So long a subscription is tried over one connection after the other."""
 EXPIRES_S = 3600
 EXPIRES_MAX_S = 30 * 86_400
 MESSAGE_BYTES_LEAST, MESSAGE_BYTES_MOST = 2**16, 2**29
@@ -213,18 +215,28 @@ class RabbitMqAdapter(Adapter):
     # -- consuming ----------------------------------------------------------------------------------------------------
 
     async def subscribe(self, topics: Sequence[str]) -> None:
-        """Bind the queue to these topics; the first time, make it."""
+        """Bind the queue to these topics; the first time, make it. If the connection breaks meanwhile, over another one."""
         self._check_open()
         async with self._turn:
             self._check_open()
-            connection = await (self._consuming or await self._start_consuming()).wait()
-            new = [topic for topic in topics if self._names.topic_of(self._names.name_of(topic)) is None]
-            try:
-                await self._queue.bind(connection, [self._names.subscribe(topic) for topic in new])
-            except BaseException:
-                for topic in new:
-                    self._names.unsubscribe(topic)
+            link = self._consuming or await self._start_consuming()
+            give_up_at = asyncio.get_running_loop().time() + SUBSCRIBE_S
+            while not await self._bind(await link.wait(), topics, give_up_at):
+                self._check_open()
+
+    async def _bind(self, connection: WireConnection, topics: Sequence[str], give_up_at: float) -> bool:
+        """Whether the broker has agreed; false if the connection broke, and there is time for another one."""
+        new = [topic for topic in topics if self._names.topic_of(self._names.name_of(topic)) is None]
+        try:
+            await self._queue.bind(connection, [self._names.subscribe(topic) for topic in new])
+        except BaseException as error:
+            for topic in new:
+                self._names.unsubscribe(topic)
+            has_broken = isinstance(error, AdapterError) and connection.ended.done()
+            if not has_broken or asyncio.get_running_loop().time() > give_up_at:
                 raise
+            return False
+        return True
 
     async def unsubscribe(self, topics: Sequence[str]) -> None:
         """Unbind the queue from these topics. What the broker is not told now, it is told when the connection is back."""

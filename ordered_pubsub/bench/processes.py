@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import shutil
 import signal
 import subprocess
@@ -23,7 +22,7 @@ import attrs
 
 from ordered_pubsub.bench.sides import SidePlan, now_ns
 from ordered_pubsub.errors import OrderedPubSubError
-from ordered_pubsub.testing.processes import HOST, free_port, kill, launch
+from ordered_pubsub.testing.processes import HOST, SpokenLines, free_port, kill, launch
 
 START_S = 30.0
 ANSWER_S = 120.0
@@ -78,7 +77,7 @@ class WorkerProcess:
     name: str
     process: subprocess.Popen[bytes]
     log: Path
-    _unread: bytes = b""
+    lines: SpokenLines
 
     @classmethod
     def start(cls, name: str, plan: SidePlan, folder: Path) -> WorkerProcess:
@@ -94,7 +93,8 @@ class WorkerProcess:
                 stderr=errors,
                 env=own_environment(plan.config is not None),
             )
-        worker = cls(name, process, log)
+        assert process.stdout is not None
+        worker = cls(name, process, log, SpokenLines(process.stdout))
         worker.tell(**attrs.asdict(plan))
         return worker
 
@@ -109,20 +109,14 @@ class WorkerProcess:
 
     def hear(self, timeout_s: float = ANSWER_S) -> dict[str, Any]:
         """What it says next."""
-        assert self.process.stdout is not None
-        give_up_at = time.monotonic() + timeout_s
-        while b"\n" not in self._unread:
-            left_s = give_up_at - time.monotonic()
-            if left_s <= 0 or not select.select([self.process.stdout], [], [], left_s)[0]:
-                raise BenchError(
-                    f"{self.name} said nothing within {timeout_s:g} s. The end of its log:\n{_tail(self.log)}"
-                )
-            data = os.read(self.process.stdout.fileno(), 1 << 20)
-            if not data:
-                raise self._gone()
-            self._unread += data
-        line, _, self._unread = self._unread.partition(b"\n")
-        said: dict[str, Any] = json.loads(line)
+        try:
+            said: dict[str, Any] = json.loads(self.lines.next(timeout_s))
+        except EOFError:
+            raise self._gone() from None
+        except TimeoutError:
+            raise BenchError(
+                f"{self.name} said nothing within {timeout_s:g} s. The end of its log:\n{_tail(self.log)}"
+            ) from None
         return said
 
     def ask(self, **what: Any) -> dict[str, Any]:

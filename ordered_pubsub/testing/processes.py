@@ -11,17 +11,20 @@ starts them all. Where there is no setpriv, a process that is killed leaves its 
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
 import socket
 import subprocess
 import sysconfig
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from random import SystemRandom
+from typing import IO
 
 from ordered_pubsub.errors import OrderedPubSubError
 
@@ -110,3 +113,25 @@ def kill(process: subprocess.Popen[bytes]) -> None:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+class SpokenLines:
+    """What a process says on a pipe, line by line; nobody waits for it longer than he wants to."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self._pipe = pipe
+        self._unread = b""
+
+    def next(self, timeout_s: float) -> bytes:
+        """The next line. Raises a `TimeoutError`, or an `EOFError` if nothing more will be said."""
+        give_up_at = time.monotonic() + timeout_s
+        while b"\n" not in self._unread:
+            left_s = max(give_up_at - time.monotonic(), 0.0)
+            if not select.select([self._pipe], [], [], left_s)[0]:
+                raise TimeoutError(f"nothing was said within {timeout_s:g} s")
+            data = os.read(self._pipe.fileno(), 1 << 20)
+            if not data:
+                raise EOFError("nothing more will be said")
+            self._unread += data
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line

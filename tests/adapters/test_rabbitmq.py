@@ -29,10 +29,10 @@ from ordered_pubsub.testing.conformance.line import linked
 from ordered_pubsub_adapters import rabbitmq_connection
 from ordered_pubsub_adapters import rabbitmq_wire as wire
 from ordered_pubsub_adapters.rabbitmq import EXCHANGE, URLS, RabbitMqAdapter
-from ordered_pubsub_adapters.rabbitmq_connection import connect, open_line
+from ordered_pubsub_adapters.rabbitmq_connection import WireConnection, connect, open_line
 from ordered_pubsub_adapters.rabbitmq_consuming import PREFETCH
 from ordered_pubsub_adapters.rabbitmq_publishing import WINDOW_MESSAGES
-from ordered_pubsub_adapters.rabbitmq_queue import BINDINGS_AT_ONCE
+from ordered_pubsub_adapters.rabbitmq_queue import BINDINGS_AT_ONCE, Queue
 from ordered_pubsub_adapters.urls import read_url
 
 PATIENCE_S = 60.0
@@ -481,7 +481,7 @@ async def test_another_vhost_and_a_password_with_marks_can_be_written(broker: Ra
         await reader.adapter.subscribe(["t"])
         await publisher.adapter.publish([Frame("t", b"there")])
         await reader.receive(b"there")
-    async with opened(as_user(broker, "writer")) as (writer,):
+    async with opened(broker.url, as_user(broker, "writer")) as (_, writer):  # who may make the exchange comes first
         await writer.adapter.publish([Frame("t", b"")])
 
 
@@ -713,6 +713,25 @@ async def test_subscribing_waits_for_a_connection_that_comes_back(broker: Rabbit
             await hasty.adapter.publish([Frame(name, b"come")])
             await patient.receive(b"come")
             assert hasty.frames == []
+
+
+async def test_a_subscription_whose_connection_breaks_is_made_over_the_next_one(
+    broker: RabbitMq, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, bind, broken = topic(), Queue.bind, []
+
+    async def breaking(queue: Queue, connection: WireConnection, names: Sequence[str]) -> None:
+        if not broken:
+            broken.append(connection)
+            connection.abandon("cut in the middle")
+        await bind(queue, connection, names)
+
+    async with opened(broker.url) as (peer,):
+        await peer.adapter.subscribe(["other"])
+        monkeypatch.setattr(Queue, "bind", breaking)
+        await peer.adapter.subscribe([name])
+        await peer.adapter.publish([Frame(name, b"come")])
+        await peer.receive(b"come")
 
 
 async def test_a_queue_is_deleted_when_its_client_closes(broker: RabbitMq) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from ordered_pubsub import Receipt
 from ordered_pubsub.errors import UnavailableError
+from ordered_pubsub.testing.processes import SpokenLines
 from ordered_pubsub.testing.trial.judge import Verdict, compare, judge
 from ordered_pubsub.testing.trial.process import TrialError, WorkerProcess
 from ordered_pubsub.testing.trial.worker import PIPELINE, Publishing
@@ -110,7 +111,8 @@ def test_disagreements_are_counted_exactly() -> None:
 def process_of(code: str) -> WorkerProcess:
     """A process that runs some Python in the place of a publisher."""
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    return WorkerProcess({"name": "p0"}, process)
+    assert process.stdout is not None
+    return WorkerProcess({"name": "p0"}, process, SpokenLines(process.stdout))
 
 
 def test_a_worker_that_says_nothing_ends_the_trial_and_is_named() -> None:

@@ -7,11 +7,8 @@ hangs would say nothing about what hangs.
 from __future__ import annotations
 
 import json
-import os
-import select
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +16,7 @@ from typing import Any
 import attrs
 
 from ordered_pubsub.errors import OrderedPubSubError
+from ordered_pubsub.testing.processes import SpokenLines
 
 START_S = 20.0
 """How long something may take to start, or to end."""
@@ -34,7 +32,7 @@ class WorkerProcess:
 
     plan: dict[str, Any]
     process: subprocess.Popen[bytes]
-    _unread: bytes = b""
+    lines: SpokenLines
 
     @classmethod
     def start(cls, plan: dict[str, Any], errors: Path) -> WorkerProcess:
@@ -46,7 +44,8 @@ class WorkerProcess:
                 stdout=subprocess.PIPE,
                 stderr=output,
             )
-        return cls(plan, process)
+        assert process.stdout is not None
+        return cls(plan, process, SpokenLines(process.stdout))
 
     def tell(self, line: str) -> None:
         """Tell it something."""
@@ -59,21 +58,15 @@ class WorkerProcess:
 
     def hear(self, timeout_s: float) -> dict[str, Any]:
         """What it says next, within this time."""
-        assert self.process.stdout is not None
-        give_up_at = time.monotonic() + timeout_s
-        while b"\n" not in self._unread:
-            left_s = max(give_up_at - time.monotonic(), 0.0)
-            if not select.select([self.process.stdout], [], [], left_s)[0]:
-                raise TrialError(
-                    f"{self.plan['name']} said nothing within {timeout_s:g} s; expected that it does what it was told, or says "
-                    "what it lacks. Its errors are in the trial's folder; is the broker overloaded, or does it hang?"
-                )
-            data = os.read(self.process.stdout.fileno(), 1 << 16)
-            if not data:
-                raise self._gone()
-            self._unread += data
-        line, _, self._unread = self._unread.partition(b"\n")
-        said: dict[str, Any] = json.loads(line)
+        try:
+            said: dict[str, Any] = json.loads(self.lines.next(timeout_s))
+        except EOFError:
+            raise self._gone() from None
+        except TimeoutError:
+            raise TrialError(
+                f"{self.plan['name']} said nothing within {timeout_s:g} s; expected that it does what it was told, or says "
+                "what it lacks. Its errors are in the trial's folder; is the broker overloaded, or does it hang?"
+            ) from None
         return said
 
     def _gone(self) -> TrialError:
