@@ -16,6 +16,8 @@ ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
+# A comma in it would end an argument of $(call ...).
+PROVE := .[fast,test,bench]
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PYENV_ROOT ?= $(HOME)/.pyenv
 
@@ -98,7 +100,7 @@ $(VENV)/.ready-bench: setup.cfg pyproject.toml | $(BIN)/python
 
 $(VENV)/.ready-prove: setup.cfg pyproject.toml | $(BIN)/python
 	@echo "make: installing ordered-pubsub with all that its tests and measurements need into $(VENV) (only now)"
-	@$(call install,--editable '.[fast,test,bench]')
+	@$(call install,--editable '$(PROVE)')
 
 # Tox itself sees when setup.cfg or tox.ini change, and renews the environments concerned.
 $(VENV)/.ready-tox: | $(BIN)/python

@@ -115,3 +115,14 @@ def test_no_file_refers_to_a_path_of_one_machine() -> None:
     ]
 
     assert found == []
+
+
+@pytest.mark.parametrize(
+    ("stamp", "installed"),
+    [("package", "."), ("bench", "'.[bench]'"), ("prove", "'.[fast,test,bench]'")],
+)
+def test_make_installs_what_it_says(stamp: str, installed: str) -> None:
+    command = ["make", "--dry-run", "--always-make", f".venv/.ready-{stamp}"]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+    assert f"install --editable {installed} " in printed
