@@ -180,6 +180,8 @@ def redacted(url: str) -> str:
     if not at:
         return url
     scheme, separator, user = head.partition("://")
+    if separator and not set(":/@").isdisjoint(scheme):  # mistyped, so a password may stand in it
+        return f"***@{host}"
     name, colon, _ = user.partition(":")
     is_shown = colon and "@" not in name  # with one, it may be a password as well
     return f"{scheme}://{name + colon if is_shown else ''}***@{host}" if separator else f"***@{host}"

@@ -432,6 +432,8 @@ def test_an_adapter_that_cannot_be_used_is_said_to(
         ("nats://user@host", "nats://***@host"),
         ("memory://", "memory://"),
         ("nats://user:secret@[host", "nats://user:***@[host"),
+        ("amqp:?//user:secret@1://2@host/x", "***@host/x"),
+        ("my-broker://user:secret@host", "my-broker://user:***@host"),
     ],
 )
 def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
