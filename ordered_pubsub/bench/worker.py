@@ -16,6 +16,7 @@ import asyncio
 import json
 import os
 import sys
+from abc import ABC, abstractmethod
 from cProfile import Profile
 from typing import Any
 
@@ -62,7 +63,7 @@ def make_receiver(plan: SidePlan, tally: Tally) -> Receiver:
     return JetStreamReceiver(plan, tally.take) if plan.kind == "jetstream" else NatsReceiver(plan, tally.take)
 
 
-class Worker:
+class Worker(ABC):
     """What both sides have."""
 
     def __init__(self, lines: asyncio.StreamReader) -> None:
@@ -105,17 +106,17 @@ class Worker:
             self._profile.dump_stats(file)
         self.say()
 
+    @abstractmethod
     async def open(self) -> None:
         """Connect."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def do(self, order: dict[str, Any]) -> None:
         """What only this side does."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def close(self) -> None:
         """Disconnect."""
-        raise NotImplementedError
 
 
 class Publishing(Worker):

@@ -154,9 +154,8 @@ class Session:
 
     def change(self, ask: ChangeAsk, now: float, together: Sequence[tuple[str, Sequence[Any]]] = ()) -> None:
         """Ask for a change of a subscription, perhaps with publications that take their place together with it."""
-        if (
-            together or self._queued_changes or self._changes_in_flight >= CHANGES_IN_FLIGHT_MAX
-        ):  # they keep their order
+        may_go = not self._queued_changes and self._changes_in_flight < CHANGES_IN_FLIGHT_MAX  # they keep their order
+        if together or not may_go:
             self._queue_up(together, ask, now)
         else:
             self._send(Queued([], [], ask), now)

@@ -408,8 +408,9 @@ async def test_a_file_that_has_changed_is_read_again_by_itself(tmp_path: Path, m
     run.write(identity(NEW))
 
     await until(lambda: run.server.doors.access._by_token.get(hash_token(NEW)))
+    seen = run.serving._seen
     (tmp_path / "ordered_pubsub.toml").unlink()
-    await asyncio.sleep(0.05)
+    await until(lambda: run.serving._seen != seen)  # that it is gone
     run.write(identity(OLD))
     await until(lambda: run.server.doors.access._by_token.get(hash_token(OLD)))
     await run.stop()

@@ -116,7 +116,7 @@ async def test_links_that_flap_under_load_lose_nothing(system: System) -> None:
             if number % 100 == 50:
                 line = system.lines[[(2, 1), (1, 0), (2, 0)][number // 100 % 3]]
                 line.cut()
-                await asyncio.sleep(0.01)
+                await until(lambda: not system.is_linked)
                 line.heal()
         await soon(asyncio.gather(*futures))
 
