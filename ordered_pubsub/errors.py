@@ -20,6 +20,10 @@ class TopicError(UsageError):
     """A topic name or a topic pattern is not a valid one."""
 
 
+class FilterError(UsageError):
+    """A filter (`where=`) cannot be read, or does not fit; the message points at the place."""
+
+
 class ConfigurationError(UsageError):
     """A setting is unknown or does not fit."""
 
@@ -82,3 +86,17 @@ class AdapterError(UnavailableError):
 
 class BufferOverflow(UnavailableError):
     """A subscription's buffer of waiting events is full; it stopped at its clock and lost nothing before it."""
+
+
+class HistoryLost(UnavailableError):
+    """Events that a subscription is entitled to are not kept any more; it stopped before the first of them."""
+
+    def __init__(self, subscription: str, topic: str, first_lost: int, first_there: int) -> None:
+        super().__init__(
+            f"subscription {subscription!r} needs number {first_lost} of topic {topic!r}, but the log begins at number "
+            f"{first_there}: the events between were dropped by the topic's retention (max_age, max_bytes), or were published "
+            "before its events were kept. Begin anew with start='new', or where the log begins with start='earliest'"
+        )
+        self.topic = topic
+        self.first_lost = first_lost
+        self.first_there = first_there

@@ -23,7 +23,7 @@ BUFFER_BYTES_MAX = 256 << 20
 
 
 class Arrival(msgspec.Struct, eq=False, gc=False):
-    """An event as it came from the ENS, with what its timestamp says."""
+    """An event as it came, with what its timestamp says; or silence, from its number up to `last`."""
 
     topic: str
     number: int
@@ -33,6 +33,8 @@ class Arrival(msgspec.Struct, eq=False, gc=False):
     body: Any = None
     size: int = 0
     """how many bytes it counts for while it waits"""
+    last: int = 0
+    """silence: up to where; 0 for an event"""
 
 
 class Notification(msgspec.Struct, frozen=True, eq=False, gc=False):

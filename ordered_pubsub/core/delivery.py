@@ -17,13 +17,18 @@ Three rules besides:
 
 A topic may be left and gained again before its old events have come: then its lane has a later segment.
 
+*Silence*, numbers that have no event for this subscription, has a place like an event: it is passed under the same rule, and
+nobody is notified. It comes with the timestamp of its first number only, so it never covers a number that waits for more.
+
+Numbers that exist and have not come are `missing`; so are, when the buffer is full, the events that would be needed last.
+
 INVARIANT: lane.demands is not None only if the head is there and not held by a mark.
 INVARIANT: every blocked head with demands is in `_waiters` under the topic of its last demand, exactly once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import heappop, heappush
 from typing import Literal
 
@@ -31,12 +36,15 @@ import attrs
 
 from ordered_pubsub.core.buffer import Arrival, Buffer, Notification
 from ordered_pubsub.core.messages import Change
+from ordered_pubsub.core.missing import Missing
 from ordered_pubsub.core.vector import History
-from ordered_pubsub.errors import BufferOverflow
+from ordered_pubsub.errors import BufferOverflow, HistoryLost
 
 Order = Literal["total", "pairwise", "topic"]
 WEIGHTS: dict[str, int] = {"total": 2, "pairwise": 1, "topic": 0}
 BUFFER_EVENTS_MAX = 1_000_000
+LET_GO_SHARE = 16
+"""When the buffer is full, one of so many events of a topic is let go at once: finding the last ones costs a look at all."""
 
 
 @attrs.define(slots=True, eq=False)
@@ -64,6 +72,8 @@ class Lane:
     later: list[Segment] = attrs.field(factory=list)
     waiting: dict[int, Arrival] = attrs.field(factory=dict)
     demands: list[tuple[str, int]] | None = None
+    heard: int = 0
+    """the highest number that is known to exist, if that is above the clock"""
 
     def need(self, count: int) -> int:
         """The clock from which an entry `count` for this topic is satisfied."""
@@ -90,6 +100,8 @@ class Delivery(Buffer):
 
     buffer_events_max: int = BUFFER_EVENTS_MAX
     order: Order = "total"
+    missing: Missing | None = None
+    """asks for what has not come; None if nobody could be asked"""
     position: int = attrs.field(default=0, init=False)
     _lanes: dict[str, Lane] = attrs.field(factory=dict)
     _stash: dict[str, dict[int, Arrival]] = attrs.field(factory=dict)
@@ -103,8 +115,41 @@ class Delivery(Buffer):
         """Start at a clock that was given: every topic's first event is judged by its full timestamp."""
         self.changes.version = version
         for topic, count in clock.items():
-            self._lanes[topic] = Lane(Segment(count, needs_full=True), count)
+            self._lanes[topic] = lane = Lane(Segment(count, needs_full=True), count)
+            self._look_for_full(topic, lane)
         self._history.restart(self.clock)
+
+    def hear(self, topic: str, number: int, is_lost: bool = False) -> None:
+        """A topic is known to have come to this number; if it is lost, what has not come until now will not."""
+        lane = self._lanes.get(topic)
+        if lane is None or self.missing is None:
+            return
+        if is_lost:
+            for first, last in self._holes(lane, number):
+                self.missing.lost(topic, first, last)
+        else:
+            self.missing.noticed(topic, max(lane.heard, lane.clock) + 1, number)
+        lane.heard = max(lane.heard, number)
+        self._look_for_full(topic, lane)
+
+    def told_of_floor(self, topic: str, floor: int) -> None:
+        """The log has nothing of a topic up to this number."""
+        lane = self._lanes.get(topic)
+        if lane is not None and lane.clock < floor and not lane.is_left:
+            raise HistoryLost(self.subscription, topic, lane.clock + 1, floor + 1)
+
+    @staticmethod
+    def _holes(lane: Lane, number: int) -> Iterator[tuple[int, int]]:
+        """The numbers after the clock, up to this one, that do not wait in the lane."""
+        first = lane.clock + 1
+        for arrival in sorted(lane.waiting.values(), key=lambda arrival: arrival.number):
+            if arrival.number > number:
+                break
+            if arrival.number > first:
+                yield first, arrival.number - 1
+            first = max(first, arrival.last or arrival.number) + 1
+        if first <= number:
+            yield first, number
 
     def _take_effect(self, change: Change) -> None:
         old, new = set(change.old), set(change.new)
@@ -127,7 +172,8 @@ class Delivery(Buffer):
         lane = self._lanes.get(topic)
         if lane is None:
             return
-        lane.last_segment.end = max(count, lane.last_segment.start)
+        lane.last_segment.end = end = max(count, lane.last_segment.start)
+        self.hear(topic, end)
         if not lane.later:
             for number in [n for n in lane.waiting if n > count]:
                 arrival = lane.waiting.pop(number)
@@ -151,8 +197,8 @@ class Delivery(Buffer):
             lane = self._lanes[topic] = Lane(segment, start)
         for number, arrival in self._stash.pop(topic, {}).items():
             self._uncount(arrival)
-            if number > start:
-                self._keep(lane.waiting, arrival)
+            if (arrival.last or number) > start:
+                self._keep_in_lane(lane, arrival)
 
     def _forget_strangers(self) -> None:
         if not self.changes.asked:
@@ -175,19 +221,34 @@ class Delivery(Buffer):
                 self._wake(arrival.topic, lane.clock, woken)
                 self._advance(woken)
             return
-        elif arrival.number > lane.clock:
+        elif (arrival.last or arrival.number) > lane.clock:
             end = lane.segment.end
             if end is not None and arrival.number > end and not lane.later:
                 self._keep_for_later(arrival)
             else:
-                self._keep(lane.waiting, arrival)
-                if arrival.number == lane.clock + 1:
+                self._keep_in_lane(lane, arrival)
+                if arrival.number <= lane.clock + 1:
                     self._advance([arrival.topic])
-        self._check_room(arrival)
+        self._make_room(arrival)
+
+    def _keep_in_lane(self, lane: Lane, arrival: Arrival) -> None:
+        if arrival.number <= lane.clock:  # silence that began before
+            arrival.number = lane.clock + 1
+        self._keep(lane.waiting, arrival)
+        missing, number = self.missing, arrival.number
+        if missing is not None:
+            last, heard = arrival.last or number, max(lane.heard, lane.clock)
+            missing.noticed(arrival.topic, heard + 1, number - 1)
+            missing.came(arrival.topic, number, last)
+            lane.heard = max(heard, last)
+            self._look_for_full(arrival.topic, lane)
 
     def _is_next_at_once(self, lane: Lane, arrival: Arrival) -> bool:
         """Whether it is next, and nothing about its topic is special: most events need not be kept and looked for."""
-        if arrival.number != lane.clock + 1 or lane.waiting or arrival.marks or not lane.segment.is_plain:
+        clock = lane.clock
+        if arrival.number != clock + 1 or lane.waiting or arrival.marks or not lane.segment.is_plain:
+            return False
+        if lane.heard > clock or arrival.last:
             return False
         if self.order != "topic":
             lanes = self._lanes
@@ -211,13 +272,34 @@ class Delivery(Buffer):
             kept[arrival.number] = arrival
             self.buffered_bytes += arrival.size - known.size
 
-    def _check_room(self, arrival: Arrival) -> None:
-        if self.buffered > self.buffer_events_max or self.buffered_bytes > self.buffer_bytes_max:
-            raise BufferOverflow(
-                f"subscription {self.subscription!r} holds {self.buffered} events with {self.buffered_bytes} bytes that wait for "
-                f"earlier ones (last on {arrival.topic!r}); the limit is {self.buffer_events_max} events (buffer_events_max) or "
-                f"{self.buffer_bytes_max} bytes (buffer_bytes_max). It waits for: {self.waiting_for()}"
-            )
+    def _make_room(self, arrival: Arrival) -> None:
+        """The buffer is bounded: what can be asked for again, and is needed last, is let go."""
+        while self._is_overfull:
+            if not self._let_go():
+                raise BufferOverflow(
+                    f"subscription {self.subscription!r} holds {self.buffered} events with {self.buffered_bytes} bytes that wait "
+                    f"for earlier ones (last on {arrival.topic!r}); the limit is {self.buffer_events_max} events "
+                    f"(buffer_events_max) or {self.buffer_bytes_max} bytes (buffer_bytes_max). It waits for: {self.waiting_for()}"
+                )
+
+    @property
+    def _is_overfull(self) -> bool:
+        return self.buffered > self.buffer_events_max or self.buffered_bytes > self.buffer_bytes_max
+
+    def _let_go(self) -> bool:
+        """Let go of the last events of the topic with the most that wait; they are missing now."""
+        missing = self.missing
+        kept = [topic for topic in self._lanes if missing is not None and missing.is_kept(topic)]
+        topic = max(kept, key=lambda name: len(self._lanes[name].waiting), default="")
+        if missing is None or not topic or len(self._lanes[topic].waiting) < 2:
+            return False
+        lane = self._lanes[topic]
+        numbers = sorted(lane.waiting)
+        for number in numbers[-max(1, len(numbers) // LET_GO_SHARE) :]:
+            arrival = lane.waiting.pop(number)
+            self._uncount(arrival)
+            missing.noticed(topic, number, arrival.last or number)
+        return True
 
     # -- whose turn is it ---------------------------------------------------------------------------------------------
 
@@ -244,8 +326,33 @@ class Delivery(Buffer):
             lane.demands = None
             lane.segment.baseline = None
             lane.segment.needs_full = False
-            self._notify(topic, lane, head)
+            if head.last:
+                self._pass_silence(topic, lane, head)
+            else:
+                self._notify(topic, lane, head)
+            if self.missing is not None:
+                self.missing.passed(topic, lane.clock)
             self._wake(topic, lane.clock, agenda)
+
+    def _look_for_full(self, topic: str, lane: Lane) -> None:
+        """The first event of a subscription that begins anew is of use with its full timestamp only."""
+        if self.missing is None or not lane.segment.needs_full or self.order == "topic" or lane.heard <= lane.clock:
+            return
+        head = lane.waiting.get(lane.clock + 1)
+        if head is None or not head.full:
+            self.missing.needs_full(topic, lane.clock + 1)
+
+    def _pass_silence(self, topic: str, lane: Lane, silence: Arrival) -> None:
+        end = lane.segment.end
+        last = silence.last if end is None else min(silence.last, end)
+        self.position += last - lane.clock
+        for number in _those_of(lane.waiting, silence.number, last):
+            self._uncount(lane.waiting.pop(number))
+        lane.clock = last
+        self._history.jumped(topic, last)
+        if silence.last > last:
+            silence.number = last + 1
+            self._keep(lane.waiting, silence)  # a later segment may begin within it
 
     def _is_next(self, topic: str, lane: Lane, head: Arrival) -> bool:
         demands = lane.demands
@@ -260,6 +367,8 @@ class Delivery(Buffer):
                 need = other_lane.need(count)
                 if not self.is_satisfied(other_lane.clock, need):
                     heappush(self._waiters.setdefault(other, []), (need, topic))
+                    if need > other_lane.heard:
+                        self.hear(other, need)
                     return False
             demands.pop()
         return True
@@ -296,7 +405,10 @@ class Delivery(Buffer):
         lane.clock = lane.segment.start
         lane.demands = None
         for number in [n for n in lane.waiting if n <= lane.clock]:
-            self._uncount(lane.waiting.pop(number))
+            arrival = lane.waiting.pop(number)
+            self._uncount(arrival)
+            if arrival.last > lane.clock:
+                self._keep_in_lane(lane, arrival)
         self._history.restart(self.clock)
         self._wake(topic, lane.clock, agenda)
         return True
@@ -307,6 +419,8 @@ class Delivery(Buffer):
             self._keep_for_later(arrival)
         del self._lanes[topic]
         self._left.append(topic)
+        if self.missing is not None:
+            self.missing.left(topic)
         agenda.extend(waiter for _, waiter in self._waiters.pop(topic, ()))
         self._history.restart(self.clock)
 
@@ -344,3 +458,10 @@ class Delivery(Buffer):
                 yield f"{topic!r} number {head.number} for its full timestamp"
         for topic, kept in self._stash.items():
             yield f"{topic!r} ({len(kept)} events) for the outcome of a change of this subscription"
+
+
+def _those_of(waiting: dict[int, Arrival], after: int, last: int) -> list[int]:
+    """The numbers after one, up to another, that wait."""
+    if last - after < len(waiting):
+        return [number for number in range(after + 1, last + 1) if number in waiting]
+    return [number for number in waiting if after < number <= last]

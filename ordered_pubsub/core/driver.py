@@ -1,11 +1,14 @@
-"""The order of duties: journal, sync, then send.
+"""The order of duties: log, journal, sync, then send.
 
 A `Driver` feeds one stage, collects what comes of any number of inputs into one batch, and releases the batch only after the
 journal has it on disk. This is the only place where that order is decided; the server, the embedded stage and the simulation
 all run through it. `crash_point` is called with the name of each place at which a process may die; the simulation dies there.
 
 `flush` does all of it at once. Whoever does not want to wait for the disk takes a `Batch` with `take`, lets another thread
-do `make_safe`, feeds the next inputs meanwhile, and sends the effects when that has returned: one batch at a time.
+do `make_safe`, feeds the next inputs meanwhile, and sends what `release` returns when that is done: one batch at a time.
+
+Beside the stage, whose state is journalled, stand two that hold soft state only: `Hosting` for the clients that are at home here,
+and `Pubends` for those who miss what the log has. What they say goes out with the next batch. `serve` reads from the log.
 """
 
 from __future__ import annotations
@@ -15,7 +18,23 @@ from typing import Protocol
 
 import attrs
 
-from ordered_pubsub.core.messages import PeerMessage, Refusal, Request
+from ordered_pubsub.core.hosting import Hosting
+from ordered_pubsub.core.log import LogReader, LogWriter, Shelf
+from ordered_pubsub.core.memory_shelf import MemoryShelf
+from ordered_pubsub.core.messages import (
+    AckExpected,
+    Curious,
+    FromSubscriber,
+    Hello,
+    Hosts,
+    PeerMessage,
+    Publication,
+    Recall,
+    Refusal,
+    Request,
+    Told,
+)
+from ordered_pubsub.core.pubends import Pubends
 from ordered_pubsub.core.stage import Effects, Stage
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.errors import JournalError
@@ -26,7 +45,15 @@ SNAPSHOT_GROWTH = 4
 
 
 class Journal(Protocol):
-    """Where a stage's inputs are kept."""
+    """Where a stage's inputs are kept, and beside them, on its `shelf`, what was published on its topics."""
+
+    @property
+    def shelf(self) -> Shelf:
+        """Where the log's rows are, for who writes them."""
+
+    @property
+    def read_shelf(self) -> Shelf:
+        """The log's rows that are on disk, for readers."""
 
     def append(self, records: list[bytes]) -> None:
         """Write records; they need not be on disk yet."""
@@ -47,6 +74,12 @@ class MemoryJournal:
 
     snapshot: bytes | None = None
     records: list[bytes] = attrs.field(factory=list)
+    shelf: MemoryShelf = attrs.field(factory=MemoryShelf)
+
+    @property
+    def read_shelf(self) -> MemoryShelf:
+        """All rows."""
+        return self.shelf
 
     def append(self, records: list[bytes]) -> None:
         """Keep the records."""
@@ -70,6 +103,8 @@ class Batch:
     """What came of some inputs: what must be on disk, and what may be sent when it is."""
 
     effects: Effects
+    published: list[Publication]
+    """complete publications on topics whose log is here"""
     snapshot: bytes | None
     """the state after these inputs, if it is time to put it in the journal's place"""
 
@@ -88,6 +123,9 @@ class Driver:
 
     stage: Stage
     journal: Journal
+    log: LogWriter
+    hosting: Hosting
+    pubends: Pubends
     crash_point: Callable[[str], None] = _nothing
     snapshot_after_records: int = SNAPSHOT_AFTER_RECORDS
     snapshot_growth: float = SNAPSHOT_GROWTH
@@ -114,9 +152,18 @@ class Driver:
         crash_point("restore:journal-read")
         stage = Stage.restore(rank, topology, snapshot, records)
         crash_point("restore:replayed")
+        log = LogWriter(journal.shelf)
+        log.cut(stage.state.clocks.numbers, stage.state.kept)
+        crash_point("restore:log-cut")
+        pubends = Pubends(LogReader(journal.read_shelf))
+        for topic, number in stage.state.kept.items():
+            pubends.published(topic, number)
         return cls(
             stage,
             journal,
+            log,
+            Hosting(topology),
+            pubends,
             crash_point,
             snapshot_after_records,
             snapshot_growth,
@@ -131,7 +178,73 @@ class Driver:
 
     def handle_peer(self, peer: int, message: PeerMessage, now: float) -> None:
         """A peer says something."""
-        self.stage.handle_peer(peer, message, now)
+        if isinstance(message, Recall):
+            self.pubends.recall(peer, message.wants)
+        elif isinstance(message, Told):
+            self.hosting.told(message)
+            self._spread()
+        elif isinstance(message, Hosts):
+            self.pubends.hosts(peer, message)
+        elif isinstance(message, AckExpected):
+            self.hosting.expected(message)
+            self._spread()
+        else:
+            self.stage.handle_peer(peer, message, now)
+            if isinstance(message, Hello):
+                self.stage.effects.sends.append((peer, self.hosting.all_hosts(peer)))
+
+    def disconnected(self, peer: int) -> None:
+        """The connection to a peer is gone."""
+        self.stage.disconnected(peer)
+        self.pubends.home_is_gone(peer)
+
+    def handle_subscriber(self, session: str, message: FromSubscriber, now: float) -> None:
+        """A client at home here says how far one of its subscriptions is, or what it misses."""
+        if isinstance(message, Curious):
+            self.hosting.want(session, message, now)
+            self._spread()
+        else:
+            self.hosting.follows(session, message)
+
+    def client_is_gone(self, session: str) -> None:
+        """A client is not at home here any more."""
+        self.hosting.forget(session)
+
+    def serve(self) -> None:
+        """Read a piece of the log for somebody who misses it, if there is anybody: a little work at a time."""
+        if self.pubends.has_work:
+            home, told = self.pubends.serve()
+            if home == self.stage.rank:
+                self.hosting.told(told)
+                self._spread()
+            else:
+                self.stage.effects.sends.append((home, told))
+
+    def _spread(self) -> None:
+        """Send on what the home's side of this stage says."""
+        for rank, recall in self.hosting.take_recalls():
+            if rank == self.stage.rank:
+                self.pubends.recall(rank, recall.wants)
+            else:
+                self.stage.effects.sends.append((rank, recall))
+        self.stage.effects.tells += self.hosting.tells
+        self.hosting.tells.clear()
+
+    def tick(self, now: float) -> None:
+        """Time passes."""
+        self.stage.tick(now)
+        self.hosting.tick(now)
+        for rank, hosts in self.hosting.take_hosts():
+            if rank == self.stage.rank:
+                self.pubends.hosts(rank, hosts)
+            else:
+                self.stage.effects.sends.append((rank, hosts))
+        for home, expected in self.pubends.tick(now):
+            if home == self.stage.rank:
+                self.hosting.expected(expected)
+            else:
+                self.stage.effects.sends.append((home, expected))
+        self._spread()
 
     @property
     def has_work(self) -> bool:
@@ -142,7 +255,7 @@ class Driver:
         """Journal and sync what the inputs since the last call did; return what may be sent now."""
         batch = self.take()
         self.make_safe(batch)
-        return batch.effects
+        return self.release(batch)
 
     def take(self) -> Batch:
         """What the inputs since the last call did. Nothing of it may be sent before `make_safe` has returned."""
@@ -153,12 +266,28 @@ class Driver:
         effects = self.stage.take_effects()
         self._records_since_snapshot += len(effects.journal)
         self._bytes_since_snapshot += sum(map(len, effects.journal))
+        published = self._published(effects)
         if not self._is_snapshot_due:
-            return Batch(effects, None)
+            return Batch(effects, published, None)
         snapshot = self.stage.snapshot()
         self._records_since_snapshot = self._bytes_since_snapshot = 0
         self._snapshot_bytes = len(snapshot)
-        return Batch(effects, snapshot)
+        return Batch(effects, published, snapshot)
+
+    def release(self, batch: Batch) -> Effects:
+        """A batch is on disk: what may be sent now."""
+        for part in batch.published:
+            self.pubends.published(part.topic, part.last)
+        return batch.effects
+
+    def _published(self, effects: Effects) -> list[Publication]:
+        owner, rank = self.stage.topology.owner, self.stage.rank
+        return [
+            part
+            for operation in effects.completed
+            for part in operation.parts
+            if isinstance(part, Publication) and part.is_kept and owner(part.topic) == rank
+        ]
 
     @property
     def _is_snapshot_due(self) -> bool:
@@ -171,6 +300,8 @@ class Driver:
         """Put a batch on disk. After a failure nobody knows what is there, so this stage does nothing any more."""
         try:
             if batch.effects.journal:
+                self.crash_point("flush:before-log")
+                self.log.write(batch.effects.kept, batch.published)
                 self.crash_point("flush:before-append")
                 self.journal.append(batch.effects.journal)
                 self.crash_point("flush:before-sync")

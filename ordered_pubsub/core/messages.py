@@ -29,11 +29,24 @@ EVERYBODY_ASKS = Mark("", 0)
 """Stands for more marks than a topic keeps: whoever has a change under way waits for its outcome."""
 
 
+class Chunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Consecutive events of one batch, as the log keeps them: so many, and their bytes, which only clients read."""
+
+    count: int
+    data: bytes
+
+
 class PublishAsk(msgspec.Struct, frozen=True, array_like=True, tag="publish", gc=False):
-    """A client asks for `count` numbers on a topic."""
+    """A client asks for `count` numbers on a topic.
+
+    `is_kept`: the events themselves are in `chunks`, and are to be in the owner's log before the numbers are answered. A
+    record of the journal says so without the chunks, where the log has them.
+    """
 
     topic: str
     count: int = 1
+    is_kept: bool = False
+    chunks: tuple[Chunk, ...] = ()
 
 
 class ChangeAsk(msgspec.Struct, frozen=True, array_like=True, tag="change", gc=False):
@@ -82,6 +95,10 @@ class Publication(msgspec.Struct, array_like=True, tag="publication", gc=False):
     full: bool = False
     entries: dict[str, int] = msgspec.field(default_factory=dict)
     marks: list[Mark] = msgspec.field(default_factory=list)
+    is_kept: bool = False
+    """whether the owner's log has the events"""
+    chunks: tuple[Chunk, ...] = ()
+    """the events on their way to the owner, who takes them out"""
 
     @property
     def last(self) -> int:
@@ -115,13 +132,19 @@ class Change(msgspec.Struct, array_like=True, tag="change", gc=False):
 Part = Publication | Change
 
 
+LOAD_BYTES = 32
+"""So many bytes of events weigh as much as the name of a topic."""
+
+
 def load_of(parts: Iterable[Part]) -> int:
-    """About how large these are: the names of topics in them."""
+    """About how large these are: the names of topics in them, and what weighs as much."""
     load = 0
     for part in parts:
         load += 1 + len(part.entries)
         if isinstance(part, Change):
             load += len(part.old) + len(part.new)
+        elif part.chunks:
+            load += sum(len(chunk.data) for chunk in part.chunks) // LOAD_BYTES
     return load
 
 
@@ -220,6 +243,99 @@ class Frame(msgspec.Struct, frozen=True, array_like=True, tag="frame", gc=False)
     message: Durable
 
 
+# What subscribers miss, and get from the logs: lost without harm, too.
+
+
+class Want(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Somebody misses these numbers of a topic; with `full`, the first one's full timestamp is wanted."""
+
+    topic: str
+    first: int
+    last: int
+    full: bool = False
+
+
+class Curious(msgspec.Struct, frozen=True, array_like=True, tag="curious", gc=False):
+    """A client tells its home stage what one of its subscriptions misses."""
+
+    subscription: str
+    wants: list[Want]
+
+
+class Follows(msgspec.Struct, frozen=True, array_like=True, tag="follows", gc=False):
+    """A client tells its home stage how far one of its subscriptions is: the numbers that it has acknowledged.
+
+    With `is_all` these are all its topics, else those of which something has changed.
+    """
+
+    subscription: str
+    acked: dict[str, int]
+    is_all: bool = False
+
+
+class Hosts(msgspec.Struct, frozen=True, array_like=True, tag="hosts", gc=False):
+    """A home stage tells an owner up to where all its clients have acknowledged a topic; None: none of them holds it.
+
+    With `is_all` these are all the topics of that owner.
+    """
+
+    acked: dict[str, int | None]
+    is_all: bool = False
+
+
+class AckExpected(msgspec.Struct, frozen=True, array_like=True, tag="expected", gc=False):
+    """An owner tells a home stage how far some topics are, since it misses acknowledgements."""
+
+    counts: dict[str, int]
+
+
+class Expect(msgspec.Struct, frozen=True, array_like=True, tag="expect", gc=False):
+    """A home stage tells a subscription how far some of its topics are."""
+
+    subscription: str
+    counts: dict[str, int]
+
+
+class Recall(msgspec.Struct, frozen=True, array_like=True, tag="recall", gc=False):
+    """A home stage asks the owner of some topics for what its clients miss."""
+
+    wants: list[Want]
+
+
+class Recalled(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A part of a topic's log, complete: events, or without chunks, silence.
+
+    `entries` and `marks` are those of the number `first`; what follows differs in its own number only.
+    """
+
+    first: int
+    last: int
+    entries: dict[str, int]
+    full: bool
+    marks: list[Mark]
+    place: int
+    published_at: float
+    chunks: list[Chunk]
+
+
+class Told(msgspec.Struct, frozen=True, array_like=True, tag="told", gc=False):
+    """What a log says of the numbers `first` to `read_to` of a topic; what is not said is not known yet."""
+
+    topic: str
+    first: int
+    read_to: int
+    floor: int
+    """everything up to here is gone"""
+    items: list[Recalled]
+
+
+class Inform(msgspec.Struct, frozen=True, array_like=True, tag="inform", gc=False):
+    """A home stage brings a subscription what it misses."""
+
+    subscription: str
+    told: Told
+
+
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello", gc=False):
     """The greeting of a (re)connected link: topology, and how far the other side's frames have come."""
 
@@ -233,7 +349,9 @@ class Ack(msgspec.Struct, frozen=True, array_like=True, tag="ack", gc=False):
     received: int
 
 
-PeerMessage = Relay | Reply | Frame | Hello | Ack
+PeerMessage = Relay | Reply | Frame | Hello | Ack | Recall | Told | Hosts | AckExpected
+FromSubscriber = Curious | Follows
+ToSubscriber = Inform | Expect
 
 
 # What a stage's journal holds: its inputs, in order.

@@ -19,8 +19,8 @@ has come for a while (`tick`). The identity of a request makes that harmless.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 import attrs
 import msgspec
@@ -29,6 +29,7 @@ from ordered_pubsub.core.messages import (
     Answer,
     Change,
     ChangeAsk,
+    Chunk,
     Publication,
     PublishAsk,
     Refusal,
@@ -42,6 +43,8 @@ PIPELINE_EVENTS_MAX = 10_000
 REQUESTS_IN_FLIGHT_MAX = 64
 CHANGES_IN_FLIGHT_MAX = 64
 PARTS_MERGED_MAX = 64
+REQUEST_BYTES_MAX = 1 << 18
+"""Bytes of events in a request that has more than one: small ones are merged, large ones go alone."""
 ACCEPTED_REMEMBERED_MAX = 10_000
 RESEND_AFTER_S = 2.0
 
@@ -56,17 +59,35 @@ class Queued:
     may_merge: bool = False
     """whether others may take their place together with it: publications on topics of one stage that nobody asked to keep to
     themselves"""
+    weight: int = 0
+    """how many bytes of events go along"""
 
     @property
     def count(self) -> int:
         """How many events these are."""
         return sum(map(len, self.items))
 
-    @property
-    def asks(self) -> tuple[PublishAsk | ChangeAsk, ...]:
-        """What is asked for."""
-        asks = [PublishAsk(topic, len(items)) for topic, items in zip(self.topics, self.items, strict=True)]
-        return (*asks,) if self.change is None else (*asks, self.change)
+
+class Packer(Protocol):
+    """Makes of events what their topic's log keeps of them."""
+
+    def weigh(self, topic: str, items: Sequence[Any]) -> int:
+        """How many bytes that will be, about; 0 for a topic without a log."""
+
+    def pack(self, topic: str, items: Sequence[Any]) -> tuple[Chunk, ...]:
+        """All these events; nothing for a topic without a log."""
+
+
+class NoLogs:
+    """Every topic's events stay with their publisher."""
+
+    def weigh(self, topic: str, items: Sequence[Any]) -> int:
+        """Nothing."""
+        return 0
+
+    def pack(self, topic: str, items: Sequence[Any]) -> tuple[Chunk, ...]:
+        """None."""
+        return ()
 
 
 @attrs.define(slots=True, eq=False)
@@ -98,6 +119,7 @@ class Session:
     topology: Topology
     epoch: int = 1
     pipeline_events_max: int = PIPELINE_EVENTS_MAX
+    packer: Packer = attrs.field(factory=NoLogs)
     is_connected: bool = False
     sends: list[Request] = attrs.field(factory=list)
     """requests to be given to the home stage, in order; the caller empties it"""
@@ -125,20 +147,32 @@ class Session:
         Runs on topics of one stage would be merged later, whatever happens until then; so they are at once.
         """
         self._check_room(sum(len(items) for _, items in runs))
-        queue, owner, accepted = self._queue, self.topology.owner, self._accepted
+        queue, owner, accepted, weigh = self._queue, self.topology.owner, self._accepted, self.packer.weigh
         last, last_owner, room = Queued([], []), -1, 0
-        for topic, items in runs:
-            count = len(items)
+        for topic, items in self._cut(runs):
+            count, weight = len(items), weigh(topic, items)
             self._queued_events += count
             room -= count
-            if room >= 0 and owner(topic) == last_owner and len(last.topics) < PARTS_MERGED_MAX and topic in accepted:
+            last.weight += weight
+            fits = room >= 0 and last.weight <= REQUEST_BYTES_MAX and len(last.topics) < PARTS_MERGED_MAX
+            if fits and owner(topic) == last_owner and topic in accepted:
                 last.topics.append(topic)
                 last.items.append(items)
             else:
-                last, room = Queued([topic], [items], None, True), BATCH_EVENTS_MAX - count
+                last.weight -= weight
+                last, room = Queued([topic], [items], None, True, weight), BATCH_EVENTS_MAX - count
                 last_owner = owner(topic) if topic in accepted else -1
                 queue.append(last)
         self._send_queued(now)
+
+    def _cut(self, runs: Sequence[tuple[str, list[Any]]]) -> Iterator[tuple[str, list[Any]]]:
+        """The same runs in pieces that are not too large for a request, unless it is one event that is."""
+        for topic, items in runs:
+            if len(items) > 1 and self.packer.weigh(topic, items) > REQUEST_BYTES_MAX:
+                half = len(items) // 2
+                yield from self._cut([(topic, items[:half]), (topic, items[half:])])
+            else:
+                yield topic, items
 
     def publish_together(self, parts: Sequence[tuple[str, Sequence[Any]]], now: float) -> None:
         """Queue one operation with publications on several topics, which take their place together."""
@@ -162,7 +196,8 @@ class Session:
 
     def _queue_up(self, parts: Sequence[tuple[str, Sequence[Any]]], change: ChangeAsk | None, now: float) -> None:
         may_merge = len(parts) == 1 and change is None
-        queued = Queued([topic for topic, _ in parts], [list(items) for _, items in parts], change, may_merge)
+        weight = sum(self.packer.weigh(topic, items) for topic, items in parts)
+        queued = Queued([topic for topic, _ in parts], [list(items) for _, items in parts], change, may_merge, weight)
         self._queued_events += queued.count
         self._queued_changes += change is not None
         self._queue.append(queued)
@@ -308,12 +343,14 @@ class Session:
             count += following.count
             continues = following.topics[0] == topics[-1]
             parts = len(topics) + len(following.topics) - continues
-            if count > BATCH_EVENTS_MAX or parts > PARTS_MERGED_MAX:
+            weight = queued.weight + following.weight
+            if count > BATCH_EVENTS_MAX or parts > PARTS_MERGED_MAX or weight > REQUEST_BYTES_MAX:
                 return
             if not continues and owner(following.topics[0]) > lowest:  # all its topics have the same owner
                 return
             if continues:
                 queued.items[-1].extend(following.items[0])
+            queued.weight = weight
             topics += following.topics[continues:]
             queued.items += following.items[continues:]
             queue.popleft()
@@ -329,10 +366,19 @@ class Session:
         oldest = next((s for s, unfinished in self._unfinished.items() if unfinished.rank == rank), self._sequence)
         done = oldest - 1
         self._changes_in_flight += not queued.items
-        request = Request(self.client, self.epoch, self._sequence, after, done, queued.asks)
+        request = Request(self.client, self.epoch, self._sequence, after, done, self._asks(queued))
         self._unfinished[self._sequence] = Unfinished(request, rank, queued, now)
         if self.is_connected:
             self.sends.append(request)
+
+    def _asks(self, queued: Queued) -> tuple[PublishAsk | ChangeAsk, ...]:
+        asks: list[PublishAsk | ChangeAsk] = []
+        for topic, items in zip(queued.topics, queued.items, strict=True):
+            chunks = self.packer.pack(topic, items)
+            asks.append(PublishAsk(topic, len(items), bool(chunks), chunks))
+        if queued.change is not None:
+            asks.append(queued.change)
+        return tuple(asks)
 
     def _close_gap(self, refused: Unfinished) -> None:
         """A refused request was not taken: let the next one to that stage follow the one before it, and the others that one."""

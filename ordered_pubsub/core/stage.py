@@ -16,9 +16,10 @@ one total order of all operations in the system, although no stage sees it whole
 
 Duties of the caller, in this order, for each batch of `Effects` (`driver.Driver` does them):
 
-1. append `effects.journal` to the journal;
-2. sync it;
-3. only then send `effects.sends` and `effects.replies`.
+1. write `effects.kept` and the publications of `effects.completed` to the log;
+2. append `effects.journal` to the journal;
+3. sync both;
+4. only then send `effects.sends` and `effects.replies`.
 
 A stage that crashed is made again by `Stage.restore` from its last snapshot and the inputs journalled since.
 Inputs that are refused raise a `ProtocolError` or are answered with a `Refusal`, and change nothing.
@@ -26,13 +27,17 @@ Inputs that are refused raise a `ProtocolError` or are answered with a `Refusal`
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import attrs
 import msgspec
+from msgspec.structs import replace
 
 from ordered_pubsub.core.clocks import Clocks
 from ordered_pubsub.core.groups import Groups
 from ordered_pubsub.core.journal import decode_input, encode_input
 from ordered_pubsub.core.links import FRAMES_UNDER_WAY_MAX, Link
+from ordered_pubsub.core.log import Kept
 from ordered_pubsub.core.messages import (
     EVERYBODY_ASKS,
     Ack,
@@ -59,6 +64,7 @@ from ordered_pubsub.core.messages import (
     Relay,
     Reply,
     Request,
+    ToSubscriber,
     find_change,
 )
 from ordered_pubsub.core.registrar import TOPICS_MAX, Registrar, Waiting
@@ -66,6 +72,8 @@ from ordered_pubsub.core.requests import Requests, Verdict
 from ordered_pubsub.core.topics import check_topic
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.errors import JournalDamaged, JournalError, NotOwner, ProtocolError, TopicError, UsageError
+
+_P = TypeVar("_P", bound="Part | PublishAsk | ChangeAsk")
 
 MARKS_MAX = 16
 """Marks that a topic keeps for its next event; beyond it, one that says "everybody asks" stands for all."""
@@ -88,17 +96,23 @@ class State(msgspec.Struct):
     requests: Requests = msgspec.field(default_factory=Requests)
     registrar: Registrar = msgspec.field(default_factory=Registrar)
     marks: dict[str, list[Mark]] = msgspec.field(default_factory=dict)
+    kept: dict[str, int] = msgspec.field(default_factory=dict)
+    """own topic → its last number that is in the log"""
 
 
 @attrs.define
 class Effects:
     """What the caller must do, in the order of the fields."""
 
+    kept: list[Kept] = attrs.field(factory=list)
+    """events that were numbered, for the log"""
+    completed: list[Operation] = attrs.field(factory=list)
+    """complete operations, whose publications on own topics have a place in the log as well"""
     journal: list[bytes] = attrs.field(factory=list)
     sends: list[tuple[int, PeerMessage]] = attrs.field(factory=list)
     replies: list[Answer | Refusal] = attrs.field(factory=list)
-    completed: list[Operation] = attrs.field(factory=list)
-    """complete operations with publications on own topics, for the log"""
+    tells: list[tuple[str, ToSubscriber]] = attrs.field(factory=list)
+    """what clients miss: for a session, what it is brought"""
     handled: list[Operation] = attrs.field(factory=list)
     """operations in the order in which this stage handled them, for those who watch"""
 
@@ -197,7 +211,8 @@ class Stage:
     @property
     def has_effects(self) -> bool:
         """Whether `take_effects` has something to do."""
-        return bool(self._acks or self.effects.journal or self.effects.sends or self.effects.replies)
+        effects = self.effects
+        return bool(self._acks or effects.journal or effects.sends or effects.replies or effects.tells)
 
     def statistics(self) -> dict[str, int]:
         """Counts that show what this stage holds."""
@@ -279,7 +294,7 @@ class Stage:
         parts: list[Part] = []
         for ask in request.parts:
             if isinstance(ask, PublishAsk):
-                parts.append(Publication(ask.topic, ask.count, waiting.now))
+                parts.append(Publication(ask.topic, ask.count, waiting.now, is_kept=ask.is_kept, chunks=ask.chunks))
             else:
                 assert change is not None
                 parts.append(change)
@@ -333,12 +348,23 @@ class Stage:
             part.first = clocks.take_numbers(part.topic, part.count)
             part.place = clocks.stamp
             part.full = part.topic in groups.full_wanted
+            if part.is_kept:
+                self._keep(part)
             marks = self.state.marks.pop(part.topic, None)
             if marks:
                 part.marks = marks
         else:
             clocks.see(part.topic, part.last)
         clocks.fill(part.topic, part.entries, groups, part.full)
+
+    def _keep(self, part: Publication) -> None:
+        """Its events are for the log here, and for nobody else; when the journal is read again, the log has them."""
+        begins = self.state.kept.get(part.topic, 0) != part.first - 1
+        part.full = part.full or begins  # nobody finds in the log what a delta would leave out
+        self.state.kept[part.topic] = part.last
+        if part.chunks:
+            self.effects.kept.append(Kept(part.topic, part.first, part.chunks, begins))
+            part.chunks = ()
 
     def _handle_change(self, part: Change, top: int) -> None:
         clocks = self.state.clocks
@@ -422,7 +448,7 @@ class Stage:
             self._say_on(peer)
         elif isinstance(message, Relay):
             self._handle_relay(message, now)
-        else:
+        elif isinstance(message, Reply):
             self.effects.replies.append(message.answer)
 
     def _handle_hello(self, peer: int, hello: Hello) -> None:
@@ -508,7 +534,28 @@ class Stage:
     # -- effects ------------------------------------------------------------------------------------------------------
 
     def _journal(self, event: Input) -> None:
-        self.effects.journal.append(encode_input(event))
+        self.effects.journal.append(encode_input(self._without_events(event)))
+
+    def _without_events(self, event: Input) -> Input:
+        """The input as the journal has it: without the events that are numbered here and now, for the log has those.
+
+        A request that changes a subscription may have to wait for its turn, so its events stay with it.
+        """
+        if isinstance(event, Asked):
+            if find_change(event.request.parts) is None and any(_has_events(part) for part in event.request.parts):
+                parts = tuple(self._emptied(part) for part in event.request.parts)
+                return replace(event, request=replace(event.request, parts=parts))
+        elif isinstance(event, Framed) and not isinstance(event.message, Done):
+            operation = event.message.operation
+            if any(map(_has_events, operation.parts)):
+                emptied = replace(operation, parts=[self._emptied(part) for part in operation.parts])
+                return replace(event, message=replace(event.message, operation=emptied))
+        return event
+
+    def _emptied(self, part: _P) -> _P:
+        if isinstance(part, (Publication, PublishAsk)) and self.topology.owner(part.topic) == self.rank:
+            return replace(part, chunks=())
+        return part
 
     def _apply(self, event: Input) -> None:
         """Let a journalled input take effect; the same code runs when it happens and when it is read again."""
@@ -545,13 +592,23 @@ def check_request(request: Request) -> None:
     for part in request.parts:
         if isinstance(part, PublishAsk):
             check_topic(part.topic)
-            if not 1 <= part.count <= BATCH_EVENTS_MAX:
-                raise UsageError(f"a batch has 1 to {BATCH_EVENTS_MAX} events, not {part.count}")
+            _check_batch(part)
         else:
             _check_change(part)
             changes += 1
     if changes > 1:
         raise UsageError("a request changes at most one subscription")
+
+
+def _check_batch(ask: PublishAsk) -> None:
+    if not 1 <= ask.count <= BATCH_EVENTS_MAX:
+        raise UsageError(f"a batch has 1 to {BATCH_EVENTS_MAX} events, not {ask.count}")
+    brought = sum(chunk.count for chunk in ask.chunks)
+    if brought != (ask.count if ask.is_kept else 0) or any(chunk.count < 1 for chunk in ask.chunks):
+        raise UsageError(
+            f"a batch of {ask.count} events on {ask.topic!r} brings {brought} of them to be kept; expected "
+            f"{'all' if ask.is_kept else 'none'}, in chunks of at least one"
+        )
 
 
 def _check_change(ask: ChangeAsk) -> None:
@@ -571,6 +628,10 @@ def taken_at(topology: Topology, request: Request) -> int:
             return topology.registrar(part.subscription)
         lowest = max(lowest, topology.owner(part.topic))
     return lowest
+
+
+def _has_events(part: Part | PublishAsk | ChangeAsk) -> bool:
+    return isinstance(part, (Publication, PublishAsk)) and bool(part.chunks)
 
 
 def topics_of(parts: list[Part] | tuple[PublishAsk | ChangeAsk, ...]) -> list[str]:

@@ -1,7 +1,7 @@
-"""A stage's journal in an SQLite file.
+"""A stage's journal in an SQLite file, and beside it the log of what was published on its topics (`shelf`).
 
 A batch of records is one row and one commit; each record carries its checksum (`core.journal`), which is verified when it is
-read. A snapshot takes the place of all rows in one transaction. The file is locked for as long as the stage runs on it.
+read. A snapshot takes the place of all rows in one transaction. A file beside it is locked for as long as the stage runs on it.
 
 What a commit stands for is the stage's `durability`:
 
@@ -16,6 +16,7 @@ then (where the kernel tells: Linux does, by the id of its boot).
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 import stat
@@ -28,6 +29,7 @@ import attrs
 from ordered_pubsub.core.driver import Journal, MemoryJournal
 from ordered_pubsub.core.journal import frame_record, scan
 from ordered_pubsub.errors import JournalDamaged, JournalError, UnknownVersion
+from ordered_pubsub.server.shelf import TABLES, SqliteShelf
 
 FORMAT = "1"
 PIECE_BYTES = 64 * 1024 * 1024
@@ -74,33 +76,42 @@ class SqliteJournal:
     file: Path
     durability: str
     _connection: sqlite3.Connection
+    _lock: int
+    """the open file whose lock says that a stage runs here"""
+    shelf: SqliteShelf = attrs.field(init=False)
+    read_shelf: SqliteShelf = attrs.field(init=False)
     is_new: bool = False
     """whether no stage has run on it before"""
+    _reader: sqlite3.Connection | None = None
 
     @classmethod
     def open(cls, file: Path, durability: str, stage: str) -> SqliteJournal:
         """Open a file, or make it, readable by its owner only."""
         try:
             _make_private(file)
+            lock = _lock(file)
             connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False, timeout=0)
         except (OSError, sqlite3.Error) as error:
             raise JournalError(f"the store {file} of stage {stage!r} cannot be opened: {error}") from error
-        journal = cls(file, durability, connection)
+        journal = cls(file, durability, connection, lock)
         try:
             journal._prepare(stage)
+            journal._open_reader()
         except BaseException:
-            connection.close()
+            journal._let_go()
             raise
         return journal
+
+    def __attrs_post_init__(self) -> None:
+        self.shelf = SqliteShelf(self.file, self._connection, self._begin)
 
     def _prepare(self, stage: str) -> None:
         run = self._connection.execute
         try:
-            run("PRAGMA locking_mode = EXCLUSIVE")
             run("PRAGMA journal_mode = WAL")
             run(f"PRAGMA synchronous = {'FULL' if self.durability == 'fsync' else 'OFF'}")
             run("BEGIN EXCLUSIVE")
-            for statement in _TABLES.split(";"):
+            for statement in (_TABLES + TABLES).split(";"):
                 run(statement)
             self._check_about(stage)
             run("COMMIT")
@@ -113,6 +124,12 @@ class SqliteJournal:
             raise JournalError(f"the store {self.file} of stage {stage!r} cannot be used: {reason}") from error
         except sqlite3.DatabaseError as error:
             raise self._damaged(str(error)) from error
+
+    def _open_reader(self) -> None:
+        """A connection for readers sees what is on disk, and waits for nobody who writes."""
+        uri = f"{self.file.absolute().as_uri()}?mode=ro"
+        self._reader = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+        self.read_shelf = SqliteShelf(self.file, self._reader, _may_not_write)
 
     def _check_about(self, stage: str) -> None:
         about = dict(self._connection.execute("SELECT key, value FROM about"))
@@ -140,9 +157,13 @@ class SqliteJournal:
     def append(self, records: list[bytes]) -> None:
         """Write records; `sync` commits them."""
         if self.durability != "none":
-            self._connection.execute("BEGIN")
+            self._begin()
             row = b"".join(map(frame_record, records))
             self._connection.execute("INSERT INTO batch (records) VALUES (?)", (row,))
+
+    def _begin(self) -> None:
+        if not self._connection.in_transaction:
+            self._connection.execute("BEGIN")
 
     def sync(self) -> None:
         """Commit what was appended."""
@@ -193,7 +214,13 @@ class SqliteJournal:
         except sqlite3.Error as error:
             raise JournalError(f"the last snapshot cannot be written to {self.file}: {error}") from error
         finally:
-            self._connection.close()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+        self._connection.close()
+        os.close(self._lock)
 
     def _damaged(self, what: str) -> JournalDamaged:
         return JournalDamaged(
@@ -209,6 +236,23 @@ def _make_private(file: Path) -> None:
         os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     if stat.S_IMODE(file.stat().st_mode) & (stat.S_IRWXG | stat.S_IRWXO):
         file.chmod(0o600)
+
+
+def _lock(file: Path) -> int:
+    """Lock the file beside a store, or raise an `OSError`. It is a file of its own since SQLite's locks are let go by any close."""
+    lock = os.open(f"{file}.lock", os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise OSError(
+            "database is locked; probably another stage runs on it: stop that one, or give this one another store"
+        ) from None
+    return lock
+
+
+def _may_not_write() -> None:
+    raise AssertionError("who reads the log does not write it")
 
 
 def _boot_id() -> str:

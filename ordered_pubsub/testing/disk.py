@@ -3,11 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
 import attrs
 
 from ordered_pubsub.core.journal import frame_record, scan
+from ordered_pubsub.core.log import Kind, Row
+from ordered_pubsub.core.memory_shelf import MemoryShelf
+
+
+@attrs.define(eq=False)
+class DiskShelf(MemoryShelf):
+    """The log's rows, as on a disk of their own: as to the journal, it is only sure that they are safe before its records.
+
+    Who writes sees at once what was written. `safe` is what is on the disk: it follows when it is synced, and if the power
+    fails before, any part of it may.
+    """
+
+    random: Random = attrs.field(kw_only=True)
+    crash_point: Callable[[str], None] = attrs.field(kw_only=True)
+    safe: MemoryShelf = attrs.field(factory=MemoryShelf, kw_only=True)
+    _unsynced: list[Callable[[MemoryShelf], None]] = attrs.field(factory=list, kw_only=True)
+
+    def put(self, kind: Kind, topic: str, rows: list[Row]) -> None:
+        """Write rows, without a sync."""
+        super().put(kind, topic, rows)
+        self._unsynced += [partial(MemoryShelf.put, kind=kind, topic=topic, rows=[row]) for row in rows]
+        self.crash_point("log:put")
+
+    def drop(self, topic: str, up_to: int) -> None:
+        """Raise the floor, without a sync."""
+        super().drop(topic, up_to)
+        self._unsynced.append(partial(MemoryShelf.drop, topic=topic, up_to=up_to))
+        self.crash_point("log:drop")
+
+    def cut(self, topic: str, after: int) -> None:
+        """Remove rows that begin above a number, without a sync."""
+        super().cut(topic, after)
+        self._unsynced.append(partial(MemoryShelf.cut, topic=topic, after=after))
+
+    def sync(self) -> None:
+        """Make what was written safe."""
+        if self._unsynced:
+            self.crash_point("log:sync")
+        for step in self._unsynced:
+            step(self.safe)
+        self._unsynced.clear()
+
+    def lose_power(self) -> None:
+        """Go on with what was synced, and any part of what was not."""
+        for step in self._unsynced:
+            if self.random.random() < 0.5:
+                step(self.safe)
+        self._unsynced.clear()
+        self.copy(self.safe)
 
 
 @attrs.define(eq=False)
@@ -18,13 +68,23 @@ class Disk:
     random: Random
     crash_point: Callable[[str], None]
     on_replaced: Callable[[], None]
+    shelf: DiskShelf = attrs.field(init=False)
     snapshot: bytes | None = None
     synced: bytes = b""
     unsynced: bytes = b""
     torn_records: int = 0
 
+    def __attrs_post_init__(self) -> None:
+        self.shelf = DiskShelf(random=self.random, crash_point=self.crash_point)
+
+    @property
+    def read_shelf(self) -> MemoryShelf:
+        """The log's rows that are on the disk."""
+        return self.shelf.safe
+
     def append(self, records: list[bytes]) -> None:
-        """Write records, without a sync."""
+        """Write records, without a sync. What is on the shelf is safe before them."""
+        self.shelf.sync()
         data = b"".join(frame_record(record) for record in records)
         half = self.random.randrange(len(data))
         self.unsynced += data[:half]
@@ -55,6 +115,7 @@ class Disk:
 
     def lose_power(self) -> None:
         """Keep what was synced, and any part of what was not."""
+        self.shelf.lose_power()
         kept = self.random.randrange(len(self.unsynced) + 1)
         self.synced += self.unsynced[:kept]
         self.unsynced = b""

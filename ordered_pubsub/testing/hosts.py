@@ -5,16 +5,30 @@ They hold no protocol decision: they feed the state machines of `ordered_pubsub.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
+import msgspec
 
 from ordered_pubsub.core.best_effort import BestEffort
 from ordered_pubsub.core.buffer import Arrival
 from ordered_pubsub.core.delivery import WEIGHTS, Delivery
 from ordered_pubsub.core.driver import Driver
-from ordered_pubsub.core.messages import Answer, ChangeAsk, PublishAsk, Refusal, Request
+from ordered_pubsub.core.messages import (
+    Answer,
+    ChangeAsk,
+    Chunk,
+    Curious,
+    Expect,
+    Follows,
+    PublishAsk,
+    Recalled,
+    Refusal,
+    Request,
+    ToSubscriber,
+)
+from ordered_pubsub.core.missing import Missing
 from ordered_pubsub.core.session import Outcome, Session
 from ordered_pubsub.core.stage import Effects
 from ordered_pubsub.errors import ProtocolError, TopologyMismatch
@@ -158,9 +172,14 @@ class StageHost:
 
     def plan_flush(self) -> None:
         """Flush soon; what comes until then goes to the disk together."""
-        if not self.flush_planned and self.driver is not None and self.driver.has_work:
+        if not self.flush_planned and self.driver is not None and self.has_work(self.driver):
             self.flush_planned = True
             self.simulation.after(self.simulation.world.weather.sync_s, self.flush, self.incarnation)
+
+    @staticmethod
+    def has_work(driver: Driver) -> bool:
+        """Whether there is something to write, to send, or to read for somebody."""
+        return driver.has_work or driver.pubends.has_work
 
     def flush(self, incarnation: int) -> None:
         """Journal, sync, send."""
@@ -168,10 +187,14 @@ class StageHost:
             return
         self.flush_planned = False
         try:
-            effects = self.driver.flush()
-            self._send(effects)
+            self._send(self.driver.flush())
+            if self.driver.pubends.has_work:
+                self.driver.serve()
+                self.crash_point("served")
         except Died:
             self.die()
+        else:
+            self.plan_flush()
 
     def _send(self, effects: Effects) -> None:
         network = self.simulation.network
@@ -182,7 +205,41 @@ class StageHost:
         for answer in effects.replies:
             network.stage_to_client(self.rank, answer)
             self.crash_point("send:between")
+        for session, told in effects.tells:
+            network.stage_to_subscriber(self.rank, session, told)
+            self.crash_point("send:between")
         self.crash_point("send:after-last")
+
+
+@attrs.frozen
+class Packer:
+    """Writes events for the log: their indices in the record, a few in a chunk."""
+
+    simulation: Simulation
+
+    def weigh(self, topic: str, items: Sequence[EventRecord]) -> int:
+        """Next to nothing."""
+        return len(items)
+
+    def pack(self, topic: str, items: Sequence[EventRecord]) -> tuple[Chunk, ...]:
+        """All these events; nothing for a topic without a log."""
+        if topic not in self.simulation.world.kept:
+            return ()
+        size = 1 + items[0].index % 3
+        pieces = [items[at : at + size] for at in range(0, len(items), size)]
+        return tuple(Chunk(len(piece), msgspec.msgpack.encode([event.index for event in piece])) for piece in pieces)
+
+    def unpack(self, topic: str, item: Recalled) -> list[Arrival]:
+        """The events, or the silence, that the log tells of."""
+        if not item.chunks:
+            return [Arrival(topic, item.first, item.entries, item.marks, item.full, last=item.last)]
+        indices = [index for chunk in item.chunks for index in msgspec.msgpack.decode(chunk.data)]
+        arrivals = [Arrival(topic, item.first + at, {}, body=self._event(i)) for at, i in enumerate(indices)]
+        arrivals[0].entries, arrivals[0].marks, arrivals[0].full = item.entries, item.marks, item.full
+        return arrivals
+
+    def _event(self, index: int) -> EventRecord:
+        return self.simulation.record.events[index]
 
 
 @attrs.define(eq=False)
@@ -202,6 +259,8 @@ class ClientHost:
     """for each topic the highest number that this client knows of: published or notified"""
     unresolved: list[EventRecord] = attrs.field(factory=list)
     """events that it knows of, while not all of their causes have a number"""
+    said: dict[str, tuple[int, dict[str, int]]] = attrs.field(factory=dict)
+    """for each subscription, on which connection it has said last how far it is"""
     unnumbered: list[EventRecord] = attrs.field(factory=list)
     """its publications that have no number yet, in order"""
 
@@ -247,7 +306,8 @@ class ClientHost:
         if action.best_effort:
             delivery = BestEffort(action.subscription, world.buffer_events_max, world.ttl_s)
         else:
-            delivery = Delivery(action.subscription, order=action.order)
+            missing = Missing(lambda topic: topic in world.kept)
+            delivery = Delivery(action.subscription, order=action.order, missing=missing)
         self.deliveries[action.subscription] = delivery
         self.simulation.record.subscriptions[action.subscription] = SubscriptionRecord(
             action.subscription, self.name, action.order, action.best_effort
@@ -319,6 +379,20 @@ class ClientHost:
             if isinstance(delivery, BestEffort):
                 delivery.tick(self.simulation.now)
                 self.notify(name, delivery)
+            elif self.home is not None:
+                self._say(name, delivery)
+
+    def _say(self, name: str, delivery: Delivery) -> None:
+        """Tell the home stage how far a subscription is, and what it misses."""
+        network, kept = self.simulation.network, self.simulation.world.kept
+        acked = {topic: number for topic, number in delivery.clock.items() if topic in kept}
+        if self.said.get(name) != (self.connection, acked) or self.simulation.chance.random() < 0.1:
+            self.said[name] = (self.connection, acked)
+            network.subscriber_to_stage(self, Follows(name, acked, is_all=True))
+        wants = delivery.missing.take_due(self.simulation.now) if delivery.missing is not None else []
+        if wants:
+            self.simulation.trace("%s asks for %s", name, wants)
+            network.subscriber_to_stage(self, Curious(name, wants))
 
     # -- what comes back ----------------------------------------------------------------------------------------------
 
@@ -359,6 +433,8 @@ class ClientHost:
             simulation.trace("%s: change %d is settled at %s", name, outcome.change.version, outcome.change.entries)
             assert outcome.asked.change is not None
             ask = outcome.asked.change
+            if isinstance(delivery, Delivery):
+                self._set_time(delivery)
             delivery.change_settled(outcome.change, record.removed_at_end if ask.ends else ask.remove)
             self.notify(name, delivery)
 
@@ -376,6 +452,8 @@ class ClientHost:
         ask = outcome.asked.change
         if ask is not None:
             delivery = self.deliveries[ask.subscription]
+            if isinstance(delivery, Delivery):
+                self._set_time(delivery)
             delivery.change_refused(ask.remove)
             self.notify(ask.subscription, delivery)
 
@@ -395,8 +473,29 @@ class ClientHost:
         if isinstance(delivery, BestEffort):
             delivery.receive(arrival, self.simulation.now)
         else:
+            self._set_time(delivery)
             delivery.receive(arrival)
         self.notify(subscription, delivery)
+
+    def handle_told(self, message: ToSubscriber) -> None:
+        """The home stage brings what a subscription misses, or says how far its topics are."""
+        delivery = self.deliveries[message.subscription]
+        assert isinstance(delivery, Delivery)
+        self._set_time(delivery)
+        if isinstance(message, Expect):
+            for topic, count in message.counts.items():
+                delivery.hear(topic, count, is_lost=True)
+        else:
+            told = message.told
+            delivery.told_of_floor(told.topic, told.floor)
+            for item in told.items:
+                for arrival in self.simulation.packer.unpack(told.topic, item):
+                    delivery.receive(arrival)
+        self.notify(message.subscription, delivery)
+
+    def _set_time(self, delivery: Delivery) -> None:
+        if delivery.missing is not None:
+            delivery.missing.now = self.simulation.now
 
     def notify(self, subscription: str, delivery: Delivery | BestEffort) -> None:
         """Tell the application what is next."""

@@ -8,7 +8,16 @@ import attrs
 import msgspec
 
 from ordered_pubsub.core.buffer import Arrival
-from ordered_pubsub.core.messages import Answer, Frame, Hello, PeerMessage, Refusal, Request
+from ordered_pubsub.core.messages import (
+    Answer,
+    Frame,
+    FromSubscriber,
+    Hello,
+    PeerMessage,
+    Refusal,
+    Request,
+    ToSubscriber,
+)
 
 if TYPE_CHECKING:
     from ordered_pubsub.testing.hosts import ClientHost
@@ -18,6 +27,8 @@ _peer_encoder = msgspec.msgpack.Encoder()
 _peer_decoder = msgspec.msgpack.Decoder(PeerMessage)
 _request_decoder = msgspec.msgpack.Decoder(Request)
 _answer_decoder = msgspec.msgpack.Decoder(Answer | Refusal)
+_from_subscriber = msgspec.msgpack.Decoder(FromSubscriber)
+_to_subscriber = msgspec.msgpack.Decoder(ToSubscriber)
 
 
 @attrs.define(eq=False)
@@ -109,7 +120,7 @@ class Network:
         for rank, peer in (pair, pair[::-1]):
             driver = self.simulation.stages[rank].driver
             if driver is not None:
-                driver.stage.disconnected(peer)
+                driver.disconnected(peer)
         self.simulation.after(self.simulation.chance.uniform(0.05, 0.5), self.connect, *pair)
 
     def cut(self, pair: tuple[int, int], until: float) -> None:
@@ -169,6 +180,42 @@ class Network:
         host = self.simulation.stages[home]
         refusal = host.refusal_of(request)
         host.handle("asked", lambda driver: driver.handle_request(request, host.wall_clock, refusal))
+
+    def subscriber_to_stage(self, client: ClientHost, message: FromSubscriber) -> None:
+        """What a subscription says to its home; it may get lost."""
+        simulation, weather = self.simulation, self.simulation.weather
+        assert client.home is not None
+        if simulation.chance.random() < weather.client_lose:
+            return
+        data = msgspec.msgpack.encode(message)
+        at = self._arrival((client.name, "up"), weather.client_delay_s, 0.0)
+        simulation.at(at, self._said_at_home, client, client.connection, client.home, data)
+
+    def _said_at_home(self, client: ClientHost, connection: int, home: int, data: bytes) -> None:
+        if client.connection != connection:
+            return
+        message, host, now = _from_subscriber.decode(data), self.simulation.stages[home], self.simulation.now
+        kind = type(message).__name__.lower()
+        host.handle(kind, lambda driver: driver.handle_subscriber(client.name, message, now))
+
+    def stage_to_subscriber(self, rank: int, session: str, message: ToSubscriber) -> None:
+        """What a home says to a subscription; it may get lost."""
+        simulation, weather = self.simulation, self.simulation.weather
+        client = simulation.clients_by_name[session]
+        if client.home != rank or simulation.chance.random() < weather.client_lose:
+            return
+        data = msgspec.msgpack.encode(message)
+        at = self._arrival((client.name, "down"), weather.client_delay_s, 0.0)
+        simulation.at(at, self._at_subscriber, client, client.connection, data)
+
+    def _at_subscriber(self, client: ClientHost, connection: int, data: bytes) -> None:
+        simulation = self.simulation
+        if client.connection != connection:
+            return
+        if client.paused_until > simulation.now:
+            simulation.at(client.paused_until, self._at_subscriber, client, connection, data)
+            return
+        client.handle_told(_to_subscriber.decode(data))
 
     def stage_to_client(self, rank: int, answer: Answer | Refusal) -> None:
         """An answer on its way from the client's home."""

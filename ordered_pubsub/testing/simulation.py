@@ -19,10 +19,11 @@ from typing import Any
 
 import attrs
 
+from ordered_pubsub.core.delivery import Delivery
 from ordered_pubsub.core.session import Session
 from ordered_pubsub.testing.checkers import check
 from ordered_pubsub.testing.disk import Disk
-from ordered_pubsub.testing.hosts import ClientHost, StageHost
+from ordered_pubsub.testing.hosts import ClientHost, Packer, StageHost
 from ordered_pubsub.testing.network import Ens, Network
 from ordered_pubsub.testing.record import Record
 from ordered_pubsub.testing.world import (
@@ -68,7 +69,10 @@ class Simulation:
             disk = Disk(f"journal of stage-{rank}", self.chance, self._crash_point_of(rank), self._snapshot_of(rank))
             self.stages.append(StageHost(self, rank, disk, self.chance.uniform(-100, 100)))
         topology = world.topology()
-        self.clients = [ClientHost(self, i, Session(f"client-{i}", topology)) for i in range(world.clients)]
+        self.packer = Packer(self)
+        self.clients = [
+            ClientHost(self, i, Session(f"client-{i}", topology, packer=self.packer)) for i in range(world.clients)
+        ]
         self.clients_by_name = {client.name: client for client in self.clients}
 
     def _crash_point_of(self, rank: int) -> Callable[[str], None]:
@@ -147,7 +151,7 @@ class Simulation:
 
     def _tick(self) -> None:
         for host in self.stages:
-            host.handle("tick", lambda driver: driver.stage.tick(self.now))
+            host.handle("tick", lambda driver: driver.tick(self.now))
         for client in self.clients:
             if client.paused_until <= self.now:
                 client.tick()
@@ -241,12 +245,23 @@ class Simulation:
             for name, delivery in client.deliveries.items():
                 if delivery.buffered or delivery.changes.asked:
                     reasons.append(f"{name} waits for: {delivery.waiting_for()}")
+                elif isinstance(delivery, Delivery) and (behind := self._behind(delivery)):
+                    reasons.append(f"{name} has not all of {behind}")
         for host in self.stages:
             if host.driver is None:
                 reasons.append(f"stage {host.rank} is down")
             elif host.driver.stage.statistics()["outbox"] or host.flush_planned:
                 reasons.append(f"stage {host.rank} has unacknowledged frames")
         return reasons
+
+    def _behind(self, delivery: Delivery) -> list[str]:
+        """The topics with a log of which a subscription has not come to the end."""
+        return [topic for topic, count in delivery.clock.items() if count < self._published(topic)]
+
+    def _published(self, topic: str) -> int:
+        """How many events the log of a topic has."""
+        driver = self.stages[self.world.owners[topic]].driver
+        return 0 if driver is None else driver.stage.state.kept.get(topic, 0)
 
     def _probe(self) -> None:
         for topic in self.world.topics:

@@ -156,6 +156,8 @@ class World:
     faults: tuple[Fault, ...]
     chance: int = 0
     """another number, another course of the same world"""
+    kept: tuple[str, ...] = ()
+    """topics whose events their owner's log keeps"""
 
     @property
     def topics(self) -> list[str]:
@@ -187,6 +189,7 @@ class World:
             f"  a snapshot after {self.snapshot_after_records} records",
             f"  clients react with probability {self.eagerness}",
             f"  best-effort: {self.buffer_events_max} events, {self.ttl_s} s",
+            f"  kept in logs: {', '.join(self.kept) or 'nothing'}",
             *(f"  {action}" for action in self.actions),
             *(f"  {fault}" for fault in self.faults),
         ]
@@ -202,8 +205,17 @@ CRASH_POINTS = (
     "handled:hello",
     "handled:relay",
     "handled:reply",
+    "handled:curious",
+    "handled:follows",
+    "handled:recall",
+    "handled:told",
+    "handled:hosts",
+    "handled:ackexpected",
     "handled:tick",
+    "flush:before-log",
+    "log:put",
     "flush:before-append",
+    "log:sync",
     "disk:append-torn",
     "flush:before-sync",
     "disk:sync-torn",
@@ -217,6 +229,8 @@ CRASH_POINTS = (
     "snapshot:after-write",
     "restore:journal-read",
     "restore:replayed",
+    "restore:log-cut",
+    "served",
     "idle",
 )
 """Where a stage may die. "idle": between two inputs."""
@@ -225,7 +239,23 @@ CRASH_POINTS = (
 def draw(seed: int) -> World:
     """Draw a world from its seed."""
     random = Random(f"world {seed}")
-    return _draw_chain(seed, random) if random.random() < 0.25 else _draw_any(seed, random)
+    world = _draw_chain(seed, random) if random.random() < 0.25 else _draw_any(seed, random)
+    return _with_logs(world, Random(f"logs {seed}"))
+
+
+def _with_logs(world: World, random: Random) -> World:
+    """The same world with logs of all topics, some, or none. Where all are kept, the ENS may lose."""
+    share = random.choice((0.0, 0.5, 1.0, 1.0))
+    kept = tuple(topic for topic in world.topics if random.random() < share)
+    lossy = len(kept) == len(world.topics) and random.random() < 0.6
+    if not lossy:
+        return attrs.evolve(world, kept=kept)
+    lose = random.choice((0.02, 0.1, 0.3, 0.9))
+    actions = tuple(
+        attrs.evolve(action, best_effort=False) if isinstance(action, Subscribe) and random.random() < 0.7 else action
+        for action in world.actions
+    )
+    return attrs.evolve(world, kept=kept, weather=attrs.evolve(world.weather, ens_lose=lose), actions=actions)
 
 
 def _draw_chain(seed: int, random: Random) -> World:

@@ -40,7 +40,7 @@ def write(journal: SqliteJournal, *batches: list[bytes]) -> None:
 
 def crash(journal: SqliteJournal) -> None:
     """Let the file go as a process does that is killed: nothing is said to it."""
-    journal._connection.close()
+    journal._let_go()
 
 
 def edit(file: Path, statement: str, *values: Any) -> None:
@@ -193,7 +193,7 @@ def test_nothing_that_was_said_is_lost_by_kills_in_the_middle(file: Path, durabi
 def test_a_record_that_was_changed_on_disk_is_not_believed(file: Path) -> None:
     journal = opened(file)
     write(journal, [b"first"], [b"the second record"], [b"third"])
-    journal._connection.close()
+    journal._let_go()
     edit(file, "UPDATE batch SET records = CAST(replace(records, 'second', 'secunda') AS BLOB) WHERE number = 2")
 
     again = opened(file)
@@ -472,7 +472,7 @@ def test_nobody_else_can_read_a_store(tmp_path: Path) -> None:
         assert stat.S_IMODE((tmp_path / "made").stat().st_mode) == 0o700
     finally:
         os.umask(mask)
-    assert len(list((tmp_path / "made").iterdir())) == 2  # the database and its log
+    assert len(list((tmp_path / "made").iterdir())) == 4  # the database, its log, what its readers share, and the lock
     crash(journal)
 
 

@@ -1,0 +1,244 @@
+"""The home stage's side of knowledge: what its clients miss is asked for once, and given to all who miss it.
+
+Soft state only: what is forgotten here is asked for again. For each topic the stage knows who of its clients is curious about
+which numbers, what it has asked the owner for lately (`Consolidation`), and some of what it was told (a bounded cache). So what
+reaches an owner does not grow with the number of subscribers behind a home stage.
+
+Acknowledgements are consolidated as well: the owner of a topic is told up to where all subscriptions here have acknowledged it.
+If it says that it expects more, those that are behind are told.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+import attrs
+
+from ordered_pubsub.core.curiosity import Consolidation
+from ordered_pubsub.core.knowledge import Knowledge
+from ordered_pubsub.core.messages import (
+    AckExpected,
+    Curious,
+    Expect,
+    Follows,
+    Hosts,
+    Inform,
+    Recall,
+    Recalled,
+    Told,
+    ToSubscriber,
+    Want,
+)
+from ordered_pubsub.core.missing import NRT_CEILING_S, NRT_FLOOR_S
+from ordered_pubsub.core.ranges import ENDLESS, Ranges
+from ordered_pubsub.core.topology import Topology
+
+CACHE_BYTES_MAX = 32 << 20
+CACHED_NUMBERS_MAX = 1_024
+"""What is told of more numbers at once is somebody's replay, which nobody else will ask for."""
+CURIOUS_FOR_S = 4 * NRT_CEILING_S
+"""Who has not repeated what it asked for in so long does not miss it any more."""
+ITEM_BYTES = 200
+"""What an item takes in memory beside its events, about."""
+
+Follower = tuple[str, str]
+"""A session, and one of its subscriptions."""
+
+
+@attrs.define(slots=True)
+class _Curious:
+    """What one subscription misses of a topic."""
+
+    heard: float
+    numbers: Ranges = attrs.field(factory=Ranges)
+
+
+@attrs.define(slots=True, eq=False)
+class _Stream:
+    """What is known here of one topic."""
+
+    asked: Consolidation = attrs.field(factory=lambda: Consolidation(NRT_FLOOR_S))
+    curious: dict[Follower, _Curious] = attrs.field(factory=dict)
+    cache: Knowledge[Recalled] = attrs.field(factory=Knowledge)
+    fulls_asked: dict[int, float] = attrs.field(factory=dict)
+    """number → when its full timestamp was asked for"""
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.curious and not len(self.asked) and not len(self.cache) and not self.fulls_asked
+
+
+@attrs.define(eq=False)
+class Hosting:
+    """The clients that are at home at one stage, and what they miss."""
+
+    topology: Topology
+    tells: list[tuple[str, ToSubscriber]] = attrs.field(factory=list)
+    """session, and what it is told; the caller empties it"""
+    recalls: dict[int, list[Want]] = attrs.field(factory=dict)
+    """rank of an owner → what it is asked for; the caller empties it"""
+    _acked: dict[str, dict[Follower, int]] = attrs.field(factory=dict)
+    """topic → the subscriptions that hold it, and up to where they have acknowledged it"""
+    _held: dict[Follower, dict[str, bool]] = attrs.field(factory=dict)
+    """subscription → its topics"""
+    _stirred: dict[str, bool] = attrs.field(factory=dict)
+    """topics of which the owners are to be told"""
+    _streams: dict[str, _Stream] = attrs.field(factory=dict)
+    _cached: OrderedDict[tuple[str, int], tuple[int, int]] = attrs.field(factory=OrderedDict)
+    """(topic, first) → last, bytes: the oldest first"""
+    _cached_bytes: int = 0
+
+    # -- acknowledgements ---------------------------------------------------------------------------------------------
+
+    def follows(self, session: str, follows: Follows) -> None:
+        """A subscription says how far it is."""
+        follower = (session, follows.subscription)
+        held = self._held.setdefault(follower, {})
+        if follows.is_all:
+            for topic in [topic for topic in held if topic not in follows.acked]:
+                self._leave(follower, topic)
+        for topic, acked in follows.acked.items():
+            held[topic] = self._stirred[topic] = True
+            self._acked.setdefault(topic, {})[follower] = acked
+        if not held:
+            del self._held[follower]
+
+    def _leave(self, follower: Follower, topic: str) -> None:
+        del self._held[follower][topic]
+        followers = self._acked[topic]
+        del followers[follower]
+        if not followers:
+            del self._acked[topic]
+        self._stirred[topic] = True
+
+    def expected(self, expected: AckExpected) -> None:
+        """An owner misses acknowledgements: who is behind?"""
+        behind: dict[Follower, dict[str, int]] = {}
+        for topic, count in expected.counts.items():
+            for follower, acked in self._acked.get(topic, {}).items():
+                if acked < count:
+                    behind.setdefault(follower, {})[topic] = count
+        for (session, subscription), counts in behind.items():
+            self.tells.append((session, Expect(subscription, counts)))
+
+    def take_hosts(self) -> list[tuple[int, Hosts]]:
+        """What the owners are to be told of acknowledgements since the last call."""
+        news: dict[int, dict[str, int | None]] = {}
+        for topic in self._stirred:
+            acked = min(self._acked.get(topic, {}).values(), default=None)
+            news.setdefault(self.topology.owner(topic), {})[topic] = acked
+        self._stirred.clear()
+        return [(rank, Hosts(acked)) for rank, acked in news.items()]
+
+    def all_hosts(self, owner: int) -> Hosts:
+        """All that an owner is to be told when the link to it is there again."""
+        mine = {topic: acked for topic, acked in self._acked.items() if self.topology.owner(topic) == owner}
+        return Hosts({topic: min(acked.values()) for topic, acked in mine.items()}, is_all=True)
+
+    # -- curiosity ----------------------------------------------------------------------------------------------------
+
+    def want(self, session: str, curious: Curious, now: float) -> None:
+        """A subscription misses something."""
+        follower = (session, curious.subscription)
+        for want in curious.wants:
+            stream = self._streams.setdefault(want.topic, _Stream())
+            known = stream.curious.setdefault(follower, _Curious(now))
+            known.heard = now
+            known.numbers.add(want.first, want.last)
+            self._answer(want, stream, follower)
+            for first, last in known.numbers.within(want.first, want.last):
+                self._ask(stream, Want(want.topic, first, last, want.full and first == want.first), now)
+            self._tidy(want.topic, stream, follower)
+
+    def _answer(self, want: Want, stream: _Stream, follower: Follower) -> None:
+        """Tell what is known here."""
+        first = want.first + 1 if want.full else want.first
+        items = [value for _, _, value in stream.cache.data(first, want.last)]
+        if items:
+            self._tell(Told(want.topic, first, want.last, 0, items), stream, follower)
+
+    def _ask(self, stream: _Stream, want: Want, now: float) -> None:
+        """Ask the owner for what it was not asked for lately."""
+        wants = self.recalls.setdefault(self.topology.owner(want.topic), [])
+        if want.full and stream.fulls_asked.get(want.first, now - NRT_FLOOR_S) <= now - NRT_FLOOR_S:
+            stream.fulls_asked[want.first] = now
+            stream.asked.satisfied(want.first, want.first)
+        for first, last in stream.asked.fresh(want.first, want.last, now):
+            wants.append(Want(want.topic, first, last, want.full and first == want.first))
+
+    def told(self, told: Told) -> None:
+        """An owner says what its log has."""
+        stream = self._streams.get(told.topic)
+        if stream is None:
+            return
+        for item in told.items:
+            stream.asked.satisfied(item.first, item.last)
+            if item.full:
+                stream.fulls_asked.pop(item.first, None)
+        for follower in list(stream.curious):
+            self._tell(told, stream, follower)
+            self._tidy(told.topic, stream, follower)
+        if told.read_to - told.first < CACHED_NUMBERS_MAX:
+            self._remember(told.topic, stream, told.items)
+
+    def _tell(self, told: Told, stream: _Stream, follower: Follower) -> None:
+        """Give a subscription what it misses of this, and nothing else."""
+        numbers = stream.curious[follower].numbers
+        items = [item for item in told.items if numbers.within(item.first, item.last)]
+        if not items and not numbers.within(1, told.floor):
+            return
+        for item in items:
+            numbers.remove(item.first, item.last)
+        numbers.forget_up_to(told.floor)
+        session, subscription = follower
+        self.tells.append(
+            (session, Inform(subscription, Told(told.topic, told.first, told.read_to, told.floor, items)))
+        )
+
+    def _tidy(self, topic: str, stream: _Stream, follower: Follower) -> None:
+        if not stream.curious[follower].numbers:
+            del stream.curious[follower]
+            if stream.is_empty:
+                del self._streams[topic]
+
+    def _remember(self, topic: str, stream: _Stream, items: Iterable[Recalled]) -> None:
+        for item in items:
+            if stream.cache.data(item.first, item.last):
+                continue
+            size = ITEM_BYTES + sum(len(chunk.data) for chunk in item.chunks)
+            stream.cache.accumulate_data(item.first, item.last, item)
+            self._cached[topic, item.first] = (item.last, size)
+            self._cached_bytes += size
+        while self._cached_bytes > CACHE_BYTES_MAX:
+            (oldest, first), (last, size) = self._cached.popitem(last=False)
+            self._cached_bytes -= size
+            self._streams[oldest].cache.forget_data(first, last)
+
+    def forget(self, session: str) -> None:
+        """A client is gone."""
+        for follower in [follower for follower in self._held if follower[0] == session]:
+            for topic in list(self._held[follower]):
+                self._leave(follower, topic)
+            del self._held[follower]
+        for topic, stream in list(self._streams.items()):
+            for follower in [follower for follower in stream.curious if follower[0] == session]:
+                stream.curious[follower].numbers.forget_up_to(ENDLESS)
+                self._tidy(topic, stream, follower)
+
+    def tick(self, now: float) -> None:
+        """Forget what nobody asks for any more."""
+        for topic, stream in list(self._streams.items()):
+            stream.asked.forget_expired(now)
+            stream.fulls_asked = {n: at for n, at in stream.fulls_asked.items() if at > now - NRT_FLOOR_S}
+            for follower, curious in list(stream.curious.items()):
+                if curious.heard + CURIOUS_FOR_S <= now:
+                    del stream.curious[follower]
+            if stream.is_empty:
+                del self._streams[topic]
+
+    def take_recalls(self) -> list[tuple[int, Recall]]:
+        """What to ask the owners for."""
+        recalls = [(rank, Recall(wants)) for rank, wants in self.recalls.items() if wants]
+        self.recalls.clear()
+        return recalls
