@@ -32,12 +32,12 @@ def imports_of(path: Path) -> Iterator[str]:
 
 
 def test_the_core_imports_no_clock_no_chance_and_no_io() -> None:
-    for path in (ROOT / "core").glob("*.py"):
+    for path in (ROOT / "core").rglob("*.py"):
         assert {name.split(".")[0] for name in imports_of(path)} & NOT_IN_CORE == set(), path.name
 
 
 def test_the_core_does_not_wait() -> None:
-    for path in (ROOT / "core").glob("*.py"):
+    for path in (ROOT / "core").rglob("*.py"):
         waiting = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, (ast.Await, ast.AsyncFunctionDef))]
         assert waiting == [], path.name
 
@@ -51,7 +51,7 @@ def test_imports_point_one_way() -> None:
 
 def test_nothing_in_the_core_iterates_over_a_set() -> None:
     """Sets have no order that two processes share; dictionaries have."""
-    for path in (ROOT / "core").glob("*.py"):
+    for path in (ROOT / "core").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             looped = node.iter if isinstance(node, (ast.For, ast.comprehension)) else None
             is_set = isinstance(looped, (ast.Set, ast.SetComp)) or (

@@ -1,0 +1,16 @@
+"""Content filters: which events are wanted, by their payload and headers.
+
+    where="symbol = 'ACME' and price > 100 and venue in ('X', 'Y')"
+
+A filter is a conjunction of predicates, and of each field it keeps the *set* of values that they let through. A function
+would be enough for matching; sets can also be compared: do two filters have something in common (`overlaps`), does one
+contain another (`covers`), and what do many of them want together (`covering`)? A filter takes events out, and never changes
+the order of those that stay.
+
+Read in this order: `values` (the sets), `tokens` and `grammar` (the text), `conditions` (what it comes to, field by field),
+`writing` (and back to a text), `matching` (compiled), `filter` (what all others use).
+"""
+
+from ordered_pubsub.core.filters.filter import AnyOf, Filter, covering
+
+__all__ = ["AnyOf", "Filter", "covering"]
