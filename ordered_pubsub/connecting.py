@@ -85,7 +85,8 @@ def connect(
     `ordered_pubsub.toml`. `ens` is the URL of the event notification service, or an adapter; `memory://`, the default, needs
     nothing besides. `sequencer` is the address of a stage, or a list of them: any will do. `name` is what the client's events
     carry as their publisher; one client of a system has it at a time. `delivery` is the level that subscriptions have unless
-    they say otherwise: "ordered" or "best-effort". For the settings see `ordered_pubsub.client.settings.Settings`.
+    they say otherwise: "exactly-once", "ordered" or "best-effort". For the settings see
+    `ordered_pubsub.client.settings.Settings`.
     """
     given_adapter = ens if isinstance(ens, Adapter) else None
     serializer = settings.pop("serializer", None)

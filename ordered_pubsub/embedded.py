@@ -13,14 +13,16 @@ from collections.abc import Sequence
 
 import attrs
 
-from ordered_pubsub.client.home import AnswersHandler, Home, StateHandler
+from ordered_pubsub.client.home import Home, Listener
 from ordered_pubsub.core.driver import Driver, MemoryJournal
-from ordered_pubsub.core.messages import Answer, Refusal, Request
+from ordered_pubsub.core.levels import Levels
+from ordered_pubsub.core.messages import Answer, FromSubscriber, Refusal, Request, ToSubscriber
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import ConfigurationError
 from ordered_pubsub.wire.sessions import SessionKey
 
 STAGE_NAME = "embedded"
+TICK_S = 0.5
 
 
 @attrs.define(eq=False)
@@ -33,10 +35,17 @@ class EmbeddedStage:
     driver: Driver = attrs.field(init=False)
     _homes: dict[str, EmbeddedHome] = attrs.field(factory=dict)
     _flush_planned: bool = False
+    _tick_handle: asyncio.TimerHandle | None = None
 
     def __attrs_post_init__(self) -> None:
         self.driver = Driver.open(0, self.topology, MemoryJournal())
         self.driver.flush()
+        self._tick()
+
+    def _tick(self) -> None:
+        self.driver.tick(self.loop.time())
+        self._plan_flush()
+        self._tick_handle = self.loop.call_later(TICK_S, self._tick)
 
     def check_free(self, name: str | None) -> None:
         """Raise if a client of this name is connected."""
@@ -52,6 +61,9 @@ class EmbeddedStage:
     def leave(self, session: str) -> bool:
         """A client is gone; say whether it was the last."""
         self._homes.pop(session, None)
+        self.driver.client_is_gone(session)
+        if not self._homes and self._tick_handle is not None:
+            self._tick_handle.cancel()
         return not self._homes
 
     def handle_requests(self, requests: Sequence[Request]) -> None:
@@ -59,14 +71,35 @@ class EmbeddedStage:
         now = time.time()
         for request in requests:
             self.driver.handle_request(request, now)
-        if not self._flush_planned and self.driver.has_work:
+        self._plan_flush()
+
+    def handle_subscriber(self, session: str, message: FromSubscriber) -> None:
+        """A subscription says how far it is, or what it misses."""
+        self.driver.handle_subscriber(session, message, self.loop.time())
+        self._plan_flush()
+
+    def _plan_flush(self) -> None:
+        if not self._flush_planned and (self.driver.has_work or self.driver.pubends.has_work):
             self._flush_planned = True
             self.loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flush_planned = False
+        self.driver.serve()
+        effects = self.driver.flush()
+        self._answer(effects.replies)
+        told: dict[str, list[ToSubscriber]] = {}
+        for session, message in effects.tells:
+            told.setdefault(session, []).append(message)
+        for session, messages in told.items():
+            home = self._homes.get(session)
+            if home is not None:
+                home.told(messages)
+        self._plan_flush()
+
+    def _answer(self, replies: Sequence[Answer | Refusal]) -> None:
         answers: dict[str, list[Answer | Refusal]] = {}
-        for answer in self.driver.flush().replies:
+        for answer in replies:
             answers.setdefault(answer.client, []).append(answer)
         for session, theirs in answers.items():
             home = self._homes.get(session)
@@ -86,16 +119,19 @@ class EmbeddedHome(Home):
         self.name: str | None = None
         self._session = ""
         self._stage: EmbeddedStage | None = None
-        self._on_answers: AnswersHandler | None = None
+        self._listener: Listener | None = None
 
     @property
     def where(self) -> str:
         """The one in this process."""
         return f"the embedded stage of memory://{self.system}"
 
-    async def open(
-        self, key: SessionKey, name: str | None, on_answers: AnswersHandler, on_state: StateHandler
-    ) -> Topology:
+    @property
+    def levels(self) -> Levels:
+        """All topics give the most: the embedded stage keeps their events, in memory."""
+        return Levels()
+
+    async def open(self, key: SessionKey, name: str | None, listener: Listener) -> Topology:
         """Find the system's stage, or start it. It is never disconnected, so `on_state` is told nothing."""
         loop = asyncio.get_running_loop()
         stage = _stages.get(self.system)
@@ -107,7 +143,7 @@ class EmbeddedHome(Home):
             )
         stage.check_free(name)
         stage.enter(key.session, self)
-        self.name, self._session, self._stage, self._on_answers = name, key.session, stage, on_answers
+        self.name, self._session, self._stage, self._listener = name, key.session, stage, listener
         return stage.topology
 
     def send(self, requests: Sequence[Request]) -> None:
@@ -117,11 +153,21 @@ class EmbeddedHome(Home):
 
     def answered(self, answers: Sequence[Answer | Refusal]) -> None:
         """The stage brings answers."""
-        if self._on_answers is not None:
-            self._on_answers(answers)
+        if self._listener is not None:
+            self._listener.on_answers(answers)
+
+    def say(self, message: FromSubscriber) -> None:
+        """Give the stage what a subscription says."""
+        if self._stage is not None:
+            self._stage.handle_subscriber(self._session, message)
+
+    def told(self, messages: Sequence[ToSubscriber]) -> None:
+        """The stage tells subscriptions something."""
+        if self._listener is not None:
+            self._listener.on_told(messages)
 
     async def close(self) -> None:
         """Leave the stage; the last one to leave ends it."""
-        stage, self._stage, self._on_answers = self._stage, None, None
+        stage, self._stage, self._listener = self._stage, None, None
         if stage is not None and stage.leave(self._session) and _stages.get(self.system) is stage:
             del _stages[self.system]

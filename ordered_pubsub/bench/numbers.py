@@ -21,6 +21,7 @@ from ordered_pubsub.bench.report import table
 from ordered_pubsub.bench.results import Spread
 from ordered_pubsub.bench.rounds import Say
 from ordered_pubsub.bench.sides import now_ns
+from ordered_pubsub.client.home import NOBODY
 from ordered_pubsub.client.network import NetworkHome
 from ordered_pubsub.config.addresses import parse_address
 from ordered_pubsub.core.delivery import WEIGHTS
@@ -54,7 +55,7 @@ class Asking:
         """Connect, and hold both topics together."""
         key = make_session(None)
         self.session = key.session
-        await self.home.open(key, None, self._take, _nothing)
+        await self.home.open(key, None, attrs.evolve(NOBODY, on_answers=self._take))
         self._begin(0, 0)
         self._send([self._request(ChangeAsk(f"{self.session}/1", TOPICS, (), WEIGHTS["total"]))])
         await self._wait()
@@ -103,10 +104,6 @@ class Asking:
         self._fill()
         if self._answered == self._sequence or self._error:
             self._done.set()
-
-
-def _nothing(is_connected: bool, reason: str) -> None:
-    """A connection that breaks is seen by its answers that do not come."""
 
 
 @attrs.define

@@ -18,6 +18,7 @@ import attrs
 
 from ordered_pubsub.cli.clients import add_client_options, client_section, run, seconds
 from ordered_pubsub.cli.sub import printable
+from ordered_pubsub.client.home import NOBODY
 from ordered_pubsub.config.addresses import LOOPBACK, Address
 from ordered_pubsub.config.reading import load
 from ordered_pubsub.config.schema import ClientSection
@@ -148,7 +149,7 @@ async def _ask(client: ClientSection, address: Address, timeout_s: float) -> Fin
     home = stage_home(client, [address])
     report, trouble = None, ""
     try:
-        await asyncio.wait_for(home.open(make_session(None), None, _ignore, _ignore), timeout_s)
+        await asyncio.wait_for(home.open(make_session(None), None, NOBODY), timeout_s)
         report = await home.inquire(timeout_s)
     except asyncio.TimeoutError:
         trouble = f"it did not answer within {timeout_s:g} s"
@@ -157,10 +158,6 @@ async def _ask(client: ClientSection, address: Address, timeout_s: float) -> Fin
     finally:
         await home.close()
     return Finding(address, report, trouble, home.addresses)
-
-
-def _ignore(*_: object) -> None:
-    """Nobody wants to know."""
 
 
 def _reports(findings: dict[Address, Finding]) -> dict[str, Finding]:

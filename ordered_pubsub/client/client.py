@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
@@ -18,6 +19,7 @@ from typing import Any, NoReturn, cast
 from ordered_pubsub.adapter import redacted
 from ordered_pubsub.client.engine import Engine
 from ordered_pubsub.client.event import Receipt
+from ordered_pubsub.client.following import NOW, Beginning
 from ordered_pubsub.client.frames import EVENT_BYTES, NO_HEADERS, check_headers, content_type_bytes, headers_bytes
 from ordered_pubsub.client.intake import Intake
 from ordered_pubsub.client.publisher import Outgoing
@@ -26,15 +28,20 @@ from ordered_pubsub.client.settings import check_level
 from ordered_pubsub.client.subscription import Handler, Subscription, check_topics, is_interrupt
 from ordered_pubsub.client.waiting import forget_outcome, within
 from ordered_pubsub.core.delivery import WEIGHTS, Order
+from ordered_pubsub.core.filters import Filter
+from ordered_pubsub.core.levels import BEST_EFFORT, EXACTLY_ONCE, Levels
 from ordered_pubsub.core.topics import check_topic
 from ordered_pubsub.errors import Closed, ConfigurationError, NotOffered, OrderedPubSubError, Timeout, UsageError
 
 _log = logging.getLogger(__name__)
 
 ID_LENGTH_MAX = 255
+SUBSCRIPTION_NAME = re.compile("[A-Za-z0-9._-]{1,64}")
 METADATA_BYTES = 16_384
 METADATA_SHARE = 8
 """Of what an ENS takes in a message, an eighth, and so many bytes at least, is kept for what the order says of it."""
+
+TOPICS_REMEMBERED_MAX = 65_536
 
 _known_topic = lru_cache(maxsize=65_536)(check_topic)
 
@@ -65,6 +72,8 @@ class Client:
         self._ids = (f"{prefix}{number}" for number in count(1))
         self._subscriptions: dict[Subscription, bool] = {}
         self._subscription_count = 0
+        self._may_publish: dict[str, bool] = {}
+        """topics that give what this client demands"""
         self._closing: asyncio.Task[None] | None = None
 
     @property
@@ -138,6 +147,8 @@ class Client:
     ) -> Outgoing:
         """A publication, checked and written as bytes; without an id of ours. May be called from any thread."""
         topic = _known_topic(topic) if type(topic) is str else check_topic(topic)
+        if topic not in self._may_publish:
+            self._check_may_publish(topic)
         payload, content_type = dump(data, self._settings.serializer)
         checked = NO_HEADERS if headers is None else check_headers(headers)
         size = EVENT_BYTES + content_type_bytes(content_type) + self._checked_size(topic, payload, checked)
@@ -145,6 +156,14 @@ class Client:
             return Outgoing(topic, "", payload, content_type, checked, size)
         identity = _check_id(identity)
         return Outgoing(topic, identity, payload, content_type, checked, size + len(identity.encode()))
+
+    def _check_may_publish(self, topic: str) -> None:
+        """Raise if a topic gives less than this client demands."""
+        if self._delivery != BEST_EFFORT:
+            _check_given(self._engine.home.levels, [topic], self._delivery or EXACTLY_ONCE)
+        if len(self._may_publish) >= TOPICS_REMEMBERED_MAX:
+            self._may_publish.clear()
+        self._may_publish[topic] = True
 
     def _checked_size(self, topic: str, payload: bytes, headers: Mapping[str, bytes | str]) -> int:
         size = len(payload)
@@ -185,6 +204,11 @@ class Client:
     ) -> Subscription:
         """Hold topics together, in one order; return when that has its place: what is published afterwards is notified.
 
+        `where` is a filter, as in "symbol = 'ACME' and price > 100" (docs/filters.md). `start` is "new", "earliest", or a clock:
+        topic → the number after which it begins. A subscription with a `name` outlives its client: subscribing under the name
+        again, with the same topics or none, goes on after the last event that was acknowledged; that is done by taking the
+        next event, or, with ack="manual", by `event.ack()` or `subscription.commit()`.
+
         `notify` and `on_bad_event` are plain or async functions that take an event: the first is called with each instead
         of iterating, the second with each that cannot be decoded (without it, those are notified with `data=None` and
         `error` set). `ttl_s` and `buffer_events_max` are those of `connect`, for this subscription. Cancelled, or out of
@@ -192,20 +216,27 @@ class Client:
         """
         self._check_loop()
         self._check_open()
-        checked = check_topics(topics)
-        _refuse_what_comes_later(where, start, name, ack)
+        checked = check_topics(topics) if topics or name is None else []
+        if where is not None:
+            Filter.parse(where)
         _check_handlers(notify=notify, on_bad_event=on_bad_event)
         level = self._level(order, delivery)
         if ttl_s is not None and level != "best-effort":
             raise UsageError(
                 f"ttl_s={ttl_s!r} goes with delivery='best-effort' only: with {level!r}, events wait for all earlier ones"
             )
+        self._check_topics(checked, level)
         settings = self._settings.changed(ttl_s=ttl_s, buffer_events_max=buffer_events_max)
         self._subscription_count += 1
         identity = f"{self._engine.key.session}/{self._subscription_count}"
-        intake = Intake(self._engine, identity, cast(Order, order), level, settings)
+        beginning = self._beginning(name, start, ack, checked)
+        if level == BEST_EFFORT and (beginning != NOW or where is not None):
+            raise NotOffered("name=, start= and where= go with delivery='exactly-once', not with 'best-effort'")
+        if name is not None:
+            identity = f"{self._engine.given_name}//{name}"
+        intake = Intake(self._engine, identity, cast(Order, order), level, settings, beginning)
         try:
-            await intake.change(checked)
+            await intake.open(checked, where)
             self._check_open()
         except BaseException:
             intake.stop()
@@ -213,6 +244,37 @@ class Client:
         subscription = Subscription(intake, notify, on_bad_event, self._forget)
         self._subscriptions[subscription] = True
         return subscription
+
+    def _beginning(self, name: str | None, start: object, ack: str, topics: list[str]) -> Beginning:
+        """Where a subscription begins, and whether it outlives this client."""
+        if name is not None:
+            self._check_subscription_name(name)
+        if ack not in ("auto", "manual"):
+            raise ConfigurationError(f"ack={ack!r} does not fit; ack is 'auto' or 'manual'")
+        if ack == "manual" and name is None:
+            raise UsageError(
+                "ack='manual' goes with name=: without one nothing is remembered that could be acknowledged"
+            )
+        clock = _clock_of(start, topics)
+        unkept = next((topic for topic in topics if not self._engine.home.levels.is_kept(topic)), None)
+        if unkept is not None and (name is not None or clock is not None):
+            raise NotOffered(
+                f"topic {unkept!r} gives delivery='ordered': its events are not kept, so name= and start= cannot be given. Let "
+                "the stages give it 'exactly-once' ([[topic]] delivery)"
+            )
+        return Beginning(name is not None, clock, start == "earliest", ack == "manual")
+
+    def _check_subscription_name(self, name: str) -> None:
+        if self._engine.given_name is None:
+            raise UsageError(
+                f"a subscription with a name (name={name!r}) belongs to a client with one: connect(name=...), the same each time"
+            )
+        if not SUBSCRIPTION_NAME.fullmatch(name):
+            raise ConfigurationError(
+                f"name={name!r} does not fit; a subscription's name is 1 to 64 ASCII letters, digits, '-', '_' and '.'"
+            )
+        if any(one.name == name for one in self._subscriptions):
+            raise UsageError(f"this client has subscription {name!r} open already: use that one, or close it first")
 
     def _forget(self, subscription: Subscription) -> None:
         """A subscription is over; one that failed is kept until the end, so that somebody is told."""
@@ -227,17 +289,26 @@ class Client:
         """The level of delivery for a subscription, if it can be given."""
         if order not in WEIGHTS:
             raise ConfigurationError(f"order={order!r} does not fit; order is one of {', '.join(map(repr, WEIGHTS))}")
-        level = check_level(delivery or self._delivery or "ordered")
-        if level == "ordered" and self._engine.adapter.capabilities.loses:
-            raise NotOffered(
-                f"delivery='ordered' needs an ENS that loses nothing, and {redacted(self._engine.adapter.url)} may: a "
-                "subscription would wait for ever for what was lost. Take delivery='best-effort', or another ENS"
-            )
+        level = check_level(delivery or self._delivery or EXACTLY_ONCE)
         if level == "best-effort" and order == "topic":
             raise NotOffered(
                 "order='topic' with delivery='best-effort' is not available yet; take 'total' or 'pairwise'"
             )
         return level
+
+    def _check_topics(self, topics: list[str], level: str) -> None:
+        """Raise if these topics give less than a subscription demands."""
+        levels, adapter = self._engine.home.levels, self._engine.adapter
+        _check_given(levels, topics, level)
+        if level == BEST_EFFORT or not adapter.capabilities.loses:
+            return
+        unkept = next((topic for topic in topics if not levels.is_kept(topic)), None)
+        if unkept is not None:
+            raise NotOffered(
+                f"topic {unkept!r} gives delivery='ordered', for which the ENS must lose nothing, and {redacted(adapter.url)} "
+                "may: a subscription would wait for ever for what was lost. Let the stages give it 'exactly-once' ([[topic]] "
+                "delivery), or take delivery='best-effort', or another ENS"
+            )
 
     # -- what comes later ---------------------------------------------------------------------------------------------
 
@@ -334,20 +405,21 @@ def _without_metadata(frame_bytes_max: int) -> int:
     return max(frame_bytes_max - max(METADATA_BYTES, frame_bytes_max // METADATA_SHARE), 0)
 
 
-def _refuse_what_comes_later(where: str | None, start: object, name: str | None, ack: str) -> None:
-    if where is not None:
-        raise NotOffered(
-            f"where={where!r}: filters come with a later release; subscribe to all, and choose in the application"
-        )
-    if start != "new":
-        raise NotOffered(f"start={start!r}: history comes with a later release; available is start='new'")
-    if name is not None:
-        raise NotOffered(
-            f"name={name!r}: a subscription with a name is durable, which comes with a later release; without one it ends when "
-            "its client is closed"
-        )
-    if ack != "auto":
-        raise NotOffered(f"ack={ack!r}: acknowledgements come with a later release; available is ack='auto'")
+def _clock_of(start: object, topics: list[str]) -> dict[str, int] | None:
+    """The clock at which a subscription begins; None for its place in the order."""
+    if start == "new":
+        return None
+    if start == "earliest":
+        return {}
+    if isinstance(start, Mapping) and all(type(n) is int and n >= 0 for n in start.values()):
+        strangers = [topic for topic in start if topic not in topics]
+        if not strangers:
+            return dict(start)
+        raise UsageError(f"start= has {', '.join(map(repr, strangers))}, which the subscription does not hold")
+    raise ConfigurationError(
+        f"start={start!r} does not fit; start is 'new', 'earliest', or a clock: a mapping from topics to numbers, such as "
+        "the vector of an event"
+    )
 
 
 def _check_handlers(**handlers: object) -> None:
@@ -360,3 +432,14 @@ def _check_id(identity: object) -> str:
     if not isinstance(identity, str) or not 1 <= len(identity) <= ID_LENGTH_MAX or not identity.isprintable():
         raise UsageError(f"id={identity!r} does not fit; an event's id is 1 to {ID_LENGTH_MAX} printable characters")
     return identity
+
+
+def _check_given(levels: Levels, topics: list[str], least: str) -> None:
+    """Raise if one of these topics gives less than a level."""
+    lacking = levels.lacking(topics, least)
+    if lacking is not None:
+        given = levels.of(lacking)
+        raise NotOffered(
+            f"topic {lacking!r} gives delivery={given!r}, which is less than the {least!r} that was asked for: take it with "
+            f"delivery={given!r}, in connect() or in subscribe(), or let the stages give more ([[topic]] delivery)"
+        )

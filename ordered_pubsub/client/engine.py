@@ -15,12 +15,14 @@ from typing import Any, Protocol
 import attrs
 
 from ordered_pubsub.adapter import Adapter
-from ordered_pubsub.client.home import Home
+from ordered_pubsub.client.home import Home, Listener
+from ordered_pubsub.client.logged import LogPacker
 from ordered_pubsub.client.publisher import Outgoing, Publisher, error_of
 from ordered_pubsub.client.reception import Reception
 from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.client.waiting import forget_outcome
-from ordered_pubsub.core.messages import Answer, Change, ChangeAsk, Refusal
+from ordered_pubsub.core.messages import Answer, Change, ChangeAsk, Follows, FromSubscriber, Refusal, ToSubscriber
+from ordered_pubsub.core.registrar import WRONG_EPOCH
 from ordered_pubsub.core.session import Outcome, Session
 from ordered_pubsub.errors import Closed, OrderedPubSubError
 from ordered_pubsub.wire.sessions import make_session
@@ -28,6 +30,8 @@ from ordered_pubsub.wire.sessions import make_session
 _log = logging.getLogger(__name__)
 
 TICK_S = 0.5
+FOLLOW_S = 1.0
+"""So often a subscription says how far it is, if there is news."""
 
 
 class Changing(Protocol):
@@ -38,6 +42,22 @@ class Changing(Protocol):
 
     def refused(self, ask: ChangeAsk) -> None:
         """A change will not happen."""
+
+
+class WrongEpoch(OrderedPubSubError):
+    """A named subscription was opened by others already: the epoch that this says."""
+
+
+class Following(Protocol):
+    """What follows its topics at the stage: the intake of a subscription that misses nothing."""
+
+    identity: str
+
+    def report(self, is_all: bool = False) -> None:
+        """Say how far it is, as far as that is news, or all of it."""
+
+    def told(self, message: ToSubscriber) -> None:
+        """The stage brings what it misses, or says how far its topics are. Never raises."""
 
 
 @attrs.define(eq=False)
@@ -68,14 +88,23 @@ class Engine:
         """what was disconnected once, so that its coming back is said as well"""
         self._asked: dict[int, _Asked] = {}
         self._tick_handle: asyncio.TimerHandle | None = None
+        self._followers: dict[str, Following] = {}
+        """what hears of its subscriptions' topics from the stage"""
+        self._follow_handle: asyncio.TimerHandle | None = None
         self.is_closed = False
         self._tasks: dict[asyncio.Task[Any], bool] = {}
 
     async def open(self) -> None:
         """Connect to the stage and to the ENS. Failed or cancelled, nothing stays open."""
-        topology = await self.home.open(self.key, self.given_name, self._take_answers, self._stage_changed)
+        listener = Listener(self._take_answers, self._take_told, self._stage_changed)
+        topology = await self.home.open(self.key, self.given_name, listener)
         try:
-            self.session = Session(self.key.session, topology, pipeline_events_max=self.settings.pipeline_events_max)
+            self.session = Session(
+                self.key.session,
+                topology,
+                pipeline_events_max=self.settings.pipeline_events_max,
+                packer=LogPacker(self.name, self.home),
+            )
             self._stage_changed(True, "connected")
             await self.adapter.open(self.reception.take_frames, self._ens_changed)
             self._ens_changed(True, "connected")
@@ -114,6 +143,37 @@ class Engine:
         self.session.tick(self.loop.time())
         self._pump()
 
+    # -- what is missing ----------------------------------------------------------------------------------------------
+
+    def follow(self, follower: Following) -> None:
+        """Let a subscription say to the stage how far it is, and hear what it misses."""
+        self._followers[follower.identity] = follower
+        if self._follow_handle is None:
+            self._follow_handle = self.loop.call_later(FOLLOW_S, self._report)
+
+    def unfollow(self, follower: Following) -> None:
+        """A subscription needs nothing more."""
+        if self._followers.pop(follower.identity, None) is not None:
+            self.say(Follows(follower.identity, {}, is_all=True))
+
+    def say(self, message: FromSubscriber) -> None:
+        """Tell the stage what a subscription says."""
+        if not self.is_closed and self.state["stage"]:
+            self.home.say(message)
+
+    def _report(self) -> None:
+        self._follow_handle = None
+        for follower in self._followers.values():
+            follower.report()
+        if self._followers and not self.is_closed:
+            self._follow_handle = self.loop.call_later(FOLLOW_S, self._report)
+
+    def _take_told(self, messages: Sequence[ToSubscriber]) -> None:
+        for message in messages:
+            follower = self._followers.get(message.subscription)
+            if follower is not None:
+                follower.told(message)
+
     # -- in -----------------------------------------------------------------------------------------------------------
 
     def _take_answers(self, answers: Sequence[Answer | Refusal]) -> None:
@@ -138,14 +198,14 @@ class Engine:
             refusal = outcome.refusal
             asked.by.refused(asked.ask)
             if not asked.future.done() and refusal is not None:
-                asked.future.set_exception(
-                    error_of(refusal.code)(f"the change was refused by the stage: {refusal.reason}")
-                )
+                asked.future.set_exception(_error_of(refusal))
 
     def _stage_changed(self, is_connected: bool, reason: str) -> None:
         self._note("stage", is_connected, reason)
         if is_connected:
             self.session.connected(self.loop.time())
+            for follower in self._followers.values():
+                follower.report(is_all=True)
         else:
             self.session.disconnected()
         self._pump()
@@ -199,8 +259,9 @@ class Engine:
     async def close(self) -> None:
         """Disconnect. Whatever is still under way is given up."""
         self.is_closed = True
-        if self._tick_handle is not None:
-            self._tick_handle.cancel()
+        for handle in (self._tick_handle, self._follow_handle):
+            if handle is not None:
+                handle.cancel()
         for task in list(self._tasks):
             task.cancel()
         for asked in self._asked.values():
@@ -211,3 +272,9 @@ class Engine:
         finally:
             self.state = {"ens": False, "stage": False}
             await self.home.close()
+
+
+def _error_of(refusal: Refusal) -> OrderedPubSubError:
+    if refusal.code == WRONG_EPOCH:
+        return WrongEpoch(refusal.reason)
+    return error_of(refusal.code)(f"the change was refused by the stage: {refusal.reason}")

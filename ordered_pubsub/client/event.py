@@ -5,15 +5,15 @@ Much of an event is rarely looked at, so it is made when it is: its data is deco
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NoReturn
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 import msgspec
 
 from ordered_pubsub.client.frames import Body
 from ordered_pubsub.client.serialization import Decoder
 from ordered_pubsub.core.buffer import Notification
-from ordered_pubsub.errors import NotOffered, ProtocolError
+from ordered_pubsub.errors import ProtocolError, UsageError
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
@@ -29,11 +29,19 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
 class Event:
     """One event, as one subscription is notified of it. Two are equal if they have the same `id`."""
 
-    __slots__ = ("_decoded", "_decoder", "_notification")
+    __slots__ = ("_acker", "_decoded", "_decoder", "_notification", "_was_redelivered")
 
-    def __init__(self, notification: Notification, decoder: Decoder) -> None:
+    def __init__(
+        self,
+        notification: Notification,
+        decoder: Decoder,
+        acker: Callable[[Notification], Awaitable[None]] | None = None,
+        was_redelivered: bool = False,
+    ) -> None:
         self._notification = notification
         self._decoder = decoder
+        self._acker = acker
+        self._was_redelivered = was_redelivered
         self._decoded: tuple[Any, ProtocolError | None] | None = None
 
     @property
@@ -108,12 +116,17 @@ class Event:
 
     @property
     def redelivered(self) -> bool:
-        """Whether it was notified before, to an earlier session; there are none in this release."""
-        return False
+        """Whether an earlier session of a subscription with a name may have been notified of it."""
+        return self._was_redelivered
 
-    async def ack(self) -> NoReturn:
-        """Not offered in this release: what was taken from the subscription counts as handled."""
-        raise NotOffered("event.ack() goes with ack='manual', which comes with a later release")
+    async def ack(self) -> None:
+        """It was handled, and all before it in the subscription's order; return when that is on the stage's disk.
+
+        For subscriptions with a name and ack="manual". Cancelled, it may still come there.
+        """
+        if self._acker is None:
+            raise UsageError("event.ack() goes with a subscription that has a name= and ack='manual'")
+        await self._acker(self._notification)
 
     def _decode(self) -> tuple[Any, ProtocolError | None]:
         if self._decoded is None:

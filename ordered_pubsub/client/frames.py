@@ -256,11 +256,12 @@ def _packed_batch(part: Publication, index: int, items: Sequence[Item]) -> Packe
         full=part.full,
         marks=_NO_MARKS if index else part.marks,
         published_at=part.published_at,
-        events=[_packed_event(item) for item in items],
+        events=[packed_event(item) for item in items],
     )
 
 
-def _packed_event(item: Item) -> PackedEvent:
+def packed_event(item: Item) -> PackedEvent:
+    """An event as it is written together with others."""
     if not item.headers:
         return PackedEvent(item.id, item.payload, item.content_type)
     texts = {name: value for name, value in item.headers.items() if isinstance(value, str)}
@@ -286,7 +287,7 @@ def read_arrivals(frame: Frame) -> list[Arrival]:
     body = Body(frame.payload, content_type, headers, stamp.publisher, stamp.id, stamp.published_at)
     size = len(frame.payload) + HELD_ENTRY_BYTES * len(stamp.entries)
     if headers:
-        size += _held_bytes(headers)
+        size += held_bytes(headers)
     return [Arrival(frame.topic, stamp.number, stamp.entries, stamp.marks, stamp.full, body, size)]
 
 
@@ -297,11 +298,11 @@ def _read_pack(frame: Frame) -> list[Arrival]:
         entries, marks = batch.entries, batch.marks
         more = HELD_ENTRY_BYTES * len(entries)  # which all share if the batch is full
         for number, event in enumerate(batch.events, batch.number):
-            headers = _packed_headers(event)
+            headers = packed_headers(event)
             body = Body(event.payload, event.content_type, headers, pack.publisher, event.id, batch.published_at)
             size = len(event.payload) + more
             if headers:
-                size += _held_bytes(headers)
+                size += held_bytes(headers)
             arrivals.append(Arrival(frame.topic, number, entries, marks, batch.full, body, size))
             if not batch.full:
                 entries = _NO_ENTRIES
@@ -310,7 +311,8 @@ def _read_pack(frame: Frame) -> list[Arrival]:
     return arrivals
 
 
-def _packed_headers(event: PackedEvent) -> Mapping[str, bytes | str]:
+def packed_headers(event: PackedEvent) -> Mapping[str, bytes | str]:
+    """The headers of an event that was written together with others."""
     if not event.texts and not event.binaries:
         return NO_HEADERS
     headers: dict[str, bytes | str] = dict(event.texts or {})
@@ -318,7 +320,8 @@ def _packed_headers(event: PackedEvent) -> Mapping[str, bytes | str]:
     return headers
 
 
-def _held_bytes(headers: Mapping[str, bytes | str]) -> int:
+def held_bytes(headers: Mapping[str, bytes | str]) -> int:
+    """What headers count for while an event waits."""
     return sum(len(name) + len(value) for name, value in headers.items())
 
 

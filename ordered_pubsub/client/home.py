@@ -9,15 +9,37 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
-from ordered_pubsub.core.messages import Answer, Refusal, Request
+import attrs
+
+from ordered_pubsub.core.levels import Levels
+from ordered_pubsub.core.messages import Answer, FromSubscriber, Refusal, Request, ToSubscriber
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.wire.sessions import SessionKey
 
 AnswersHandler = Callable[[Sequence[Answer | Refusal]], None]
 """Takes all the answers that came at once; never called from within `send`."""
 
+ToldHandler = Callable[[Sequence[ToSubscriber]], None]
+"""Takes what the stage tells subscriptions; never called from within `say`."""
+
 StateHandler = Callable[[bool, str], None]
 """Is told whether the stage is connected now, and why."""
+
+
+@attrs.frozen
+class Listener:
+    """Who hears what comes from a home."""
+
+    on_answers: AnswersHandler
+    on_told: ToldHandler
+    on_state: StateHandler
+
+
+def _ignore(*_: object) -> None:
+    """Nobody wants to know."""
+
+
+NOBODY = Listener(_ignore, _ignore, _ignore)
 
 
 class Home(ABC):
@@ -34,9 +56,7 @@ class Home(ABC):
         return None
 
     @abstractmethod
-    async def open(
-        self, key: SessionKey, name: str | None, on_answers: AnswersHandler, on_state: StateHandler
-    ) -> Topology:
+    async def open(self, key: SessionKey, name: str | None, listener: Listener) -> Topology:
         """Connect, for a session and the name that its client goes by; return what owns what.
 
         `on_state` is told of what changes afterwards. Cancelled, it leaves nothing open.
@@ -45,6 +65,15 @@ class Home(ABC):
     @abstractmethod
     def send(self, requests: Sequence[Request]) -> None:
         """Send requests, in this order, after all that were sent before."""
+
+    @abstractmethod
+    def say(self, message: FromSubscriber) -> None:
+        """Send what a subscription says. It may be lost with the connection; what matters is said again."""
+
+    @property
+    @abstractmethod
+    def levels(self) -> Levels:
+        """What the topics of the system give, once it is connected."""
 
     @abstractmethod
     async def close(self) -> None:

@@ -18,15 +18,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from ordered_pubsub.client.engine import Engine
+from ordered_pubsub.client.engine import Engine, WrongEpoch
+from ordered_pubsub.client.following import NOW, Beginning, Following
+from ordered_pubsub.client.selecting import wanted_by
+from ordered_pubsub.client.serialization import Decoder
 from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.client.waiting import within
 from ordered_pubsub.core.best_effort import BestEffort
 from ordered_pubsub.core.buffer import Arrival, Notification
-from ordered_pubsub.core.delivery import BUFFER_EVENTS_MAX, WEIGHTS, Delivery, Order
+from ordered_pubsub.core.delivery import BUFFER_EVENTS_MAX, WEIGHTS, Delivery, Order, Wants
+from ordered_pubsub.core.filters import Filter
+from ordered_pubsub.core.levels import BEST_EFFORT
 from ordered_pubsub.core.messages import Change, ChangeAsk
+from ordered_pubsub.core.missing import Missing
 from ordered_pubsub.core.vector import Vector
 from ordered_pubsub.errors import AdapterError, Closed, OrderedPubSubError, Timeout, UsageError
 
@@ -34,17 +40,28 @@ _log = logging.getLogger(__name__)
 
 BEST_EFFORT_BUFFER_EVENTS_MAX = 1_000
 TICK_S_MIN = 0.005
+OPENINGS_MAX = 5
+"""So often a named subscription is opened anew when somebody else has opened it in between."""
 
 
 class Intake:
     """How events come to one subscription."""
 
-    def __init__(self, engine: Engine, identity: str, order: Order, delivery: str, settings: Settings) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        identity: str,
+        order: Order,
+        delivery: str,
+        settings: Settings,
+        beginning: Beginning = NOW,
+    ) -> None:
         self.engine = engine
         self.identity = identity
         self.order = order
         self.delivery = delivery
         self.settings = settings
+        self.beginning = beginning
         self.is_over = False
         """whether no more events come in"""
         self.error: Exception | None = None
@@ -52,7 +69,8 @@ class Intake:
         self.on_over: Callable[[], None] = _nothing
         self.leaving: asyncio.Task[None] | None = None
         """tells the stage that it is over"""
-        self._buffer = _make_buffer(identity, order, delivery, settings)
+        missing = None if delivery == BEST_EFFORT else Missing(engine.home.levels.is_kept)
+        self._buffer = _make_buffer(identity, order, missing, settings)
         self._ready: deque[Notification] = deque()
         self._ready_bytes = 0
         self._news = asyncio.Event()
@@ -62,6 +80,8 @@ class Intake:
         """the topics that it will hold when all that was asked for has happened"""
         self._maybe_left: dict[str, bool] = {}
         """topics that may not be needed at the ENS any more"""
+        self._opens = int(beginning.is_named)
+        """the epoch in which it is to be begun, or resumed; 0 when it is"""
         self._is_known = False
         """whether the stage was ever asked for it"""
         self._is_ending = False
@@ -69,6 +89,15 @@ class Intake:
         self._last_clock: dict[str, int] | None = None
         """its clock when it was over"""
         self._timer: asyncio.TimerHandle | None = None
+        """tells the time to a best-effort buffer"""
+        self._decoder = Decoder(settings.serializer)
+        self._taken: Notification | None = None
+        """the last event that was taken and is not known to be handled"""
+        self._following: Following | None = None
+        if isinstance(self._buffer, Delivery):
+            self._following = Following(
+                engine, identity, self._buffer, beginning, self._collect, self._give_up, self._filters_of
+            )
 
     # -- to look at ---------------------------------------------------------------------------------------------------
 
@@ -113,11 +142,33 @@ class Intake:
 
     def take(self) -> Notification:
         """The next event; there must be one."""
-        notification = self._ready.popleft()
+        notification = self._taken = self._ready.popleft()
         self._ready_bytes -= len(notification.arrival.body.payload)
         if not self._room.is_set() and self._is_half_empty:
             self._room.set()
         return notification
+
+    def handled(self) -> None:
+        """What was taken last was handled."""
+        if self._taken is not None and self._following is not None and self.beginning.is_named:
+            self._following.handled(self._taken)
+            self._taken = None
+
+    async def save(self, notification: Notification | None) -> None:
+        """Everything up to this event was handled; return when that is on the stage's disk."""
+        if notification is not None and self._following is not None:
+            try:
+                await self._following.save(notification, self.settings.timeout_s)
+            except asyncio.TimeoutError:
+                raise Timeout(
+                    f"subscription {self.identity}: the stage did not say within {self.settings.timeout_s:g} s (timeout_s) that "
+                    "the acknowledgement is on its disk; it may be"
+                ) from None
+
+    def was_redelivered(self, topic: str, number: int) -> bool:
+        """Whether an earlier session may have been notified of an event."""
+        following = self._following
+        return following is not None and number <= following.redelivered_to.get(topic, 0)
 
     async def wait_for_news(self, give_up_at: float | None = None) -> None:
         """Return when there may be an event, or the end, or at this time of the loop at the latest."""
@@ -172,6 +223,8 @@ class Intake:
                 for arrival in arrivals:
                     buffer.receive(arrival, now)
             else:
+                if self._following is not None:
+                    self._following.set_time()
                 for arrival in arrivals:
                     buffer.receive(arrival)
         except Exception as error:
@@ -187,6 +240,12 @@ class Intake:
     def settled(self, change: Change, ask: ChangeAsk) -> None:
         """A change of it has its place."""
         try:
+            if self._following is not None and isinstance(self._buffer, Delivery):
+                for topic in ask.add:
+                    self._buffer.filters.pop(topic, None)
+                self._buffer.filters.update(self._filters_of(ask.where))
+                self._following.begin(change)
+            self._wanted.update(dict.fromkeys(change.new if change.resume is not None else (), True))
             self._buffer.change_settled(change, ask.remove)
         except Exception as error:
             self._give_up(error)
@@ -194,6 +253,8 @@ class Intake:
 
     def refused(self, ask: ChangeAsk) -> None:
         """A change that was asked for will not happen."""
+        if self._following is not None:
+            self._following.set_time()
         self._buffer.change_refused(ask.remove)
         for topic in ask.add:
             self._wanted.pop(topic, None)
@@ -210,8 +271,10 @@ class Intake:
 
     def _collect(self) -> None:
         """Take what the buffer has ready."""
-        buffer = self._buffer
+        buffer, following = self._buffer, self._following
         ready = buffer.take_ready()
+        if following is not None and (past := following.take_past()):
+            ready = [*past, *ready]
         if ready and not self.is_over:
             self._enqueue(ready)
         for topic in buffer.take_left():
@@ -222,6 +285,8 @@ class Intake:
             self.stop()
         if isinstance(buffer, BestEffort):
             self._arm(buffer)
+        elif following is not None and not self.is_over:
+            following.pump()
 
     def _enqueue(self, ready: list[Notification]) -> None:
         self._ready.extend(ready)
@@ -258,12 +323,22 @@ class Intake:
 
     # -- changing topics ----------------------------------------------------------------------------------------------
 
-    async def change(self, add: Sequence[str], remove: Sequence[str] = (), ends: bool = False) -> None:
+    def _filters_of(self, where: Mapping[str, str]) -> dict[str, Wants]:
+        """What decides which events of some topics are wanted."""
+        made: dict[str, Wants] = {}
+        for text in dict.fromkeys(where.values()):
+            wants = wanted_by(Filter.parse(text), self._decoder)
+            made.update((topic, wants) for topic, filter_of in where.items() if filter_of == text)
+        return made
+
+    async def change(
+        self, add: Sequence[str], remove: Sequence[str] = (), ends: bool = False, where: str | None = None
+    ) -> None:
         """Change its topics, or end it; return when that has its place. Cancelled, it may still happen."""
         timeout_s = self.settings.timeout_s
         give_up_at = self.engine.loop.time() + timeout_s
         try:
-            future = await asyncio.wait_for(self._ask(add, remove, ends), timeout_s)
+            future = await asyncio.wait_for(self._ask(add, remove, ends, where), timeout_s)
         except asyncio.TimeoutError:
             raise Timeout(
                 f"the change of subscription {self.identity} was not asked for: the ENS did not subscribe to "
@@ -271,7 +346,19 @@ class Intake:
             ) from None
         await within(timeout_s, future, self.engine.waiting_for, give_up_at)
 
-    async def _ask(self, add: Sequence[str], remove: Sequence[str], ends: bool) -> asyncio.Future[None]:
+    async def open(self, topics: Sequence[str], where: str | None) -> None:
+        """Begin it, or go on with it if it has a name and is there; return when that has its place."""
+        for _ in range(OPENINGS_MAX):
+            try:
+                await self.change(topics, where=where)
+                return
+            except WrongEpoch as error:
+                self._opens = int(str(error)) + 1
+        raise Closed(f"subscription {self.identity} was opened by others again and again meanwhile")
+
+    async def _ask(
+        self, add: Sequence[str], remove: Sequence[str], ends: bool, where: str | None
+    ) -> asyncio.Future[None]:
         """Announce a change, make it active at the ENS, and ask for it: in one go, and one change after the other."""
         async with self._turn:
             self._check_open()
@@ -288,9 +375,11 @@ class Intake:
                 if isinstance(error, AdapterError):
                     self._check_open()
                 raise
-            return self._asked(gained, lost, ends)
+            return self._asked(gained, lost, ends, where)
 
-    def _asked(self, gained: Sequence[str], lost: Sequence[str], ends: bool) -> asyncio.Future[None]:
+    def _asked(
+        self, gained: Sequence[str], lost: Sequence[str], ends: bool, where: str | None = None
+    ) -> asyncio.Future[None]:
         self._is_known = True
         self._is_ending = ends
         self._wanted.update(dict.fromkeys(gained, True))
@@ -303,7 +392,11 @@ class Intake:
             weight=WEIGHTS[self.order],
             best_effort=self.delivery == "best-effort",
             ends=ends,
+            where={} if where is None else dict.fromkeys(gained, where),
+            opens=self._opens,
+            start=None if not self._opens or self.beginning.start is None else dict(self.beginning.start),
         )
+        self._opens = 0
         return self.engine.ask(ask, self)
 
     def _held(self, topics: Sequence[str]) -> list[str]:
@@ -335,6 +428,8 @@ class Intake:
         if self.is_over:
             return
         self.is_over = True
+        if self._following is not None:
+            self._following.end()
         if self._last_clock is None:
             self._last_clock = self._buffer.clock
         if self._timer is not None:
@@ -342,7 +437,7 @@ class Intake:
         self._news.set()
         self._room.set()
         self._release(self.engine.reception.forget(self))
-        if self._is_known and not self._is_ending and not self.engine.is_closed:
+        if self._is_known and not self._is_ending and not self.engine.is_closed and not self.beginning.is_named:
             self.leaving = self.engine.spawn(self._leave(), f"ending subscription {self.identity}")
         self.on_over()
 
@@ -357,12 +452,12 @@ class Intake:
         await within(self.settings.timeout_s, future, self.engine.waiting_for)
 
 
-def _make_buffer(identity: str, order: Order, delivery: str, settings: Settings) -> Delivery | BestEffort:
+def _make_buffer(identity: str, order: Order, missing: Missing | None, settings: Settings) -> Delivery | BestEffort:
     events_max, bytes_max = settings.buffer_events_max, settings.buffer_bytes_max
-    if delivery == "best-effort":
+    if missing is None:
         events_max = events_max or BEST_EFFORT_BUFFER_EVENTS_MAX
         return BestEffort(identity, events_max, settings.ttl_s, buffer_bytes_max=bytes_max)
-    return Delivery(identity, events_max or BUFFER_EVENTS_MAX, order, buffer_bytes_max=bytes_max)
+    return Delivery(identity, events_max or BUFFER_EVENTS_MAX, order, missing, buffer_bytes_max=bytes_max)
 
 
 def _nothing() -> None:

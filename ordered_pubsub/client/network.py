@@ -21,10 +21,11 @@ import ssl
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ordered_pubsub.client.home import AnswersHandler, Home, StateHandler
+from ordered_pubsub.client.home import NOBODY, Home, Listener
 from ordered_pubsub.client.talk import Talk
 from ordered_pubsub.config.addresses import Address, parse_address
-from ordered_pubsub.core.messages import Answer, Refusal, Request
+from ordered_pubsub.core.levels import Levels
+from ordered_pubsub.core.messages import Answer, FromSubscriber, Refusal, Request, ToSubscriber
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.errors import (
     AccessDenied,
@@ -82,8 +83,8 @@ class NetworkHome(Home):
         self._tls = tls
         self._key = SessionKey("", b"")
         self._name: str | None = None
-        self._on_answers: AnswersHandler = _ignore_answers
-        self._on_state: StateHandler = _ignore_state
+        self._listener = NOBODY
+        self._levels = Levels()
         self._talk: Talk | None = None
         self._topology: Topology | None = None
         self._welcome: Welcome | None = None
@@ -120,11 +121,14 @@ class NetworkHome(Home):
 
     # -- connecting ---------------------------------------------------------------------------------------------------
 
-    async def open(
-        self, key: SessionKey, name: str | None, on_answers: AnswersHandler, on_state: StateHandler
-    ) -> Topology:
+    @property
+    def levels(self) -> Levels:
+        """What the stages say that topics give."""
+        return self._levels
+
+    async def open(self, key: SessionKey, name: str | None, listener: Listener) -> Topology:
         """Connect to the first stage that answers. Cancelled, it leaves nothing open."""
-        self._key, self._name, self._on_answers, self._on_state = key, name, on_answers, on_state
+        self._key, self._name, self._listener = key, name, listener
         troubles: list[str] = []
         for address in list(self._addresses):
             try:
@@ -177,11 +181,12 @@ class NetworkHome(Home):
     def _check_topology(self, address: Address, welcome: Welcome) -> None:
         try:
             topology = Topology.load(welcome.topology)
+            levels = Levels.load(welcome.levels)
         except (TypeError, ValueError) as error:
             raise ProtocolError(f"what stage {address} says of the line of stages cannot be read: {error}") from error
         if self._topology is not None:
             topology.check_same(self._topology.fingerprint, f"this client, compared with stage {address},")
-        self._topology = topology
+        self._topology, self._levels = topology, levels
 
     def _learn(self, address: Address, welcome: Welcome) -> None:
         """Put this address first, and add what the stage knows."""
@@ -204,7 +209,7 @@ class NetworkHome(Home):
                 await self._pause()
             await self._reconnect()
             self.trouble = ""
-            self._on_state(True, self.where)
+            self._listener.on_state(True, self.where)
 
     async def _reconnect(self) -> None:
         while True:
@@ -272,7 +277,16 @@ class NetworkHome(Home):
 
     def answered(self, answers: list[Answer | Refusal]) -> None:
         """The stage brings answers."""
-        self._on_answers(answers)
+        self._listener.on_answers(answers)
+
+    def say(self, message: FromSubscriber) -> None:
+        """Send what a subscription says; without a stage it is lost."""
+        if self._talk is not None:
+            self._talk.send(encode(message))
+
+    def told(self, messages: list[ToSubscriber]) -> None:
+        """The stage tells subscriptions something."""
+        self._listener.on_told(messages)
 
     async def inquire(self, timeout_s: float) -> dict[str, Any]:
         """How the stage is."""
@@ -315,7 +329,7 @@ class NetworkHome(Home):
             if not future.done():
                 future.set_exception(UnavailableError(f"the connection was lost before it was answered: {reason}"))
         self._gone.set()
-        self._on_state(False, reason)
+        self._listener.on_state(False, reason)
 
     def lose_name(self) -> None:
         """Another client has the name now: to come again is to ask for it anew."""
@@ -323,7 +337,7 @@ class NetworkHome(Home):
 
     async def close(self) -> None:
         """Disconnect; no answer comes any more."""
-        self._on_answers, self._on_state = _ignore_answers, _ignore_state
+        self._listener = NOBODY
         for task in self._tasks:
             await end_task(task)
         talk = self._talk
@@ -337,11 +351,3 @@ def _reason(error: OSError | asyncio.TimeoutError) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "nobody listens there"
     return str(error) or "no answer in time"
-
-
-def _ignore_answers(answers: Sequence[Answer | Refusal]) -> None:
-    """Nobody wants them."""
-
-
-def _ignore_state(is_connected: bool, reason: str) -> None:
-    """Nobody wants to know."""

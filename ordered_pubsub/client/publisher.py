@@ -4,13 +4,17 @@
                                                                       │ numbers, timestamps
     future <── receipt ── adapter.publish <── frames, by topic <── numbered
 
+Where the topic's log keeps the event, its publisher has the receipt as soon as it is numbered: it is published then, whatever
+happens. Else when the ENS has taken it.
+
 Publications are unfinished from `put` until the ENS has taken them. How many, and how many bytes, is bounded: that is the
 pipeline, and who finds it full waits or is told so. Frames are handed over topic by topic, so a topic whose subscribers are
 slow holds up its own publications only.
 
 A number that was given must be published, or subscribers wait for it. So what the ENS does not take is handed over again,
 for as long as the client lives, whatever became of those who waited for a receipt, and whatever went wrong. Frames are made
-anew each time, since a broker that comes back may take less than before.
+anew each time, since a broker that comes back may take less than before. What a log keeps is handed over for a while only:
+subscribers get it from there.
 """
 
 from __future__ import annotations
@@ -48,6 +52,8 @@ _log = logging.getLogger(__name__)
 _NOT_PUT: Any = None
 RETRY_FIRST_S = 0.1
 RETRY_MOST_S = 5.0
+KEPT_RETRY_S = 10.0
+"""For so long the ENS is given what a log keeps as well."""
 
 
 class Outgoing(msgspec.Struct, eq=False):
@@ -201,6 +207,8 @@ class Publisher:
             self._admit()
             return
         for part, items in zip(outcome.publications, outcome.asked.items, strict=True):
+            if part.is_kept:
+                _give_receipts(part, items)
             self._numbered.setdefault(part.topic, []).append((part, items))
 
     def hand_over(self) -> None:
@@ -215,7 +223,8 @@ class Publisher:
             while batches := self._numbered.pop(topic, []):
                 await self._give(topic, batches)
                 for part, items in batches:
-                    self._finish(part, items)
+                    _give_receipts(part, items)
+                    self._forget(items)
                 self._admit()
         except (Exception, asyncio.CancelledError) as error:
             self._keep(topic, batches, error)
@@ -242,6 +251,7 @@ class Publisher:
 
     async def _give(self, topic: str, batches: list[tuple[Publication, list[Outgoing]]]) -> None:
         pause_s = RETRY_FIRST_S
+        give_up_at = self._loop.time() + KEPT_RETRY_S
         while True:
             frames: list[Frame] = []
             try:
@@ -250,6 +260,10 @@ class Publisher:
             except Exception as error:  # whatever it is, the numbers have been given
                 events = sum(len(items) for _, items in batches)
                 trouble = f"the ENS did not take {events} events on {topic!r}: {error}{self._remedy(frames)}"
+                if (self.is_closed or self._loop.time() >= give_up_at) and all(part.is_kept for part, _ in batches):
+                    _log.warning("%s; their topic's log has them, and gives them to who misses them", trouble)
+                    self._troubles.pop(topic, None)
+                    return
                 self._complain(topic, trouble, error, pause_s)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, RETRY_MOST_S)
@@ -276,13 +290,6 @@ class Publisher:
             "with order='pairwise' or order='topic', or to fewer topics together"
         )
 
-    def _finish(self, part: Publication, items: Sequence[Outgoing]) -> None:
-        self._forget(items)
-        topic = part.topic
-        for number, item in enumerate(items, part.first):
-            if not item.future.done():
-                item.future.set_result(Receipt(topic, number, item.id))
-
     def _fail(self, item: Outgoing, error: OrderedPubSubError) -> None:
         self._forget([item])
         if not item.future.done():
@@ -304,7 +311,7 @@ class Publisher:
         return next(iter(self._troubles.values()), "")
 
     def waiting_for(self) -> str:
-        """Say in words what has no receipt yet."""
+        """Say in words what is not finished."""
         counts: dict[str, int] = {}
         for item in self._unfinished.values():
             counts[item.topic] = counts.get(item.topic, 0) + 1
@@ -332,7 +339,7 @@ class Publisher:
         return self._abandon() if self._unfinished else ""
 
     def _abandon(self) -> str:
-        left = self.waiting_for()
+        left = "" if all(item.future.done() for item in self._unfinished.values()) else self.waiting_for()
         self._is_abandoned = True
         for task in list(self._hand_overs.values()):
             task.cancel()
@@ -353,7 +360,17 @@ _ERRORS: dict[str, type[OrderedPubSubError]] = {
     "limit": UsageError,
     "too-many-topics": UsageError,
     "ended": Closed,
+    "exists": UsageError,
+    "unknown": UsageError,
+    "taken-over": SessionExpired,
 }
+
+
+def _give_receipts(part: Publication, items: Sequence[Outgoing]) -> None:
+    topic = part.topic
+    for number, item in enumerate(items, part.first):
+        if not item.future.done():
+            item.future.set_result(Receipt(topic, number, item.id))
 
 
 def error_of(code: str) -> type[OrderedPubSubError]:

@@ -10,12 +10,10 @@ import attrs
 
 from ordered_pubsub.client.frames import content_type_bytes
 from ordered_pubsub.client.serialization import Serializer, check_serializer
-from ordered_pubsub.errors import ConfigurationError, NotOffered, UsageError
+from ordered_pubsub.core.levels import LEVELS
+from ordered_pubsub.errors import ConfigurationError, UsageError
 
 MEBIBYTE = 1 << 20
-
-LEVELS = ("ordered", "best-effort")
-"""The levels of delivery that there are in this release."""
 
 UNORDERED = ("refuse", "deliver")
 
@@ -111,12 +109,7 @@ class Settings:
 
 
 def check_level(delivery: object) -> str:
-    """A level of delivery that this release offers."""
-    if delivery == "exactly-once":
-        raise NotOffered(
-            "delivery='exactly-once' is not available yet: it needs stages that keep payloads, which come with a later "
-            "release. Available are 'ordered' (the ENS must be reliable) and 'best-effort'"
-        )
+    """A level of delivery."""
     if delivery not in LEVELS:
         raise ConfigurationError(
             f"delivery={delivery!r} does not fit; delivery is one of {', '.join(map(repr, LEVELS))}"

@@ -12,19 +12,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from inspect import isawaitable
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any
 
 import attrs
 
 from ordered_pubsub.client.event import Event
 from ordered_pubsub.client.intake import Intake
 from ordered_pubsub.client.serialization import Decoder
+from ordered_pubsub.core.buffer import Notification
+from ordered_pubsub.core.filters import Filter
 from ordered_pubsub.core.topics import check_topic
-from ordered_pubsub.errors import Closed, NotOffered, UsageError
+from ordered_pubsub.errors import Closed, UsageError
 
 _log = logging.getLogger(__name__)
 
@@ -66,6 +69,8 @@ class Subscription:
         self._on_end = on_end
         self._decoder = Decoder(intake.settings.serializer)
         self._since_pause = 0
+        self._unacked: deque[Notification] = deque()
+        """what was taken and not acknowledged, if the application does that itself"""
         self._ended = asyncio.Event()
         self._is_reported = False
         """whether somebody was told of the error that stopped it"""
@@ -86,6 +91,11 @@ class Subscription:
     def identity(self) -> str:
         """What it is called in the log and at the stage, unique in the system."""
         return self._intake.identity
+
+    @property
+    def name(self) -> str | None:
+        """The name by which it outlives its client, if it has one."""
+        return self.identity.rpartition("//")[2] if self._intake.beginning.is_named else None
 
     @property
     def topics(self) -> list[str]:
@@ -190,7 +200,31 @@ class Subscription:
 
     def _take(self) -> Event:
         self._since_pause += 1
-        return Event(self._intake.take(), self._decoder)
+        intake = self._intake
+        if intake.beginning.is_named:
+            return self._take_named()
+        return Event(intake.take(), self._decoder)
+
+    def _take_named(self) -> Event:
+        """The next event; who takes it has handled the one before, unless he says so himself."""
+        intake = self._intake
+        if not intake.beginning.is_manual:
+            intake.handled()
+        notification = intake.take()
+        if intake.beginning.is_manual:
+            self._unacked.append(notification)
+        arrival = notification.arrival
+        return Event(notification, self._decoder, self._ack, intake.was_redelivered(arrival.topic, arrival.number))
+
+    async def _ack(self, notification: Notification) -> None:
+        """An event, and all before it, were handled."""
+        if not self._intake.beginning.is_manual:
+            raise UsageError(
+                "event.ack() goes with ack='manual': here an event counts as handled when the next one is taken"
+            )
+        while self._unacked and self._unacked[0].count <= notification.count:
+            self._unacked.popleft()
+        await self._intake.save(notification)
 
     async def _is_good(self, event: Event) -> bool:
         """Whether an event is for the application; a bad one goes to the handler of bad events, if there is one."""
@@ -213,6 +247,8 @@ class Subscription:
                 outcome = notify(event)
                 if isawaitable(outcome):
                     await outcome
+                if not self._intake.beginning.is_manual:
+                    self._intake.handled()
         except Exception as error:
             if error is self.error:
                 self._is_reported = False  # only this task was told so far
@@ -227,12 +263,16 @@ class Subscription:
 
     # -- changing topics ----------------------------------------------------------------------------------------------
 
-    async def add(self, *topics: str) -> None:
+    async def add(self, *topics: str, where: str | None = None) -> None:
         """Hold more topics; return when that has its place: what is published on them from then on is notified.
 
-        Topics that it holds already stay as they are. Cancelled, the change may still happen.
+        `where` is a filter for these topics; without one all their events are notified. Topics that it holds already stay as
+        they are. Cancelled, the change may still happen.
         """
-        await self._change(check_topics(topics))
+        if where is not None:
+            Filter.parse(where)
+        self._raise_error()
+        await self._intake.change(check_topics(topics), where=where)
 
     async def remove(self, *topics: str) -> None:
         """Hold some topics no more; return when that has its place in the order.
@@ -252,9 +292,22 @@ class Subscription:
         self._raise_error()
         await self._intake.change(add, remove or [], ends)
 
-    async def commit(self, clock: object) -> NoReturn:
-        """Not offered in this release: what was taken from the subscription counts as handled."""
-        raise NotOffered("subscription.commit() goes with ack='manual', which comes with a later release")
+    async def commit(self, clock: Mapping[str, int]) -> None:
+        """Everything that was taken up to a clock, such as an event's `vector`, was handled; return when that is on disk.
+
+        Cancelled, it may still come there.
+        """
+        if not self._intake.beginning.is_manual:
+            raise UsageError(
+                "subscription.commit() goes with a name= and ack='manual', which this one was not made with"
+            )
+        last: Notification | None = None
+        while self._unacked:
+            arrival = self._unacked[0].arrival
+            if arrival.number > clock.get(arrival.topic, 0):
+                break
+            last = self._unacked.popleft()
+        await self._intake.save(last)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

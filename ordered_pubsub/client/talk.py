@@ -11,7 +11,7 @@ from typing import Protocol
 import attrs
 
 from ordered_pubsub.config.addresses import Address
-from ordered_pubsub.core.messages import Answer, Refusal
+from ordered_pubsub.core.messages import Answer, Ended, Expect, Inform, Refusal, Saved, ToSubscriber
 from ordered_pubsub.errors import (
     AccessDenied,
     ConfigurationError,
@@ -54,6 +54,9 @@ class Hearer(Protocol):
     def answered(self, answers: list[Answer | Refusal]) -> None:
         """The stage brings answers."""
 
+    def told(self, messages: list[ToSubscriber]) -> None:
+        """The stage tells subscriptions something."""
+
     def reported(self, report: Report) -> None:
         """The stage says how it is."""
 
@@ -92,10 +95,13 @@ class Talk:
     def received(self, payloads: list[bytes]) -> None:
         """The stage says something."""
         answers: list[Answer | Refusal] = []
+        told: list[ToSubscriber] = []
         for payload in payloads:
             message = decode(to_client, payload, f"stage {self.address}")
             if isinstance(message, Tell):
                 answers += message.answers
+            elif isinstance(message, (Inform, Expect, Saved, Ended)):
+                told.append(message)
             elif isinstance(message, Ping):
                 self.send(_PONG)
             elif isinstance(message, Welcome):
@@ -107,6 +113,8 @@ class Talk:
                 self.home.reported(message)
         if answers:
             self.home.answered(answers)
+        if told:
+            self.home.told(told)
 
     def _rejected(self, rejected: Rejected) -> None:
         self.farewell = f"stage {self.address}: {rejected.reason}"

@@ -10,10 +10,7 @@ from ordered_pubsub.config.kinds import Path, spell
 from ordered_pubsub.config.schema import Configuration
 from ordered_pubsub.errors import NotOffered
 
-_EXACTLY_ONCE = (
-    "it needs stages that keep payloads. Available are 'ordered' (the ENS must be reliable) and 'best-effort'"
-)
-_RETENTION = "it is for stages that keep payloads; leave it out"
+_RETENTION = "events are kept for ever; leave it out"
 _GROUP = (
     "histories are not kept yet; leave it out (subscriptions that hold several topics have them in one order anyway)"
 )
@@ -21,11 +18,7 @@ _GROUP = (
 
 def find_what_comes_later(configuration: Configuration) -> tuple[Path, str] | None:
     """The first key that asks for something that is not offered, and what to do instead."""
-    if configuration.client.delivery == "exactly-once":
-        return ("client", "delivery"), _EXACTLY_ONCE
     for index, topic in enumerate(configuration.topic):
-        if topic.delivery == "exactly-once":
-            return ("topic", index, "delivery"), _EXACTLY_ONCE
         if topic.retention is not None:
             return ("topic", index, "retention"), _RETENTION
     return (("group", 0), _GROUP) if configuration.group else None
@@ -36,5 +29,4 @@ def refuse_what_comes_later(configuration: Configuration, where: str = "") -> No
     found = find_what_comes_later(configuration)
     if found is not None:
         path, instead = found
-        asked = "='exactly-once'" if path[-1] == "delivery" else ""
-        raise NotOffered(f"{where}{spell(path)}{asked} is not available yet: it comes with a later release; {instead}")
+        raise NotOffered(f"{where}{spell(path)} is not available yet: it comes with a later release; {instead}")

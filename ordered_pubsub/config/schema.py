@@ -15,6 +15,7 @@ import attrs
 from ordered_pubsub.config import kinds
 from ordered_pubsub.config.addresses import Address, parse_address, parse_listen
 from ordered_pubsub.config.kinds import as_tuple, hashes_as_tuple, one_or_more
+from ordered_pubsub.core.levels import EXACTLY_ONCE, Levels
 from ordered_pubsub.core.topics import matches
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import ConfigurationError
@@ -30,7 +31,7 @@ TOKEN_LENGTH_MAX = 512
 DEFAULT_LISTEN = "127.0.0.1:7411"
 DEFAULT_STAGE = "main"
 """What the stage is called that runs without a `[[stage]]` in the file."""
-DEFAULT_DELIVERY = "ordered"
+DEFAULT_DELIVERY = EXACTLY_ONCE
 """The level of topics for which nothing is said."""
 RIGHTS = ("publish", "subscribe", "transact", "move", "administer", "stage")
 MEMORY = "memory"
@@ -425,6 +426,11 @@ class Configuration:
     def topology(self) -> Topology:
         """Who owns what."""
         return Topology(tuple(StageSpec(stage.name, stage.topics) for stage in self.stages))
+
+    @property
+    def levels(self) -> Levels:
+        """What topics give."""
+        return Levels(tuple((rule.pattern, rule.delivery) for rule in self.topic), DEFAULT_DELIVERY)
 
     @property
     def is_anyone_let_in(self) -> bool:

@@ -46,6 +46,10 @@ class Notification(msgspec.Struct, frozen=True, eq=False, gc=False):
     version: int
     """the last change of the subscription that had taken effect"""
     out_of_order: bool = False
+    clean: int = 0
+    """the last change that had taken effect when nothing was being left"""
+    count: int = 0
+    """how many numbers the subscription had passed with it"""
 
 
 @attrs.define(eq=False)
@@ -77,7 +81,7 @@ class Buffer(ABC):
         if not self.changes.asked:
             self._look_again()  # what waited for its outcome only has nothing to wake it
 
-    def change_settled(self, change: Change, removes: Iterable[str] = ()) -> None:
+    def change_settled(self, change: Change, removes: Iterable[str] | None = ()) -> None:
         """The outcome of a change is known that was asked for with these."""
         for following in self.changes.settled(change, removes):
             self._take_effect(following)

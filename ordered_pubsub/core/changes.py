@@ -24,7 +24,7 @@ class Changes:
     """the last change that has taken effect"""
     _asked: list[tuple[str, ...]] = attrs.field(factory=list)
     """changes that were asked for and have neither taken effect nor been refused: what each would remove"""
-    _early: dict[int, tuple[Change, tuple[str, ...]]] = attrs.field(factory=dict)
+    _early: dict[int, tuple[Change, tuple[str, ...] | None]] = attrs.field(factory=dict)
 
     @property
     def asked(self) -> int:
@@ -43,18 +43,20 @@ class Changes:
         """Whether a change that was asked for removes a topic."""
         return any(topic in removes for removes in self._asked)
 
-    def settled(self, change: Change, removes: Iterable[str]) -> Iterator[Change]:
+    def settled(self, change: Change, removes: Iterable[str] | None) -> Iterator[Change]:
         """Take the outcome of an ask that removes these topics; yield the changes that take effect now, in order.
 
-        One at a time: while the first takes effect, the events after the second must still wait for it.
+        None: an earlier session had asked for it. One at a time: while the first takes effect, the events after the second must
+        still wait for it.
         """
         if change.version > self.version:
-            self._early[change.version] = (change, tuple(removes))
+            self._early[change.version] = (change, None if removes is None else tuple(removes))
         while (following := self._early.pop(self.version + 1, None)) is not None:
             self.version += 1
-            if following[1] in self._asked:
-                self._asked.remove(following[1])
-            yield following[0]
+            outcome, asked = following
+            if asked in self._asked:
+                self._asked.remove(asked)
+            yield outcome
 
     def holds(self, marks: list[Mark]) -> bool:
         """Whether an event with these marks must wait for the outcome of a change."""

@@ -30,7 +30,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import attrs
 
-from ordered_pubsub.core.ranges import Range, RangeMap, Ranges
+from ordered_pubsub.core.ranges import ENDLESS, Range, RangeMap, Ranges
 
 NACK_NUMBERS_MAX = 1_000
 """How many numbers are asked for at a time: a lost nack costs no more than that."""
@@ -167,11 +167,11 @@ class Curiosity:
         self._due.remove(first, last)
         return self._turns.remove(first, last)
 
-    def take_due(self, now: float, limit: int = NACK_NUMBERS_MAX) -> list[Range]:
-        """The numbers to be asked for now, the lowest `limit` of them, as ranges in order; the others stay due."""
+    def take_due(self, now: float, limit: int = NACK_NUMBERS_MAX, up_to: int = ENDLESS) -> list[Range]:
+        """The numbers to be asked for now, in order: the lowest `limit` of them, none beyond `up_to`. The others stay due."""
         assert limit > 0, f"at least one number is asked for at a time, not {limit}"
         self._find_due(now)
-        taken = self._cut(limit)
+        taken = self._cut(limit, up_to)
         for first, last in taken:
             self._ask(first, last, now)
         return taken
@@ -181,11 +181,13 @@ class Curiosity:
             for first, last in self._turns.numbers.pop(heappop(self._heap), ()):
                 self._due.add(first, last)
 
-    def _cut(self, limit: int) -> list[Range]:
+    def _cut(self, limit: int, up_to: int) -> list[Range]:
         """Take the lowest numbers out of those that are due."""
         taken: list[Range] = []
         for first, last in self._due:
-            taken.append((first, min(last, first + limit - 1)))
+            if first > up_to:
+                break
+            taken.append((first, min(last, first + limit - 1, up_to)))
             limit -= last - first + 1
             if limit <= 0:
                 break
@@ -212,8 +214,11 @@ class Curiosity:
     def next_due(self) -> float | None:
         """When `take_due` is to be called: in the past if something is due already; None if nothing will ever be."""
         lowest = self._due.first
-        if lowest is not None:
-            return self._turns.notes.parts(lowest, lowest)[0][2].due_at
+        return self.next_turn if lowest is None else self._turns.notes.parts(lowest, lowest)[0][2].due_at
+
+    @property
+    def next_turn(self) -> float | None:
+        """When more will be due, or due again, than is now."""
         while self._heap and self._heap[0] not in self._turns.numbers:
             heappop(self._heap)
         return self._heap[0].due_at if self._heap else None
@@ -223,9 +228,9 @@ class Curiosity:
         """Whether anything is missing."""
         return len(self._turns.notes) > 0
 
-    @property
-    def under_way(self) -> int:
+    def under_way(self, now: float) -> int:
         """How many numbers were asked for and are not due again."""
+        self._find_due(now)
         return sum(numbers.count for turn, numbers in self._turns.numbers.items() if turn.attempts)
 
     @property

@@ -28,18 +28,20 @@ INVARIANT: every blocked head with demands is in `_waiters` under the topic of i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import heappop, heappush
 from typing import Literal
 
 import attrs
 
 from ordered_pubsub.core.buffer import Arrival, Buffer, Notification
-from ordered_pubsub.core.messages import Change
+from ordered_pubsub.core.messages import Change, Resume
 from ordered_pubsub.core.missing import Missing
 from ordered_pubsub.core.vector import History
 from ordered_pubsub.errors import BufferOverflow, HistoryLost
 
+Wants = Callable[[Arrival], bool]
+"""A filter: it never raises."""
 Order = Literal["total", "pairwise", "topic"]
 WEIGHTS: dict[str, int] = {"total": 2, "pairwise": 1, "topic": 0}
 BUFFER_EVENTS_MAX = 1_000_000
@@ -56,6 +58,8 @@ class Segment:
     baseline: list[tuple[str, int]] | None = None
     """one list for all topics that a change gained"""
     needs_full: bool = False
+    wants: Wants | None = None
+    """whether an event is for the subscription; None: all are"""
 
     @property
     def is_plain(self) -> bool:
@@ -102,22 +106,60 @@ class Delivery(Buffer):
     order: Order = "total"
     missing: Missing | None = None
     """asks for what has not come; None if nobody could be asked"""
+    filters: dict[str, Wants] = attrs.field(factory=dict)
+    """what is wanted of the topics that it gains from now on"""
     position: int = attrs.field(default=0, init=False)
     _lanes: dict[str, Lane] = attrs.field(factory=dict)
     _stash: dict[str, dict[int, Arrival]] = attrs.field(factory=dict)
     """events that a change under way may turn out to entitle to"""
     _waiters: dict[str, list[tuple[int, str]]] = attrs.field(factory=dict)
     _history: History = attrs.field(factory=History)
+    clean: int = attrs.field(default=0, init=False)
+    """the last change that had taken effect when no topic was being left"""
+    _acked: Mapping[str, int] = attrs.field(factory=dict)
+    """while it is resumed: how far it had come on each topic"""
+    _leaving: int = 0
+    """how many stretches of topics have an end that was not reached yet"""
+    _is_held: bool = False
 
     # -- topics come and go -------------------------------------------------------------------------------------------
 
-    def begin_at(self, clock: Mapping[str, int], version: int = 0) -> None:
+    def begin_at(self, clock: Mapping[str, int], version: int = 0, position: int = 0) -> None:
         """Start at a clock that was given: every topic's first event is judged by its full timestamp."""
         self.changes.version = version
+        self.position = position
         for topic, count in clock.items():
-            self._lanes[topic] = lane = Lane(Segment(count, needs_full=True), count)
+            segment = Segment(count, needs_full=True, wants=self.filters.get(topic))
+            self._lanes[topic] = lane = Lane(segment, count)
+            self._unstash(topic, lane, count)
             self._look_for_full(topic, lane)
+        self._note_clean()
         self._history.restart(self.clock)
+
+    def resume(self, resume: Resume) -> None:
+        """Go on where an earlier session has acknowledged.
+
+        `resume.clock` is how far it had come, on the way through `resume.changes`: it may have come beyond a topic's end, and
+        gained it again.
+        """
+        if resume.version:
+            ends = {topic: change.entries.get(topic, 0) for change in reversed(resume.changes) for topic in change.lost}
+            clock = {topic: resume.clock.get(topic, ends.get(topic, 0)) for topic in resume.topics}
+            self.begin_at(clock, resume.version, resume.position)
+            self._acked = resume.clock
+        for change in resume.changes:
+            self.change_settled(change, None)
+        self._acked = {}
+
+    def hold(self) -> None:
+        """Let nothing be next until `go_on`: what comes before is read from the past."""
+        self._is_held = True
+
+    def go_on(self, position: int) -> None:
+        """The past has been read, and so many were notified in it."""
+        self._is_held = False
+        self.position += position
+        self._look_again()
 
     def hear(self, topic: str, number: int, is_lost: bool = False) -> None:
         """A topic is known to have come to this number; if it is lost, what has not come until now will not."""
@@ -161,8 +203,13 @@ class Delivery(Buffer):
         for topic in gained:
             self._gain(topic, change.entries.get(topic, 0), baseline)
         self._forget_strangers()
+        self._note_clean()
         self._history.restart(self.clock)
         self._look_again()
+
+    def _note_clean(self) -> None:
+        if not self._leaving:
+            self.clean = self.changes.version
 
     def _look_again(self) -> None:
         self._waiters.clear()
@@ -172,6 +219,8 @@ class Delivery(Buffer):
         lane = self._lanes.get(topic)
         if lane is None:
             return
+        if lane.last_segment.end is None:
+            self._leaving += 1
         lane.last_segment.end = end = max(count, lane.last_segment.start)
         self.hear(topic, end)
         if not lane.later:
@@ -189,15 +238,25 @@ class Delivery(Buffer):
         return list(baseline.items())
 
     def _gain(self, topic: str, start: int, baseline: list[tuple[str, int]] | None) -> None:
-        segment = Segment(start, baseline=baseline)
+        wants = self.filters.get(topic)
+        segment = Segment(start, baseline=baseline, wants=wants)
+        if self._acked.get(topic, 0) > start:
+            start = self._acked[topic]
+            segment = Segment(start, needs_full=True, wants=wants)
         lane = self._lanes.get(topic)
         if lane is not None and not lane.is_left:
             lane.later.append(segment)
         else:
+            if lane is not None:
+                self._leaving -= 1
             lane = self._lanes[topic] = Lane(segment, start)
+        self._unstash(topic, lane, start)
+
+    def _unstash(self, topic: str, lane: Lane, after: int) -> None:
+        """What came for a topic before it was known that it is held."""
         for number, arrival in self._stash.pop(topic, {}).items():
             self._uncount(arrival)
-            if (arrival.last or number) > start:
+            if (arrival.last or number) > after:
                 self._keep_in_lane(lane, arrival)
 
     def _forget_strangers(self) -> None:
@@ -248,7 +307,7 @@ class Delivery(Buffer):
         clock = lane.clock
         if arrival.number != clock + 1 or lane.waiting or arrival.marks or not lane.segment.is_plain:
             return False
-        if lane.heard > clock or arrival.last:
+        if lane.heard > clock or arrival.last or self._is_held:
             return False
         if self.order != "topic":
             lanes = self._lanes
@@ -305,6 +364,8 @@ class Delivery(Buffer):
 
     def _advance(self, agenda: list[str]) -> None:
         """Notify whatever is next on the topics of the agenda, and on those that it wakes."""
+        if self._is_held:
+            return
         for topic in agenda:  # grows while it runs
             lane = self._lanes.get(topic)
             if lane is not None:
@@ -313,10 +374,14 @@ class Delivery(Buffer):
     def _advance_lane(self, topic: str, lane: Lane, agenda: list[str]) -> None:
         while True:
             if lane.is_left:
-                if not self._begin_next_segment(topic, lane, agenda):
+                self._leaving -= 1
+                goes_on = self._begin_next_segment(topic, lane, agenda)
+                if not goes_on:
                     self._drop_lane(topic, lane, agenda)
-                    return
-                continue
+                self._note_clean()
+                if goes_on:
+                    continue
+                return
             head = lane.waiting.get(lane.clock + 1)
             if head is None or not self._is_next(topic, lane, head):
                 return
@@ -390,7 +455,11 @@ class Delivery(Buffer):
         lane.clock += 1
         self.position += 1
         position = None if self.order == "topic" else self.position
-        self._ready.append(Notification(head, position, self._history.passed(topic), self.changes.version))
+        vector = self._history.passed(topic)
+        wants = lane.segment.wants
+        if wants is not None and not wants(head):
+            return  # it has its place, and nobody is told
+        self._ready.append(Notification(head, position, vector, self.changes.version, False, self.clean, self.position))
 
     def _wake(self, topic: str, clock: int, agenda: list[str]) -> None:
         waiters = self._waiters.get(topic)

@@ -22,8 +22,11 @@ from ordered_pubsub.core.hosting import Hosting
 from ordered_pubsub.core.log import LogReader, LogWriter, Shelf
 from ordered_pubsub.core.memory_shelf import MemoryShelf
 from ordered_pubsub.core.messages import (
+    Acked,
     AckExpected,
     Curious,
+    Ended,
+    Follows,
     FromSubscriber,
     Hello,
     Hosts,
@@ -32,6 +35,7 @@ from ordered_pubsub.core.messages import (
     Recall,
     Refusal,
     Request,
+    Saved,
     Told,
 )
 from ordered_pubsub.core.pubends import Pubends
@@ -185,6 +189,10 @@ class Driver:
             self._spread()
         elif isinstance(message, Hosts):
             self.pubends.hosts(peer, message)
+        elif isinstance(message, Acked):
+            self.stage.handle_acked(peer, message)
+        elif isinstance(message, (Saved, Ended)):
+            self.stage.effects.tells.append((message.session, message))
         elif isinstance(message, AckExpected):
             self.hosting.expected(message)
             self._spread()
@@ -203,8 +211,18 @@ class Driver:
         if isinstance(message, Curious):
             self.hosting.want(session, message, now)
             self._spread()
-        else:
+        elif isinstance(message, Follows):
             self.hosting.follows(session, message)
+        else:
+            self._pass_on(message)
+
+    def _pass_on(self, acked: Acked) -> None:
+        """An acknowledgement goes to the registrar of its subscription."""
+        rank = self.stage.topology.registrar(acked.subscription)
+        if rank == self.stage.rank:
+            self.stage.handle_acked(rank, acked)
+        elif rank in self.stage.greeted:
+            self.stage.effects.sends.append((rank, acked))
 
     def client_is_gone(self, session: str) -> None:
         """A client is not at home here any more."""

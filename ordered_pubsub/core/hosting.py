@@ -153,10 +153,11 @@ class Hosting:
 
     def _answer(self, want: Want, stream: _Stream, follower: Follower) -> None:
         """Tell what is known here."""
-        first = want.first + 1 if want.full else want.first
-        items = [value for _, _, value in stream.cache.data(first, want.last)]
+        items = [value for _, _, value in stream.cache.data(want.first, want.last)]
+        if want.full:
+            items = [item for item in items if item.first > want.first]
         if items:
-            self._tell(Told(want.topic, first, want.last, 0, items), stream, follower)
+            self._tell(Told(want.topic, want.first, want.last, 0, items), stream, follower)
 
     def _ask(self, stream: _Stream, want: Want, now: float) -> None:
         """Ask the owner for what it was not asked for lately."""

@@ -204,8 +204,8 @@ class LogWriter:
         for topic, last in kept.items():
             if self.shelf.last(topic) < last:
                 raise JournalDamaged(
-                    f"the log ends at number {self.shelf.last(topic)} of topic {topic!r}, but the journal says that number {last} "
-                    "was kept: what was published is lost. The stage does not start: restore its store from a copy"
+                    f"the log ends at number {self.shelf.last(topic)} of topic {topic!r}, but the journal says that number "
+                    f"{last} was kept: what was published is lost. The stage does not start: restore its store from a copy"
                 )
 
 
@@ -269,6 +269,7 @@ def _recalled(stamp: _Stamp, row: Row, chunks: list[Row], start: int, end: int) 
         entries=stamp.entries if begins or stamp.full else {},
         full=stamp.full,
         marks=stamp.marks if begins else [],
+        batch=row.first,
         place=stamp.place,
         published_at=stamp.published_at,
         chunks=[Chunk(chunk.last - chunk.first + 1, chunk.data) for chunk in chunks],

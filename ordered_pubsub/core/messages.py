@@ -58,6 +58,12 @@ class ChangeAsk(msgspec.Struct, frozen=True, array_like=True, tag="change", gc=F
     weight: int = 2
     best_effort: bool = False
     ends: bool = False
+    opens: int = 0
+    """it is a named one, and is to begin, or, if it is there, to go on in this session instead of any other: in this epoch"""
+    start: dict[str, int] | None = None
+    """where a named one begins in the past; None: at its place in the order"""
+    where: dict[str, str] = {}
+    """what a named one wants of its topics: filters, as they are written"""
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True, tag="request", gc=False):
@@ -116,6 +122,8 @@ class Change(msgspec.Struct, array_like=True, tag="change", gc=False):
     weight: int
     best_effort: bool
     entries: dict[str, int] = msgspec.field(default_factory=dict)
+    resume: Resume | None = None
+    """where a named subscription goes on that was there already"""
 
     @property
     def identity(self) -> str:
@@ -123,10 +131,32 @@ class Change(msgspec.Struct, array_like=True, tag="change", gc=False):
         return f"{self.subscription}@{self.version}"
 
     @property
+    def lost(self) -> list[str]:
+        """The topics that it takes away."""
+        kept = set(self.new)
+        return [topic for topic in self.old if topic not in kept]
+
+    @property
     def topics(self) -> list[str]:
         """The topics that it concerns: the old ones, then those that are new."""
         known = set(self.old)
         return [*self.old, *(topic for topic in self.new if topic not in known)]
+
+
+class Resume(msgspec.Struct, array_like=True, gc=False):
+    """How far a named subscription has acknowledged, and what it has to know to go on.
+
+    It had acknowledged `clock` on its way through the `changes` that followed the change `version`, after which it held
+    `topics`. With version 0 it is still before its first change, on its way from `start`, if it begins in the past.
+    """
+
+    version: int
+    topics: tuple[str, ...]
+    clock: dict[str, int]
+    position: int
+    start: dict[str, int] | None
+    where: dict[str, str]
+    changes: list[Change] = msgspec.field(default_factory=list)
 
 
 Part = Publication | Change
@@ -193,6 +223,37 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True, tag="refusal", gc=Fa
     code: str
     reason: str
     taken: bool = False
+
+
+class Acked(msgspec.Struct, frozen=True, array_like=True, tag="acked", gc=False):
+    """A named subscription has acknowledged its events up to a clock, at which the change `version` had taken effect.
+
+    `serial` rises with each, and comes back when it is on disk.
+    """
+
+    subscription: str
+    session: str
+    serial: int
+    version: int
+    clock: dict[str, int]
+    position: int
+
+
+class Saved(msgspec.Struct, frozen=True, array_like=True, tag="saved", gc=False):
+    """An acknowledgement is on the registrar's disk."""
+
+    subscription: str
+    session: str
+    serial: int
+
+
+class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended", gc=False):
+    """A subscription is not this session's any more."""
+
+    subscription: str
+    session: str
+    code: str
+    reason: str
 
 
 # What stages say to each other in numbered frames: never lost, never twice, in their order.
@@ -289,6 +350,16 @@ class AckExpected(msgspec.Struct, frozen=True, array_like=True, tag="expected", 
     counts: dict[str, int]
 
 
+class Floors(msgspec.Struct, frozen=True, array_like=True, tag="floors", gc=False):
+    """A registrar tells an owner up to where its named subscriptions have acknowledged some topics; None: none needs it.
+
+    With `is_all` these are all the topics of that owner.
+    """
+
+    acked: dict[str, int | None]
+    is_all: bool = False
+
+
 class Expect(msgspec.Struct, frozen=True, array_like=True, tag="expect", gc=False):
     """A home stage tells a subscription how far some of its topics are."""
 
@@ -313,6 +384,8 @@ class Recalled(msgspec.Struct, frozen=True, array_like=True, gc=False):
     entries: dict[str, int]
     full: bool
     marks: list[Mark]
+    batch: int
+    """the first number of the batch that it is a part of"""
     place: int
     published_at: float
     chunks: list[Chunk]
@@ -349,9 +422,9 @@ class Ack(msgspec.Struct, frozen=True, array_like=True, tag="ack", gc=False):
     received: int
 
 
-PeerMessage = Relay | Reply | Frame | Hello | Ack | Recall | Told | Hosts | AckExpected
-FromSubscriber = Curious | Follows
-ToSubscriber = Inform | Expect
+PeerMessage = Relay | Reply | Frame | Hello | Ack | Recall | Told | Hosts | AckExpected | Acked | Saved | Ended | Floors
+FromSubscriber = Curious | Follows | Acked
+ToSubscriber = Inform | Expect | Saved | Ended
 
 
 # What a stage's journal holds: its inputs, in order.
@@ -382,4 +455,10 @@ class Framed(msgspec.Struct, frozen=True, array_like=True, tag="framed", gc=Fals
     message: Durable
 
 
-Input = Opened | Asked | Framed
+class Acknowledged(msgspec.Struct, frozen=True, array_like=True, tag="acknowledged", gc=False):
+    """A named subscription has acknowledged."""
+
+    acked: Acked
+
+
+Input = Opened | Asked | Framed | Acknowledged

@@ -4,8 +4,8 @@
 topic's event waits for them, or since the owner says so. They are asked for when that has lasted (`gct_s`), again when there is
 no answer, and no more when they have come, whichever way. Topics whose events nobody keeps are not asked for.
 
-A subscriber that begins anew judges the first event of each topic by its full timestamp, which only the log has; so that number is
-asked for as well if its event has come without.
+A subscriber that begins anew judges the first event of each topic by its full timestamp, which only the log has; so that number
+is asked for as well if its event has come without.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ NRT_FLOOR_S, NRT_CEILING_S = 0.2, 5.0
 """Nack repetition threshold: between these, by the round trips so far."""
 UNDER_WAY_MAX = 4_096
 """Events of one topic that are asked for at a time."""
+AHEAD_MAX = 8_192
+"""So far beyond what was notified they are asked for: what would come earlier would have to wait in memory."""
 
 
 def _everything(topic: str) -> bool:
@@ -46,23 +48,24 @@ class Missing:
     def noticed(self, topic: str, first: int, last: int) -> None:
         """These numbers exist, and have not come."""
         if first <= last and self.is_kept(topic):
-            self._of(topic).want(first, last, self.now)
+            self._of(topic, first).want(first, last, self.now)
 
     def lost(self, topic: str, first: int, last: int) -> None:
         """These numbers exist, and will not come unless they are asked for."""
         if first <= last and self.is_kept(topic):
-            self._of(topic).want_now(first, last, self.now)
+            self._of(topic, first).want_now(first, last, self.now)
 
     def needs_full(self, topic: str, number: int) -> None:
         """A number is wanted with its full timestamp, also if its event is here."""
         if self.is_kept(topic):
             self._full[topic] = number
-            self._of(topic).want_now(number, number, self.now)
+            self._of(topic, number).want_now(number, number, self.now)
 
-    def _of(self, topic: str) -> Curiosity:
+    def _of(self, topic: str, first: int) -> Curiosity:
         found = self._topics.get(topic)
         if found is None:
             found = self._topics[topic] = Curiosity(self.gct_s, self.rto)
+            found.acknowledge(first - 1)
         return found
 
     def came(self, topic: str, first: int, last: int) -> None:
@@ -90,17 +93,23 @@ class Missing:
         """What to ask for now."""
         wants: list[Want] = []
         for topic, curiosity in self._topics.items():
-            room = UNDER_WAY_MAX - curiosity.under_way
+            room = UNDER_WAY_MAX - curiosity.under_way(now)
             if room > 0:
                 full = self._full.get(topic)
-                wants += [Want(topic, first, last, first == full) for first, last in curiosity.take_due(now, room)]
+                due = curiosity.take_due(now, room, curiosity.acknowledged + AHEAD_MAX)
+                wants += [Want(topic, first, last, first == full) for first, last in due]
         return wants
 
     @property
     def next_due(self) -> float | None:
-        """When `take_due` should be called next; None if nothing is missing."""
-        times = [due for curiosity in self._topics.values() if (due := curiosity.next_due) is not None]
-        return min(times, default=None)
+        """When `take_due` should be called next, if nothing comes until then; None if nothing is missing."""
+        times = [curiosity.next_turn for curiosity in self._topics.values()]
+        return min((time for time in times if time is not None), default=None)
+
+    @property
+    def is_curious(self) -> bool:
+        """Whether anything is missing."""
+        return bool(self._topics)
 
     @property
     def count(self) -> int:

@@ -10,14 +10,20 @@ What a subscription may hold is judged when a change is asked for, by what it wi
 before have passed. How many subscriptions a session may have is judged here as well: nothing but this outlives the
 session's connections.
 
+A subscription with a name outlives its client's session: another session of the same client goes on with it (`opens`), by a
+change that changes no topic, but has a place in the order and marks it there for the session that had it before. It names an
+epoch that is later than the last, so that what a dead session had asked for, and that comes late, takes nothing back. How far it
+has acknowledged, and the changes since, are kept here (`Resume`), so that whoever resumes can repeat them.
+
 A subscription is forgotten once the change that ends it has passed; its id is not used again.
 """
 
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
-from ordered_pubsub.core.messages import Change, ChangeAsk, Refusal, Request
+from ordered_pubsub.core.messages import Acked, Change, ChangeAsk, Ended, Refusal, Request, Resume
 
 TOPICS_MAX = 10_000
 """Topics that one request may name, and that a subscription of weight 0 may hold."""
@@ -25,6 +31,10 @@ ORDERED_TOPICS_MAX = 2_000
 """Topics that a subscription may hold that is ordered across them: each pair costs its stages some memory."""
 SUBSCRIPTIONS_MAX = 10_000
 """Subscriptions that one session may have registered at one stage: more than it needs, and no more than it may leave behind."""
+
+
+WRONG_EPOCH = "epoch"
+"""The code of a refusal whose reason is the epoch of a named subscription: who opens it must name a later one."""
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -48,6 +58,33 @@ class Subscription(msgspec.Struct):
     ended: bool = False
     under_way: bool = False
     waiting: list[Waiting] = msgspec.field(default_factory=list)
+    weight: int = 2
+    epoch: int = 0
+    """how often it was begun or resumed, if it has a name"""
+    resume: Resume | None = None
+    """how far it has acknowledged, if it has a name"""
+
+    @property
+    def acked_topics(self) -> tuple[str, ...]:
+        """What it held after the last change that it has acknowledged, when nothing is under way."""
+        assert self.resume is not None
+        return next((change.old for change in self.resume.changes if change.old != change.new), self.topics)
+
+    def difference(self, ask: ChangeAsk) -> str:
+        """In what it is not what is asked for, in words; empty if it is."""
+        topics = self.topics if self.planned is None else self.planned
+        if self.resume is None:
+            return "has no name to be resumed by"
+        if not ask.add:
+            return ""
+        if set(topics) != set(ask.add):
+            held = ", ".join(map(repr, sorted(topics))) or "nothing"
+            return f"is there and holds {held}: subscribe to the same, then change it by add() and remove()"
+        if self.weight != ask.weight:
+            return "is there with another order=: subscribe with the same, or end it first by unsubscribe()"
+        if self.resume.where != ask.where:
+            return "is there with another filter (where=): subscribe with the same, or end it first by unsubscribe()"
+        return ""
 
     def after(self, ask: ChangeAsk) -> tuple[str, ...]:
         """What it will hold after one more change."""
@@ -66,8 +103,17 @@ class Registrar(msgspec.Struct):
         found = self.subscriptions.get(ask.subscription)
         subscription = found or Subscription(request.client)
         topics_max = ORDERED_TOPICS_MAX if ask.weight else TOPICS_MAX
-        if subscription.client != request.client:
-            code, reason = "not-yours", f"subscription {ask.subscription!r} belongs to another client"
+        if subscription.client != request.client and not ask.opens:
+            code, reason = _not_yours(subscription, ask)
+        elif ask.opens and found is None and not ask.add:
+            code, reason = (
+                "unknown",
+                f"subscription {ask.subscription!r} is not there: name the topics that it is to hold",
+            )
+        elif ask.opens and found is not None and ask.opens <= found.epoch:
+            code, reason = WRONG_EPOCH, str(found.epoch)
+        elif ask.opens and found is not None and (difference := found.difference(ask)):
+            code, reason = "exists", f"subscription {ask.subscription!r} {difference}"
         elif subscription.ended:
             code, reason = "ended", f"subscription {ask.subscription!r} has ended; begin another one"
         elif found is None and self.held.get(request.client, 0) >= SUBSCRIPTIONS_MAX:
@@ -87,12 +133,33 @@ class Registrar(msgspec.Struct):
         client = waiting.request.client
         subscription = self.subscriptions.get(ask.subscription)
         if subscription is None:
-            subscription = self.subscriptions[ask.subscription] = Subscription(client)
+            subscription = self.subscriptions[ask.subscription] = Subscription(client, weight=ask.weight)
+            if ask.opens:
+                subscription.epoch = ask.opens
+                subscription.resume = Resume(0, (), {}, 0, ask.start, dict(ask.where))
             self.held[client] = self.held.get(client, 0) + 1
+        elif ask.opens:
+            subscription.epoch = ask.opens
+            self._hand_over(subscription, client)
         subscription.ended = ask.ends
+        if subscription.resume is not None:
+            for topic in ask.remove:
+                subscription.resume.where.pop(topic, None)
+            subscription.resume.where.update(ask.where)
         subscription.planned = subscription.after(ask)
         subscription.waiting.append(waiting)
         return self.next_turn(ask.subscription)
+
+    def _hand_over(self, subscription: Subscription, client: str) -> None:
+        """From now on a named subscription belongs to another session."""
+        self._count(subscription.client, -1)
+        subscription.client = client
+        self._count(client, 1)
+
+    def _count(self, client: str, step: int) -> None:
+        self.held[client] = self.held.get(client, 0) + step
+        if not self.held[client]:
+            del self.held[client]
 
     def next_turn(self, name: str) -> Waiting | None:
         """The change of this subscription whose turn it is now, if there is one."""
@@ -106,6 +173,7 @@ class Registrar(msgspec.Struct):
         """The next step of a subscription whose turn it is."""
         subscription = self.subscriptions[ask.subscription]
         subscription.version += 1
+        resume = subscription.resume if ask.opens and subscription.version > 1 else None
         return Change(
             subscription=ask.subscription,
             version=subscription.version,
@@ -113,6 +181,9 @@ class Registrar(msgspec.Struct):
             new=_after(subscription.topics, ask),
             weight=ask.weight,
             best_effort=ask.best_effort,
+            resume=None
+            if resume is None
+            else replace(resume, topics=subscription.acked_topics, changes=list(resume.changes)),
         )
 
     def meet(self, name: str, ranks: list[int], here: int) -> int:
@@ -130,6 +201,8 @@ class Registrar(msgspec.Struct):
             return None
         subscription.topics = change.new
         subscription.under_way = False
+        if subscription.resume is not None and change.version > subscription.resume.version:
+            subscription.resume.changes.append(_remembered(change))
         following = self.next_turn(change.subscription)
         if following is None:
             subscription.planned = None
@@ -138,10 +211,48 @@ class Registrar(msgspec.Struct):
         return following
 
     def _forget(self, name: str) -> None:
-        client = self.subscriptions.pop(name).client
-        self.held[client] -= 1
-        if not self.held[client]:
-            del self.held[client]
+        self._count(self.subscriptions.pop(name).client, -1)
+
+    # -- acknowledgements of those that have a name -------------------------------------------------------------------
+
+    def refuse_ack(self, acked: Acked) -> Ended | None:
+        """Why an acknowledgement is not taken, if the subscription is not this session's any more."""
+        subscription = self.subscriptions.get(acked.subscription)
+        if subscription is None or subscription.resume is None:
+            code, reason = "ended", f"subscription {acked.subscription!r} is not there any more"
+        elif subscription.client != acked.session:
+            code, reason = "taken-over", f"subscription {acked.subscription!r} goes on in another session now"
+        else:
+            return None
+        return Ended(acked.subscription, acked.session, code, reason)
+
+    def is_news(self, acked: Acked) -> bool:
+        """Whether an acknowledgement of this session says more than is known."""
+        resume = self.subscriptions[acked.subscription].resume
+        assert resume is not None
+        is_older = acked.version < resume.version or acked.position < resume.position
+        return not is_older and (acked.clock != resume.clock or acked.version > resume.version)
+
+    def acknowledged(self, acked: Acked) -> None:
+        """A named subscription has acknowledged more."""
+        subscription = self.subscriptions.get(acked.subscription)
+        resume = None if subscription is None else subscription.resume
+        if resume is not None and acked.position >= resume.position and acked.version >= resume.version:
+            resume.changes = [change for change in resume.changes if change.version > acked.version]
+            resume.version, resume.clock, resume.position = acked.version, dict(acked.clock), acked.position
+
+
+def _not_yours(subscription: Subscription, ask: ChangeAsk) -> tuple[str, str]:
+    if subscription.resume is None:
+        return "not-yours", f"subscription {ask.subscription!r} belongs to another client"
+    return "taken-over", f"subscription {ask.subscription!r} goes on in another session now"
+
+
+def _remembered(change: Change) -> Change:
+    """As much of a change as who resumes later has to know."""
+    if change.old == change.new:
+        return Change(change.subscription, change.version, (), (), change.weight, change.best_effort)
+    return replace(change, resume=None)
 
 
 def _after(topics: tuple[str, ...], ask: ChangeAsk) -> tuple[str, ...]:

@@ -264,6 +264,11 @@ class Session:
         released = [sequence for sequence in sorted(self._held) if first is None or sequence < first]
         return [self._held.pop(sequence) for sequence in released]
 
+    def unreported(self) -> list[tuple[int, list[list[Any]]]]:
+        """The requests whose outcome the caller does not know yet: sequence and items."""
+        unfinished = [(sequence, unfinished.queued.items) for sequence, unfinished in self._unfinished.items()]
+        return [*unfinished, *((sequence, outcome.asked.items) for sequence, outcome in self._held.items())]
+
     @property
     def unfinished_events(self) -> int:
         """How many events are queued or have no number yet."""

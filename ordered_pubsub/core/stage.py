@@ -41,6 +41,8 @@ from ordered_pubsub.core.log import Kept
 from ordered_pubsub.core.messages import (
     EVERYBODY_ASKS,
     Ack,
+    Acked,
+    Acknowledged,
     Answer,
     Asked,
     Change,
@@ -64,6 +66,7 @@ from ordered_pubsub.core.messages import (
     Relay,
     Reply,
     Request,
+    Saved,
     ToSubscriber,
     find_change,
 )
@@ -275,6 +278,22 @@ class Stage:
             self._launch(self._operation(waiting, None))
         else:
             self._start_turn(self.state.registrar.ask(ask, waiting))
+
+    def handle_acked(self, home: int, acked: Acked) -> None:
+        """A named subscription has acknowledged its events; who says so is told when it is on disk."""
+        if not self.is_open:
+            return  # said again later
+        registrar = self.state.registrar
+        ended = registrar.refuse_ack(acked)
+        if ended is None and registrar.is_news(acked):
+            event = Acknowledged(acked)
+            self._journal(event)
+            self._apply(event)
+        answer = ended or Saved(acked.subscription, acked.session, acked.serial)
+        if home == self.rank:
+            self.effects.tells.append((acked.session, answer))
+        else:
+            self.effects.sends.append((home, answer))
 
     def _start_turn(self, turn: Waiting | None) -> None:
         """Let a subscription's next change enter the line, if its turn has come and nothing else is being handled."""
@@ -565,6 +584,8 @@ class Stage:
         elif isinstance(event, Framed):
             self._take_frame(event)
             self._start_turns()
+        elif isinstance(event, Acknowledged):
+            self.state.registrar.acknowledged(event.acked)
         else:
             self.state.topology, self.state.confirmed = event.topology, event.confirmed
             if event.topology != self.topology.dump():

@@ -6,11 +6,24 @@ journalled when it is taken, so one that cannot be handled would come again at e
 
 from __future__ import annotations
 
-from ordered_pubsub.core.messages import Frame, Operation, PeerMessage, Publication, Relay
+from ordered_pubsub.core.log import ENDLESS
+from ordered_pubsub.core.messages import (
+    Acked,
+    AckExpected,
+    Floors,
+    Frame,
+    Hosts,
+    Operation,
+    PeerMessage,
+    Publication,
+    Recall,
+    Relay,
+    Told,
+)
 from ordered_pubsub.errors import ProtocolError
 
-NUMBER_MAX = 1 << 53
-"""Beyond it, numbers are not whole ones everywhere."""
+NUMBER_MAX = ENDLESS
+"""As far as a log counts."""
 
 
 def check_peer_message(message: PeerMessage, stages: int) -> None:
@@ -19,6 +32,8 @@ def check_peer_message(message: PeerMessage, stages: int) -> None:
         operation = message.message.operation
         _check_ranks(operation, stages)
         _check_numbers(operation)
+    elif isinstance(message, (Recall, Told, Hosts, AckExpected, Floors, Acked)):
+        _check_ranges(message)
     elif isinstance(message, Relay) and not 0 <= message.home < stages:
         raise ProtocolError(f"a request was relayed from a stage of rank {message.home}; there are {stages} stages")
 
@@ -30,6 +45,25 @@ def _check_ranks(operation: Operation, stages: int) -> None:
             f"operation {operation.identity} goes from stage {bottom} to {top}, for {operation.asked} and {operation.home}; "
             f"expected ranks from 0 to {stages - 1}, and to go up"
         )
+
+
+def _check_ranges(message: Recall | Told | Hosts | AckExpected | Floors | Acked) -> None:
+    ranges: list[tuple[int, int]]
+    if isinstance(message, Recall):
+        ranges = [(want.first, want.last) for want in message.wants]
+    elif isinstance(message, Told):
+        ranges = [(item.first, item.last) for item in message.items]
+        ranges.append((message.first, max(message.first, message.read_to, message.floor)))
+    else:
+        counts: dict[str, int] | dict[str, int | None]
+        if isinstance(message, (Hosts, Floors)):
+            counts = message.acked
+        else:
+            counts = message.clock if isinstance(message, Acked) else message.counts
+        ranges = [(1, (count or 0) + 1) for count in counts.values()]
+    for first, last in ranges:
+        if not 1 <= first <= last <= NUMBER_MAX:
+            raise ProtocolError(f"a stage speaks of numbers that cannot be, {first} to {last}: {message!r:.500}")
 
 
 def _check_numbers(operation: Operation) -> None:

@@ -8,17 +8,29 @@ reason. Nothing is lost by that, since it asks again what it has no answer to.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import attrs
 
 from ordered_pubsub.config.schema import IdentitySection, LimitsSection
-from ordered_pubsub.core.messages import Answer, ChangeAsk, PublishAsk, Refusal, Request
+from ordered_pubsub.core.messages import (
+    Acked,
+    Answer,
+    ChangeAsk,
+    Curious,
+    Follows,
+    PublishAsk,
+    Refusal,
+    Request,
+    ToSubscriber,
+)
 from ordered_pubsub.core.registrar import TOPICS_MAX
 from ordered_pubsub.core.stage import PARTS_MAX
 from ordered_pubsub.core.topics import check_topic
 from ordered_pubsub.errors import ProtocolError, TopicError
+from ordered_pubsub.server.checking import NUMBER_MAX
 from ordered_pubsub.server.doorstep import Visitor
 from ordered_pubsub.server.node import Node
 from ordered_pubsub.wire.channel import Channel
@@ -37,6 +49,7 @@ from ordered_pubsub.wire.protocol import (
 
 JUDGED_MAX = 20_000
 CHANGES_REMEMBERED_MAX = 4_096
+SUBSCRIPTION_NAME = re.compile("[A-Za-z0-9._-]{1,64}")
 SUBSCRIPTION_LENGTH_MAX = 64
 """How much the id of a subscription may have after its client's session."""
 
@@ -67,6 +80,8 @@ class ClientConnection:
     on_gone: Callable[[ClientConnection], None]
     is_in: bool = False
     """whether it was welcomed, so that it may ask"""
+    _following: dict[str, bool] = attrs.field(factory=dict)
+    """subscriptions that have said how far they are"""
     _held: dict[str, set[str]] = attrs.field(factory=dict)
     """the topics of its subscriptions, as far as they were asked for on this connection"""
     _counted: dict[int, ChangeAsk] = attrs.field(factory=dict)
@@ -101,6 +116,9 @@ class ClientConnection:
             message = decode(from_client, payload, f"client {self.session}")
             if isinstance(message, Ask):
                 requests += message.requests
+            elif isinstance(message, (Curious, Follows, Acked)):
+                if self._may_follow(message):
+                    self.node.handle_subscriber(self.session, message)
             elif isinstance(message, Inquire):
                 self._inform(message.number)
             elif isinstance(message, Ping):
@@ -118,6 +136,35 @@ class ClientConnection:
                 refusals[request.sequence] = refusal
         self.node.counters.refusals += len(refusals)
         self.node.handle_requests(requests, refusals)
+
+    def _may_follow(self, message: Curious | Follows | Acked) -> bool:
+        """Whether a subscription may ask this, or say it; the rights are those of now, whatever it was allowed before."""
+        numbers = _numbers_of(message)
+        unfit = self._unfit(message.subscription)
+        if unfit or any(not 0 <= number <= NUMBER_MAX for number in numbers):
+            raise ProtocolError(unfit or f"a subscription spoke of numbers that cannot be: {message!r:.300}")
+        if isinstance(message, Acked):
+            if message.session != self.session:
+                raise ProtocolError(f"session {self.session!r} acknowledged in the name of {message.session!r}")
+            return len(message.clock) <= 2 * TOPICS_MAX
+        limits = self.rules.limits
+        is_new = message.subscription not in self._following
+        if is_new and len(self._following) >= limits.subscriptions_per_client_max:
+            return False
+        if isinstance(message, Follows):
+            if len(message.acked) > limits.topics_per_subscription_max:
+                return False
+            self._note_following(message)
+            topics = list(message.acked)
+        else:
+            topics = [want.topic for want in message.wants]
+        return all((self._judged.get(("subscribe", t)) or self._judge("subscribe", t)) is _FINE for t in topics)
+
+    def _note_following(self, message: Follows) -> None:
+        if message.acked or not message.is_all:
+            self._following[message.subscription] = True
+        else:
+            self._following.pop(message.subscription, None)
 
     def _refusal(self, request: Request) -> Refusal | None:
         """Why a request may not be asked, if so. What is said depends on the rules, never on what exists.
@@ -140,7 +187,7 @@ class ClientConnection:
         return self._refusal_of_change(request, change) if change is not None else None
 
     def _refusal_of_change(self, request: Request, ask: ChangeAsk) -> Refusal | None:
-        unfit = self._unfit(ask)
+        unfit = self._unfit(ask.subscription)
         if unfit:
             return request.refused("bad-request", unfit)
         excess = self._excess(request.sequence, ask)
@@ -167,9 +214,12 @@ class ClientConnection:
         self.visitor = attrs.evolve(self.visitor, identity=identity)
         self._judged.clear()
 
-    def _unfit(self, ask: ChangeAsk) -> str:
-        """What is wrong with a change. Others know a client's session, so a subscription's id must be its client's."""
-        session, separator, rest = ask.subscription.rpartition("/")
+    def _unfit(self, subscription: str) -> str:
+        """What is wrong with an id. Others know a client's session, so a subscription's id must be its client's."""
+        if self.name is not None and subscription.startswith(f"{self.name}//"):
+            is_fit = SUBSCRIPTION_NAME.fullmatch(subscription[len(self.name) + 2 :])
+            return "" if is_fit else f"a subscription's name fits {SUBSCRIPTION_NAME.pattern}"
+        session, separator, rest = subscription.rpartition("/")
         fits = rest.isascii() and rest.isalnum() and len(rest) <= SUBSCRIPTION_LENGTH_MAX
         if session != self.session or not separator or not fits:
             return (
@@ -219,6 +269,10 @@ class ClientConnection:
         """Bring answers."""
         self._write(encode(Tell(answers)))
 
+    def inform(self, messages: list[ToSubscriber]) -> None:
+        """Bring what its subscriptions miss."""
+        self._write(b"".join(map(encode, messages)))
+
     def ask_for_a_sign(self) -> None:
         """It has been silent."""
         self._write(_PING)
@@ -244,3 +298,11 @@ class ClientConnection:
     def lost(self, reason: str) -> None:
         """The client is gone."""
         self.on_gone(self)
+
+
+def _numbers_of(message: Curious | Follows | Acked) -> list[int]:
+    if isinstance(message, Acked):
+        return [message.serial, message.version, message.position, *message.clock.values()]
+    if isinstance(message, Follows):
+        return list(message.acked.values())
+    return [number for want in message.wants for number in (want.first - 1, want.last - want.first, want.last)]

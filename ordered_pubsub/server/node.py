@@ -22,7 +22,15 @@ from typing import Any, Protocol
 import attrs
 
 from ordered_pubsub.core.driver import SNAPSHOT_AFTER_RECORDS, Batch, Driver
-from ordered_pubsub.core.messages import Answer, Change, PeerMessage, Refusal, Request
+from ordered_pubsub.core.messages import (
+    Answer,
+    Change,
+    FromSubscriber,
+    PeerMessage,
+    Refusal,
+    Request,
+    ToSubscriber,
+)
 from ordered_pubsub.core.stage import Effects
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.errors import JournalError, OrderedPubSubError
@@ -41,6 +49,9 @@ class Asker(Protocol):
 
     def tell(self, answers: list[Answer | Refusal]) -> None:
         """Bring answers."""
+
+    def inform(self, messages: list[ToSubscriber]) -> None:
+        """Bring what its subscriptions miss."""
 
 
 class Neighbour(Protocol):
@@ -82,6 +93,8 @@ class Node:
     """whether clients are to ask elsewhere"""
     _is_flushing: bool = False
     """a flush is planned or under way"""
+    _is_serving: bool = False
+    """a piece of the log is about to be read"""
     _is_closed: bool = False
     _commit_s: float = 0.0
     """how long a commit takes on average"""
@@ -118,6 +131,16 @@ class Node:
         self.counters.requests += len(requests)
         self._plan_flush()
 
+    def handle_subscriber(self, session: str, message: FromSubscriber) -> None:
+        """A subscription of a client at home here says how far it is, or what it misses."""
+        if not self._is_over:
+            self.driver.handle_subscriber(session, message, self._loop.time())
+            self._plan_flush()
+
+    def client_is_gone(self, session: str) -> None:
+        """A client is not at home here any more."""
+        self.driver.client_is_gone(session)
+
     def handle_peer(self, peer: int, messages: Sequence[PeerMessage]) -> None:
         """A peer says something. Raises what its state machine says about a message that must not come."""
         if self._is_over:
@@ -140,10 +163,10 @@ class Node:
 
     def disconnected(self, peer: int) -> None:
         """The link to a peer is gone."""
-        self.driver.stage.disconnected(peer)
+        self.driver.disconnected(peer)
 
     def _tick(self) -> None:
-        self.driver.stage.tick(self._loop.time())
+        self.driver.tick(self._loop.time())
         self._plan_flush()
         self._tick_handle = self._loop.call_later(TICK_S, self._tick)
 
@@ -154,9 +177,25 @@ class Node:
         return self._is_closed or self.failed.done()
 
     def _plan_flush(self) -> None:
-        if not self._is_flushing and not self._is_over and self.driver.has_work:
+        if self._is_over:
+            return
+        if not self._is_flushing and self.driver.has_work:
             self._is_flushing = True
             self._loop.call_soon(self._flush)
+        if not self._is_serving and self.driver.pubends.has_work:
+            self._is_serving = True
+            self._loop.call_soon(self._serve)
+
+    def _serve(self) -> None:
+        """Read a piece of the log for somebody; whatever else there is to do comes before the next one."""
+        self._is_serving = False
+        if self._is_over:
+            return
+        try:
+            self.driver.serve()
+        except JournalError as error:
+            self._fail(error)
+        self._plan_flush()
 
     def _flush(self) -> None:
         if self._is_over:
@@ -190,7 +229,7 @@ class Node:
             if batch.snapshot is None:
                 self._commit_s += (outcome - self._commit_s) / AVERAGE_OVER
         try:
-            self._release(batch.effects)
+            self._release(self.driver.release(batch))
         except Exception as error:
             self._break_down(error)
         self._is_flushing = False
@@ -230,7 +269,17 @@ class Node:
             asker = self.askers.get(client)
             if asker is not None:
                 asker.tell(answers)
+        self._inform(effects.tells)
         self._count(effects)
+
+    def _inform(self, tells: Sequence[tuple[str, ToSubscriber]]) -> None:
+        to_clients: dict[str, list[ToSubscriber]] = {}
+        for session, message in tells:
+            to_clients.setdefault(session, []).append(message)
+        for session, messages in to_clients.items():
+            asker = self.askers.get(session)
+            if asker is not None:
+                asker.inform(messages)
 
     def _count(self, effects: Effects) -> None:
         for operation in effects.completed:

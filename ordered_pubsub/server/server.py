@@ -145,6 +145,7 @@ class Server:
             self.configuration.limits.payload_bytes_max,
             [str(stage.advertised) for stage in self.configuration.stages if stage.advertised is not None],
             self.configuration.limits.frame_bytes_max,
+            self.configuration.levels.dump(),
         )
 
     # -- clients ------------------------------------------------------------------------------------------------------
@@ -183,6 +184,7 @@ class Server:
         self._clients.pop(connection, None)
         if self.node.askers.get(connection.session) is connection:
             del self.node.askers[connection.session]
+            self.node.client_is_gone(connection.session)
         if connection.name is not None:
             self.claims.gone(connection)
 

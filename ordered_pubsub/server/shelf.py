@@ -85,8 +85,8 @@ class SqliteShelf:
     def _checked(self, kind: Kind, topic: str, row: Row, checksum: int) -> Row:
         if crc32(row.data) != checksum:
             raise JournalDamaged(
-                f"the store {self.file} is damaged: its {kind} of topic {topic!r} from number {row.first} on fail their checksum. "
-                "Stop the stage, and restore the file from a copy"
+                f"the store {self.file} is damaged: its {kind} of topic {topic!r} from number {row.first} on fail their "
+                "checksum. Stop the stage, and restore the file from a copy"
             )
         return row
 

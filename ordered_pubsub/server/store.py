@@ -239,7 +239,7 @@ def _make_private(file: Path) -> None:
 
 
 def _lock(file: Path) -> int:
-    """Lock the file beside a store, or raise an `OSError`. It is a file of its own since SQLite's locks are let go by any close."""
+    """Lock the file beside a store, or raise an `OSError`. It is one of its own, since any close lets go of SQLite's locks."""
     lock = os.open(f"{file}.lock", os.O_CREAT | os.O_RDWR, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

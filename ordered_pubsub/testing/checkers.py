@@ -110,7 +110,7 @@ def _check_one_order(record: Record) -> None:
         record.violation("order", f"the stages' orders have a cycle: {' before '.join(map(str, cycle))}")
         return
     for subscription in record.subscriptions.values():
-        if subscription.order == "total" and not subscription.best_effort:
+        if subscription.order == "total" and not subscription.best_effort and not subscription.from_start:
             chains.append(_operations(record, subscription))
     cycle = _find_cycle(chains)
     if cycle:
@@ -172,7 +172,7 @@ def _check_pairs(record: Record) -> None:
     subscriptions = [s for s in record.subscriptions.values() if s.order != "topic" and not s.best_effort]
     for index, one in enumerate(subscriptions):
         for two in subscriptions[:index]:
-            if "pairwise" in (one.order, two.order):
+            if "pairwise" in (one.order, two.order) or one.from_start or two.from_start:
                 _check_pair(record, one, two)
 
 
@@ -224,7 +224,8 @@ def _stretches(subscription: SubscriptionRecord, numbers: _Numbers) -> dict[str,
         change: Change = subscription.outcomes[version]
         for topic in change.new:
             if topic not in change.old:
-                open_at[topic] = change.entries.get(topic, 0)
+                from_start = subscription.from_start and version == 1
+                open_at[topic] = 0 if from_start else change.entries.get(topic, 0)
         for topic in change.old:
             if topic not in change.new:
                 stretches.setdefault(topic, []).append((open_at.pop(topic), change.entries.get(topic, 0)))
@@ -260,7 +261,7 @@ def _check_positions(record: Record, subscription: SubscriptionRecord, numbers: 
     if positions != list(range(1, len(positions) + 1)):
         record.violation("I5", f"{subscription.name} was notified at the positions {positions}")
     first = subscription.outcomes.get(1)
-    if first is None or subscription.order != "total":
+    if first is None or subscription.order != "total" or subscription.from_start:
         return
     for entry in subscription.notifications:
         if entry.version != 1 or not _is_before_change(subscription, entry):
@@ -290,7 +291,7 @@ def _is_before_change(subscription: SubscriptionRecord, entry: Notified) -> bool
 
 def _check_causes(record: Record, subscription: SubscriptionRecord, numbers: _Numbers) -> None:
     """A total subscription is notified of nothing before its causes, as far as it is ever entitled to them."""
-    if subscription.order != "total" or subscription.best_effort:
+    if subscription.order != "total" or subscription.best_effort or subscription.from_start:
         return
     stretches = _stretches(subscription, numbers)
     clock: dict[str, int] = {}

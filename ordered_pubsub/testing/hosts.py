@@ -11,26 +11,34 @@ from typing import TYPE_CHECKING
 import attrs
 import msgspec
 
+from ordered_pubsub.core.acknowledging import Acknowledging
 from ordered_pubsub.core.best_effort import BestEffort
-from ordered_pubsub.core.buffer import Arrival
+from ordered_pubsub.core.buffer import Arrival, Notification
 from ordered_pubsub.core.delivery import WEIGHTS, Delivery
 from ordered_pubsub.core.driver import Driver
 from ordered_pubsub.core.messages import (
     Answer,
+    Change,
     ChangeAsk,
     Chunk,
     Curious,
+    Ended,
     Expect,
     Follows,
     PublishAsk,
     Recalled,
     Refusal,
     Request,
+    Resume,
+    Saved,
     ToSubscriber,
 )
 from ordered_pubsub.core.missing import Missing
+from ordered_pubsub.core.past import Part, Past
+from ordered_pubsub.core.registrar import WRONG_EPOCH
 from ordered_pubsub.core.session import Outcome, Session
 from ordered_pubsub.core.stage import Effects
+from ordered_pubsub.core.vector import Vector
 from ordered_pubsub.errors import ProtocolError, TopologyMismatch
 from ordered_pubsub.testing.disk import Disk
 from ordered_pubsub.testing.record import EventRecord, SubscriptionRecord
@@ -234,12 +242,30 @@ class Packer:
         if not item.chunks:
             return [Arrival(topic, item.first, item.entries, item.marks, item.full, last=item.last)]
         indices = [index for chunk in item.chunks for index in msgspec.msgpack.decode(chunk.data)]
-        arrivals = [Arrival(topic, item.first + at, {}, body=self._event(i)) for at, i in enumerate(indices)]
-        arrivals[0].entries, arrivals[0].marks, arrivals[0].full = item.entries, item.marks, item.full
+        entries = item.entries if item.full else {}
+        arrivals = [
+            Arrival(topic, item.first + at, entries, full=item.full, body=self._event(index))
+            for at, index in enumerate(indices)
+        ]
+        arrivals[0].entries, arrivals[0].marks = item.entries, item.marks
         return arrivals
 
     def _event(self, index: int) -> EventRecord:
         return self.simulation.record.events[index]
+
+
+def _part_of(topic: str, item: Recalled, arrivals: list[Arrival]) -> Part:
+    return Part(
+        topic,
+        item.first,
+        item.last,
+        item.batch,
+        item.place,
+        item.published_at,
+        item.entries,
+        item.full,
+        [] if arrivals[0].last else arrivals,
+    )
 
 
 @attrs.define(eq=False)
@@ -259,6 +285,15 @@ class ClientHost:
     """for each topic the highest number that this client knows of: published or notified"""
     unresolved: list[EventRecord] = attrs.field(factory=list)
     """events that it knows of, while not all of their causes have a number"""
+    is_dead: bool = False
+    lives: int = 0
+    opened: dict[str, Subscribe] = attrs.field(factory=dict)
+    """what it subscribes to whenever it is started"""
+    acknowledging: dict[str, Acknowledging] = attrs.field(factory=dict)
+    pasts: dict[str, Past] = attrs.field(factory=dict)
+    """subscriptions that have not come to the present yet"""
+    read: dict[str, int] = attrs.field(factory=dict)
+    """how many events of the past these were notified of"""
     said: dict[str, tuple[int, dict[str, int]]] = attrs.field(factory=dict)
     """for each subscription, on which connection it has said last how far it is"""
     unnumbered: list[EventRecord] = attrs.field(factory=list)
@@ -273,6 +308,8 @@ class ClientHost:
 
     def publish(self, parts: tuple[tuple[str, int], ...]) -> None:
         """Publish events, as one operation."""
+        if self.is_dead:
+            return
         self.session.publish_together([(t, self._events(t, count)) for t, count in parts], self.simulation.now)
         self.pump()
 
@@ -301,20 +338,81 @@ class ClientHost:
 
     def subscribe(self, action: Subscribe) -> None:
         """Begin a subscription: first at the ENS, then in the order."""
-        world = self.simulation.world
+        self.opened[action.subscription] = action
+        self.simulation.record.subscriptions[action.subscription] = SubscriptionRecord(
+            action.subscription,
+            f"client-{self.index}",
+            action.order,
+            action.best_effort,
+            named=action.named,
+            from_start=action.from_start,
+        )
+        if not self.is_dead:
+            self._open(action, action.topics)
+
+    def _open(self, action: Subscribe, topics: tuple[str, ...], epoch: int = 1) -> None:
+        world, name = self.simulation.world, action.subscription
         delivery: Delivery | BestEffort
         if action.best_effort:
-            delivery = BestEffort(action.subscription, world.buffer_events_max, world.ttl_s)
+            delivery = BestEffort(name, world.buffer_events_max, world.ttl_s)
         else:
-            missing = Missing(lambda topic: topic in world.kept)
-            delivery = Delivery(action.subscription, order=action.order, missing=missing)
-        self.deliveries[action.subscription] = delivery
-        self.simulation.record.subscriptions[action.subscription] = SubscriptionRecord(
-            action.subscription, self.name, action.order, action.best_effort
-        )
-        self.alter(Alter(action.at, action.subscription, action.topics))
+            delivery = Delivery(name, order=action.order, missing=self._missing())
+            if action.from_start:
+                delivery.hold()
+            if action.named:
+                self.acknowledging[name] = Acknowledging(name, self.name)
+        self.deliveries[name] = delivery
+        self.alter(Alter(action.at, name, topics), opens=epoch if action.named else 0)
 
-    def alter(self, action: Alter) -> None:
+    def _missing(self) -> Missing:
+        kept = self.simulation.world.kept
+        return Missing(lambda topic: topic in kept, now=self.simulation.now)
+
+    # -- death --------------------------------------------------------------------------------------------------------
+
+    def die(self, for_s: float) -> None:
+        """The process ends in the middle of whatever it does; what it has sent may still arrive."""
+        simulation = self.simulation
+        if self.is_dead:
+            return
+        simulation.trace("%s dies", self.name)
+        self.is_dead = True
+        self.home = None
+        self.connection += 1
+        for name, delivery in self.deliveries.items():
+            for topic in {*delivery.clock, *simulation.world.topics}:
+                simulation.ens.unsubscribe(topic, self.index, name)
+        for event in self.unnumbered:
+            event.is_refused = True  # unless it turns out to have a number
+        for sequence, items in self.session.unreported():
+            simulation.record.abandon((self.name, self.session.epoch, sequence), items)
+        self.deliveries.clear()
+        self.acknowledging.clear()
+        self.pasts.clear()
+        self.said.clear()
+        self.unnumbered.clear()
+        self.unresolved.clear()
+        self.past.clear()
+        simulation.after(for_s, self._live_again)
+
+    def _live_again(self) -> None:
+        """Another process is started in its place, and goes on with the subscriptions that have a name."""
+        simulation = self.simulation
+        self.is_dead = False
+        self.lives += 1
+        self.session = Session(f"client-{self.index}.{self.lives}", simulation.topology, packer=simulation.packer)
+        simulation.clients_by_name[self.name] = self
+        simulation.trace("%s is started", self.name)
+        self.connect()
+        for action in self.opened.values():
+            self._open(action, ())
+
+    def may_alter(self, subscription: str) -> bool:
+        """Whether a subscription is there; one with a name, that it has begun in this life."""
+        delivery = self.deliveries.get(subscription)
+        return delivery is not None and (subscription not in self.acknowledging or delivery.changes.version > 0)
+
+    def alter(self, action: Alter, opens: int = 0) -> None:
         """Change a subscription."""
         delivery = self.deliveries[action.subscription]
         removes = tuple(delivery.topics) if action.ends else action.remove
@@ -323,17 +421,20 @@ class ClientHost:
         delivery.change_asked(removes)
         weight = WEIGHTS[self._order(action.subscription)]
         self.simulation.after(
-            0.01, self._subscribed_at_ens, action, weight
+            0.01, self._subscribed_at_ens, action, weight, opens, self.lives
         )  # in the order in which they were asked for
 
     def _order(self, subscription: str) -> str:
         return self.simulation.record.subscriptions[subscription].order
 
-    def _subscribed_at_ens(self, action: Alter, weight: int) -> None:
+    def _subscribed_at_ens(self, action: Alter, weight: int, opens: int, life: int) -> None:
+        if life != self.lives or self.is_dead:
+            return
         for topic in action.add:
             self.simulation.ens.subscribe(topic, self.index, action.subscription)
         best_effort = self.simulation.record.subscriptions[action.subscription].best_effort
-        ask = ChangeAsk(action.subscription, action.add, action.remove, weight, best_effort, action.ends)
+        start: dict[str, int] | None = {} if opens and self.opened[action.subscription].from_start else None
+        ask = ChangeAsk(action.subscription, action.add, action.remove, weight, best_effort, action.ends, opens, start)
         together = [(topic, self._events(topic, count)) for topic, count in action.together]
         self.session.change(ask, self.simulation.now, together)
         self.pump()
@@ -343,7 +444,7 @@ class ClientHost:
     def connect(self) -> None:
         """Find a home."""
         simulation = self.simulation
-        if self.home is not None:
+        if self.home is not None or self.is_dead:
             return
         rank = simulation.chance.randrange(simulation.world.stages)
         if simulation.stages[rank].driver is None or simulation.now < self.home_away_until:
@@ -390,6 +491,11 @@ class ClientHost:
             self.said[name] = (self.connection, acked)
             network.subscriber_to_stage(self, Follows(name, acked, is_all=True))
         wants = delivery.missing.take_due(self.simulation.now) if delivery.missing is not None else []
+        if name in self.pasts:
+            wants += self.pasts[name].missing.take_due(self.simulation.now)
+        saying = self.acknowledging[name].take_due(self.simulation.now) if name in self.acknowledging else None
+        if saying is not None:
+            network.subscriber_to_stage(self, saying)
         if wants:
             self.simulation.trace("%s asks for %s", name, wants)
             network.subscriber_to_stage(self, Curious(name, wants))
@@ -429,18 +535,84 @@ class ClientHost:
             name = outcome.change.subscription
             delivery = self.deliveries[name]
             record = simulation.record.subscriptions[name]
-            record.outcomes[outcome.change.version] = outcome.change
+            if outcome.change.resume is None:
+                record.outcomes[outcome.change.version] = outcome.change
             simulation.trace("%s: change %d is settled at %s", name, outcome.change.version, outcome.change.entries)
             assert outcome.asked.change is not None
             ask = outcome.asked.change
             if isinstance(delivery, Delivery):
                 self._set_time(delivery)
+                self._begin(name, delivery, outcome.change)
             delivery.change_settled(outcome.change, record.removed_at_end if ask.ends else ask.remove)
             self.notify(name, delivery)
+
+    def _begin(self, name: str, delivery: Delivery, change: Change) -> None:
+        """The first outcome of this life: it begins, now or in the past, or goes on where it was."""
+        record, resume = self.simulation.record.subscriptions[name], change.resume
+        if resume is not None:
+            self._resume(name, delivery, resume)
+            for topic, count in change.entries.items():
+                delivery.hear(topic, count, is_lost=True)
+        elif change.version == 1 and record.from_start:
+            self._read_past(name, {}, change)
+
+    def _resume(self, name: str, delivery: Delivery, resume: Resume) -> None:
+        simulation = self.simulation
+        record = simulation.record.subscriptions[name]
+        simulation.trace("%s goes on at %s, version %d", name, resume.clock, resume.version)
+        if resume.position < record.position:
+            simulation.record.violation(
+                "I3", f"{name} goes on at {resume.position}, but {record.position} was acknowledged"
+            )
+        record.resumed(resume.position)
+        for change in resume.changes:
+            if change.old != change.new:
+                record.outcomes[change.version] = change
+        first = record.outcomes.get(1)
+        if record.from_start and not resume.version and first is not None:
+            self._read_past(name, dict(resume.clock), first, resume.position)
+        elif record.from_start:
+            delivery.go_on(0)
+        for topic in {topic for change in resume.changes for topic in change.topics} | set(resume.clock):
+            simulation.ens.subscribe(topic, self.index, name)
+        delivery.resume(resume)
+
+    def _read_past(self, name: str, clock: dict[str, int], first: Change, position: int = 0) -> None:
+        cut = {topic: first.entries.get(topic, 0) for topic in first.new}
+        topology = self.simulation.topology
+        self.pasts[name] = Past(clock, cut, topology.owner, self._missing())
+        self.read[name] = position
+        self._read_on(name)
+
+    def _read_on(self, name: str) -> None:
+        """Notify what is known of the past by now, and go on to the present if that was all."""
+        past, delivery = self.pasts[name], self.deliveries[name]
+        assert isinstance(delivery, Delivery)
+        record = self.simulation.record.subscriptions[name]
+        for part, first, last in past.read():
+            for arrival in part.arrivals:
+                if first <= arrival.number <= last:
+                    self.read[name] += 1
+                    position = None if record.order == "topic" else self.read[name]
+                    self._learn(arrival.body)
+                    record.notified(Notification(arrival, position, Vector(dict(past.clock), [], 0), 0))
+                    self.simulation.record.progress += 1
+        if past.is_over:
+            del self.pasts[name]
+            delivery.go_on(self.read.pop(name))
+        elif name in self.acknowledging:
+            self.acknowledging[name].acknowledge(0, past.clock, self.read[name], self.simulation.now)
 
     def _take_refusal(self, outcome: Outcome, refusal: Refusal) -> None:
         """Nothing of it happens, ever."""
         simulation = self.simulation
+        if refusal.code in ("unknown", WRONG_EPOCH):
+            name = outcome.asked.change.subscription if outcome.asked.change is not None else ""
+            del self.deliveries[name]
+            is_there = refusal.code == WRONG_EPOCH
+            topics = () if is_there else self.opened[name].topics
+            self._open(self.opened[name], topics, int(refusal.reason) + 1 if is_there else 1)
+            return
         if refusal.code != FORBIDDEN:
             simulation.record.violation("I4", f"{self.name} was refused: {refusal.reason}")
             return
@@ -479,19 +651,51 @@ class ClientHost:
 
     def handle_told(self, message: ToSubscriber) -> None:
         """The home stage brings what a subscription misses, or says how far its topics are."""
-        delivery = self.deliveries[message.subscription]
+        delivery = self.deliveries.get(message.subscription)
+        if delivery is None:
+            return  # of an earlier life
         assert isinstance(delivery, Delivery)
         self._set_time(delivery)
+        if isinstance(message, Saved):
+            self._take_saved(self.acknowledging[message.subscription], message)
+            return
+        if isinstance(message, Ended):
+            self._take_end(message)
+            return
         if isinstance(message, Expect):
             for topic, count in message.counts.items():
                 delivery.hear(topic, count, is_lost=True)
         else:
             told = message.told
             delivery.told_of_floor(told.topic, told.floor)
+            past = self.pasts.get(message.subscription)
             for item in told.items:
-                for arrival in self.simulation.packer.unpack(told.topic, item):
+                arrivals = self.simulation.packer.unpack(told.topic, item)
+                if past is not None:
+                    past.missing.now = self.simulation.now
+                    past.take(_part_of(told.topic, item, arrivals))
+                for arrival in arrivals:
                     delivery.receive(arrival)
+            if past is not None:
+                self._read_on(message.subscription)
         self.notify(message.subscription, delivery)
+
+    def _has_begun(self, subscription: str, delivery: Delivery | BestEffort) -> bool:
+        """Whether a named subscription has come to the present, so that it acknowledges what it is notified of."""
+        is_named = isinstance(delivery, Delivery) and subscription in self.acknowledging
+        return is_named and subscription not in self.pasts and delivery.changes.version > 0
+
+    def _take_end(self, ended: Ended) -> None:
+        """It is right only if it was this client that ended it."""
+        if not self.simulation.is_closing:
+            self.simulation.record.violation("I3", f"{ended.subscription} was ended: {ended.reason}")
+        self.acknowledging.pop(ended.subscription, None)
+
+    def _take_saved(self, acknowledging: Acknowledging, saved: Saved) -> None:
+        acknowledging.handle_saved(saved)
+        last = acknowledging.last
+        if last is not None and saved.serial == last.serial:
+            self.simulation.record.subscriptions[saved.subscription].position = last.position
 
     def _set_time(self, delivery: Delivery) -> None:
         if delivery.missing is not None:
@@ -513,6 +717,10 @@ class ClientHost:
                 notification.position,
             )
             self._maybe_react()
+        if self._has_begun(subscription, delivery):
+            assert isinstance(delivery, Delivery)
+            clock, position = delivery.clock, delivery.position
+            self.acknowledging[subscription].acknowledge(delivery.clean, clock, position, self.simulation.now)
         for topic in delivery.take_left():
             if not delivery.changes.asked:
                 self.simulation.ens.unsubscribe(topic, self.index, subscription)

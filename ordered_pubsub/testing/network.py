@@ -64,6 +64,9 @@ class Ens:
 
     def _arrive(self, client: int, subscription: str, arrival: Arrival) -> None:
         host = self.simulation.clients[client]
+        if subscription not in host.deliveries:
+            self.under_way -= 1
+            return  # its process died
         away_until = max(host.paused_until, host.ens_away_until)
         if away_until > self.simulation.now:
             self.simulation.at(
@@ -201,8 +204,10 @@ class Network:
     def stage_to_subscriber(self, rank: int, session: str, message: ToSubscriber) -> None:
         """What a home says to a subscription; it may get lost."""
         simulation, weather = self.simulation, self.simulation.weather
-        client = simulation.clients_by_name[session]
-        if client.home != rank or simulation.chance.random() < weather.client_lose:
+        client = simulation.clients_by_name.get(session)
+        if client is None or client.name != session or client.home != rank:
+            return
+        if simulation.chance.random() < weather.client_lose:
             return
         data = msgspec.msgpack.encode(message)
         at = self._arrival((client.name, "down"), weather.client_delay_s, 0.0)
@@ -221,7 +226,9 @@ class Network:
         """An answer on its way from the client's home."""
         simulation, weather = self.simulation, self.simulation.weather
         client = simulation.clients_by_name.get(answer.client)
-        if client is None or client.home != rank or simulation.chance.random() < weather.client_lose:
+        if client is None or client.name != answer.client or client.home != rank:
+            return
+        if simulation.chance.random() < weather.client_lose:
             return
         data = msgspec.msgpack.encode(answer)
         at = self._arrival((client.name, "down"), weather.client_delay_s, 0.0)

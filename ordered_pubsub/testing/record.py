@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ordered_pubsub.core.buffer import Notification
-from ordered_pubsub.core.messages import Change, Operation
+from ordered_pubsub.core.messages import Change, Operation, Publication
 from ordered_pubsub.testing.world import World
 
 if TYPE_CHECKING:
@@ -99,8 +99,16 @@ class SubscriptionRecord:
     best_effort: bool
     outcomes: dict[int, Change] = attrs.field(factory=dict)
     notifications: list[Notified] = attrs.field(factory=list)
+    named: bool = False
+    from_start: bool = False
+    position: int = 0
+    """how far it has acknowledged, as far as its client knows that this is on disk"""
     removed_at_end: tuple[str, ...] = ()
     """what the ask that ended it was announced to remove"""
+
+    def resumed(self, position: int) -> None:
+        """Another process goes on after what was acknowledged: what came after that is notified again."""
+        del self.notifications[position:]
 
     def notified(self, notification: Notification) -> None:
         """The application was told of an event."""
@@ -135,6 +143,10 @@ class Record:
 
     world: World
     events: list[EventRecord] = attrs.field(factory=list)
+    seen: dict[Identity, Operation] = attrs.field(factory=dict)
+    """operations that an owner knows to be complete"""
+    abandoned: dict[Identity, list[list[EventRecord]]] = attrs.field(factory=dict)
+    """requests whose client died before it had the answer: its events, by part"""
     subscriptions: dict[str, SubscriptionRecord] = attrs.field(factory=dict)
     handled: list[list[Identity]] = attrs.field(factory=list)
     """for each stage the operations that it handled, in order"""
@@ -179,6 +191,7 @@ class Record:
 
     def note_completed(self, rank: int, operation: Operation) -> None:
         """An owner learned that an operation is complete; after a crash it may learn it once more, the same."""
+        self._number_abandoned(operation)
         for part in operation.parts:
             if isinstance(part, Change) or self.world.owners[part.topic] != rank:
                 continue
@@ -195,6 +208,21 @@ class Record:
             known = self.completed.setdefault(part.topic, {}).setdefault(part.first, entry)
             if known.operation != operation.identity or known.entries != part.entries:
                 self.violation("I2", f"{part.topic} {part.first} was completed twice: {known} and {entry}")
+
+    def abandon(self, identity: Identity, items: list[list[EventRecord]]) -> None:
+        """A client died that had asked for these, and may have them all the same."""
+        self.abandoned[identity] = items
+        operation = self.seen.get(identity)
+        if operation is not None:
+            self._number_abandoned(operation)
+
+    def _number_abandoned(self, operation: Operation) -> None:
+        self.seen[operation.identity] = operation
+        items = self.abandoned.pop(operation.identity, None)
+        parts = [part for part in operation.parts if isinstance(part, Publication)]
+        for part, events in zip(parts, items or (), strict=False):
+            for index, event in enumerate(events):
+                event.numbered(part.first + index, operation.sequence)
 
     def note_probed(self, simulation: Simulation) -> None:
         """Everything has come to rest after one more event on each topic."""

@@ -34,6 +34,7 @@ from ordered_pubsub.testing.world import (
     ClockJump,
     Crash,
     Cut,
+    Die,
     Edit,
     Fault,
     Forbid,
@@ -58,6 +59,7 @@ class Simulation:
         self.now = 0.0
         self.steps = 0
         self.reactions = 0
+        self.is_closing = False
         self.lines: list[str] | None = [] if keep_trace else None
         self._calendar: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._entries = 0
@@ -68,7 +70,7 @@ class Simulation:
         for rank in range(world.stages):
             disk = Disk(f"journal of stage-{rank}", self.chance, self._crash_point_of(rank), self._snapshot_of(rank))
             self.stages.append(StageHost(self, rank, disk, self.chance.uniform(-100, 100)))
-        topology = world.topology()
+        self.topology = topology = world.topology()
         self.packer = Packer(self)
         self.clients = [
             ClientHost(self, i, Session(f"client-{i}", topology, packer=self.packer)) for i in range(world.clients)
@@ -146,7 +148,7 @@ class Simulation:
             self.clients[action.client].subscribe(action)
         else:
             for client in self.clients:
-                if action.subscription in client.deliveries:
+                if client.may_alter(action.subscription):
                     client.alter(action)
 
     def _tick(self) -> None:
@@ -176,6 +178,8 @@ class Simulation:
             self._send_away(fault)
         elif isinstance(fault, Edit):
             self._edit(fault)
+        elif isinstance(fault, Die):
+            self.clients[fault.client].die(fault.for_s)
         elif isinstance(fault, Forbid):
             self.stages[fault.stage].forbidden_until[fault.topic] = self.now + fault.for_s
         elif isinstance(fault, ClockJump):
@@ -242,7 +246,13 @@ class Simulation:
         for client in self.clients:
             if not client.session.is_idle:
                 reasons.append(f"{client.name} has no answer: {client.session.waiting_for()}")
+            if client.is_dead:
+                reasons.append(f"{client.name} has not been started again")
             for name, delivery in client.deliveries.items():
+                if name in client.acknowledging and client.acknowledging[name].next_due is not None:
+                    reasons.append(f"{name} has acknowledgements that are not on disk")
+                if name in client.pasts:
+                    reasons.append(f"{name} still reads the past")
                 if delivery.buffered or delivery.changes.asked:
                     reasons.append(f"{name} waits for: {delivery.waiting_for()}")
                 elif isinstance(delivery, Delivery) and (behind := self._behind(delivery)):
@@ -268,6 +278,7 @@ class Simulation:
             self.clients[0].publish(((topic, 1),))
 
     def _close_all(self) -> None:
+        self.is_closing = True
         for client in self.clients:
-            for name in client.deliveries:
+            for name in list(client.deliveries):
                 client.alter(Alter(self.now, name, ends=True))

@@ -40,6 +40,10 @@ class Subscribe:
     topics: tuple[str, ...]
     order: Order = "total"
     best_effort: bool = False
+    named: bool = False
+    """whether it outlives its client's process"""
+    from_start: bool = False
+    """whether it begins with the first event of each topic"""
 
 
 @attrs.frozen
@@ -89,6 +93,15 @@ class Away:
 
 
 @attrs.frozen
+class Die:
+    """A client's process dies, with all that it knows, and another one is started in its place later."""
+
+    at: float
+    client: int
+    for_s: float
+
+
+@attrs.frozen
 class Edit:
     """An operator restarts a stage with a configuration that gives a topic to another stage, and mends it later."""
 
@@ -118,7 +131,7 @@ class Forbid:
     for_s: float
 
 
-Fault = Crash | Cut | Away | Edit | ClockJump | Forbid
+Fault = Crash | Cut | Away | Edit | ClockJump | Forbid | Die
 
 
 @attrs.frozen
@@ -207,6 +220,8 @@ CRASH_POINTS = (
     "handled:reply",
     "handled:curious",
     "handled:follows",
+    "handled:acked",
+    "handled:saved",
     "handled:recall",
     "handled:told",
     "handled:hosts",
@@ -247,15 +262,28 @@ def _with_logs(world: World, random: Random) -> World:
     """The same world with logs of all topics, some, or none. Where all are kept, the ENS may lose."""
     share = random.choice((0.0, 0.5, 1.0, 1.0))
     kept = tuple(topic for topic in world.topics if random.random() < share)
-    lossy = len(kept) == len(world.topics) and random.random() < 0.6
-    if not lossy:
+    if len(kept) < len(world.topics):
         return attrs.evolve(world, kept=kept)
-    lose = random.choice((0.02, 0.1, 0.3, 0.9))
+    weather = world.weather
+    if random.random() < 0.6:
+        weather = attrs.evolve(weather, ens_lose=random.choice((0.02, 0.1, 0.3, 0.9)))
+    dying = [client for client in range(world.clients) if random.random() < random.choice((0.0, 0.4))]
+    deaths = [
+        Die(random.uniform(0, FAULTS_END_S * 0.7), client, random.choice((0.01, 0.5, 3.0)))
+        for client in dying
+        for _ in range(random.randint(1, 3))
+    ]
     actions = tuple(
-        attrs.evolve(action, best_effort=False) if isinstance(action, Subscribe) and random.random() < 0.7 else action
-        for action in world.actions
+        _with_name(action, dying, random) if isinstance(action, Subscribe) else action for action in world.actions
     )
-    return attrs.evolve(world, kept=kept, weather=attrs.evolve(world.weather, ens_lose=lose), actions=actions)
+    return attrs.evolve(world, kept=kept, weather=weather, actions=actions, faults=(*world.faults, *deaths))
+
+
+def _with_name(action: Subscribe, dying: list[int], random: Random) -> Subscribe:
+    best_effort = action.best_effort and action.client not in dying and random.random() < 0.3
+    named = not best_effort and (action.client in dying or random.random() < 0.2)
+    from_start = not best_effort and random.random() < 0.2
+    return attrs.evolve(action, best_effort=best_effort, named=named, from_start=from_start)
 
 
 def _draw_chain(seed: int, random: Random) -> World:

@@ -45,8 +45,16 @@ class Pack(msgspec.Struct, frozen=True, array_like=True, gc=False):
     batches: list[PackedBatch]
 
 
+class Logged(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Consecutive events of one publisher, as the log of their topic keeps them."""
+
+    publisher: str
+    events: list[PackedEvent]
+
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Pack)
+_logged_decoder = msgspec.msgpack.Decoder(Logged)
 _prefix = bytes([VERSION])
 
 
@@ -68,3 +76,24 @@ def decode_pack(data: bytes) -> Pack:
         return _decoder.decode(memoryview(data)[1:])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"a pack of events of version {VERSION} cannot be read: {error}") from error
+
+
+def encode_logged(logged: Logged) -> bytes:
+    """The events as bytes."""
+    return _prefix + _encoder.encode(logged)
+
+
+def decode_logged(data: bytes, count: int) -> Logged:
+    """The events that were written, so many; raises a `ProtocolError` that says what is wrong with them."""
+    if data[:1] != _prefix:
+        raise UnknownVersion(
+            f"events in a log have version {data[0] if data else 'none'}, and this release reads version {VERSION}: their "
+            "publisher runs another release of ordered_pubsub; install the newer one here"
+        )
+    try:
+        logged = _logged_decoder.decode(memoryview(data)[1:])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(f"events in a log, of version {VERSION}, cannot be read: {error}") from error
+    if len(logged.events) != count:
+        raise ProtocolError(f"a log has {len(logged.events)} events where its stage counts {count}")
+    return logged

@@ -17,7 +17,21 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from ordered_pubsub.core.messages import Answer, PeerMessage, Refusal, Request
+from ordered_pubsub.core.messages import (
+    Acked,
+    Answer,
+    Curious,
+    Ended,
+    Expect,
+    Follows,
+    FromSubscriber,
+    Inform,
+    PeerMessage,
+    Refusal,
+    Request,
+    Saved,
+    ToSubscriber,
+)
 from ordered_pubsub.errors import ProtocolError
 from ordered_pubsub.wire.framing import frame
 
@@ -80,6 +94,8 @@ class Welcome(_Base, frozen=True, tag="welcome"):
     """where clients reach the stages of this system, as far as they say"""
     frame_bytes_max: int
     """what the stage takes in one frame"""
+    levels: list[list[str]] = []
+    """patterns of topics, and what these give (`core.levels`)"""
 
 
 class Rejected(_Base, frozen=True, tag="rejected"):
@@ -173,8 +189,8 @@ class Names(_Base, frozen=True, tag="names"):
 
 
 Greeting = ClientGreeting | PeerGreeting
-FromClient = Ask | Inquire | Ping | Pong
-ToClient = Welcome | Rejected | Tell | Report | Ping | Pong
+FromClient = Ask | Curious | Follows | Acked | Inquire | Ping | Pong
+ToClient = Welcome | Rejected | Tell | Inform | Expect | Saved | Ended | Report | Ping | Pong
 FromPeer = Welcome | Rejected | Differs | Say | Claim | Claimed | Names | Ping | Pong
 
 _encoder = msgspec.msgpack.Encoder()
@@ -184,7 +200,7 @@ to_client: msgspec.msgpack.Decoder[ToClient] = msgspec.msgpack.Decoder(ToClient)
 from_peer: msgspec.msgpack.Decoder[FromPeer] = msgspec.msgpack.Decoder(FromPeer)
 
 
-def encode(message: _Base) -> bytes:
+def encode(message: _Base | FromSubscriber | ToSubscriber) -> bytes:
     """A message as a frame."""
     return frame(_encoder.encode(message))
 

@@ -13,6 +13,7 @@ import pytest
 
 import ordered_pubsub
 from ordered_pubsub.client.client import Client
+from ordered_pubsub.client.home import NOBODY
 from ordered_pubsub.client.network import GROWTH_BYTES, PAUSE_FIRST_S, PAUSE_MOST_S, NetworkHome
 from ordered_pubsub.config.addresses import Address
 from ordered_pubsub.core.messages import ChangeAsk, PublishAsk, Request
@@ -85,7 +86,8 @@ async def at_home(stage: Stage) -> AsyncIterator[tuple[NetworkHome, list[Any], l
     answers: list[Any] = []
     states: list[bool] = []
     try:
-        await home.open(KEY, "desk", answers.extend, lambda is_connected, reason: states.append(is_connected))
+        on_state = lambda is_connected, reason: states.append(is_connected)  # noqa: E731 - named for the line's length
+        await home.open(KEY, "desk", attrs.evolve(NOBODY, on_answers=answers.extend, on_state=on_state))
         yield home, answers, states
     finally:
         await home.close()

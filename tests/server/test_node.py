@@ -20,6 +20,7 @@ from ordered_pubsub.core.messages import (
     PublishAsk,
     Refusal,
     Request,
+    ToSubscriber,
 )
 from ordered_pubsub.core.stage import Stage
 from ordered_pubsub.core.topology import StageSpec, Topology
@@ -73,6 +74,9 @@ class Asker:
     def tell(self, answers: list[Answer | Refusal]) -> None:
         self.events.append(f"tell {len(answers)}")
         self.answers += answers
+
+    def inform(self, messages: list[ToSubscriber]) -> None:
+        self.events.append(f"inform {len(messages)}")
 
     @property
     def numbers(self) -> list[int]:
@@ -154,9 +158,10 @@ async def test_peers_hear_of_it_when_it_is_on_disk(disk: Disk) -> None:
     node.handle_peer(0, [Hello(TWO.fingerprint, 0)])
     await until(lambda: node.status()["ready"] and not node.driver.has_work)
     disk.events.clear()
+    high.messages.clear()
 
     node.handle_requests([ask("a", "b")])
-    await until(lambda: len(high.messages) > 1)
+    await until(lambda: high.messages)
 
     assert disk.events == ["append 1", "sync", "say 1"]
     await node.close()

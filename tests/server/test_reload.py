@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 import pytest
 
+from ordered_pubsub.client.home import NOBODY
 from ordered_pubsub.client.network import NetworkHome
 from ordered_pubsub.config.addresses import Address
 from ordered_pubsub.config.checks import stages_to_serve
@@ -204,7 +205,7 @@ async def test_a_client_shows_the_token_that_its_file_has_then(tmp_path: Path, r
     token = OLD
     home = NetworkHome([Address(HOST, run.server.port)], lambda: token)
     states: list[bool] = []
-    await home.open(make_session(None), None, lambda answers: None, lambda up, reason: states.append(up))
+    await home.open(make_session(None), None, attrs.evolve(NOBODY, on_state=lambda up, reason: states.append(up)))
     run.write(identity(NEW))
     token = NEW
     run.serving.reload()

@@ -867,8 +867,13 @@ async def test_a_client_that_does_not_read_is_closed_with_the_reason_and_goes_on
         client = await ordered_pubsub.connect("memory://slow", sequencer=f"ops://{HOST}:{server.port}")
         reasons: list[str] = []
         home = client._engine.home
-        told = home._on_state  # type: ignore[attr-defined]  # it is a NetworkHome
-        home._on_state = lambda up, reason: (reasons.append(reason), told(up, reason))  # type: ignore[attr-defined]
+        listener = home._listener  # type: ignore[attr-defined]  # it is a NetworkHome
+
+        def on_state(up: bool, reason: str) -> None:
+            reasons.append(reason)
+            listener.on_state(up, reason)
+
+        home._listener = attrs.evolve(listener, on_state=on_state)  # type: ignore[attr-defined]
         topics = [f"{number}/" + "x" * 200 for number in range(500)]
         await soon(asyncio.gather(*(client.publish_nowait(topic, 1) for topic in topics)))  # merged from now on
         transport = home._talk.channel._transport  # type: ignore[attr-defined]

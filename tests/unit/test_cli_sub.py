@@ -222,15 +222,15 @@ def test_what_ends_the_subscription_is_said(
         (["a", "--timeout", "-1"], "'-1' does not fit; expected a number of seconds above 0"),
         (["a", "--order", "partial"], "invalid choice: 'partial'"),
         (["a", "--unordered", "perhaps"], "invalid choice: 'perhaps'"),
-        (["a", "--ens", "memory://x", "--delivery", "exactly-once"], "delivery='exactly-once' is not available yet"),
+        (["a", "--ens", "memory://x"], "topic 'a' gives delivery='ordered', which is less than the 'exactly-once'"),
         (
-            ["a", "--ens", "memory://x?lose=0.1", "--order", "total"],
-            "delivery='ordered' needs an ENS that loses nothing",
+            ["a", "--ens", "memory://x?lose=0.1", "--order", "total", "--delivery", "ordered"],
+            "topic 'a' gives delivery='ordered', for which the ENS must lose nothing",
         ),
     ],
 )
 def test_what_does_not_fit_is_said_in_a_line(
-    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str], ordered_topics: None
 ) -> None:
     """And nothing is subscribed to."""
     assert main(["sub", *arguments]) == 2

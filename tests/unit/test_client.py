@@ -18,10 +18,10 @@ from ordered_pubsub.adapter import Adapter, Capabilities, Frame, FramesHandler, 
 from ordered_pubsub.client.client import Client
 from ordered_pubsub.client.engine import Engine
 from ordered_pubsub.client.frames import CONTENT_TYPE, PACK, STAMP
-from ordered_pubsub.client.home import AnswersHandler, Home
-from ordered_pubsub.client.home import StateHandler as HomeStateHandler
+from ordered_pubsub.client.home import Home, Listener
 from ordered_pubsub.client.settings import Settings
-from ordered_pubsub.core.messages import Answer, Refusal, Request
+from ordered_pubsub.core.levels import Levels
+from ordered_pubsub.core.messages import Answer, FromSubscriber, Refusal, Request
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.embedded import EmbeddedHome
 from ordered_pubsub.wire.pack import Pack, PackedBatch, PackedEvent, encode_pack
@@ -50,6 +50,13 @@ def url() -> str:
 @pytest.fixture
 async def client(url: str) -> AsyncIterator[Client]:
     async with ordered_pubsub.connect(url) as client:
+        yield client
+
+
+@pytest.fixture
+async def ordered_client(url: str, ordered_topics: None) -> AsyncIterator[Client]:
+    """A client of a system that keeps no events."""
+    async with ordered_pubsub.connect(url, delivery="ordered") as client:
         yield client
 
 
@@ -115,16 +122,29 @@ class HeldAdapter(MemoryAdapter):
         await super().unsubscribe(topics)
 
 
+class LossyAdapter(MemoryAdapter):
+    """A `memory://` adapter on whose way out messages are lost: those of which `is_lost` says so, by their count."""
+
+    def __init__(self, url: str, is_lost: Callable[[int], bool]) -> None:
+        super().__init__(url)
+        self.is_lost = is_lost
+        self.frames = 0
+
+    async def publish(self, frames: Sequence[Frame]) -> None:
+        for frame in frames:
+            self.frames += 1
+            if not self.is_lost(self.frames):
+                await super().publish([frame])
+
+
 class DeafHome(EmbeddedHome):
     """A home whose connection can be broken: what is sent meanwhile is lost."""
 
     is_deaf = False
 
-    async def open(
-        self, session: str, name: str | None, on_answers: AnswersHandler, on_state: HomeStateHandler
-    ) -> Topology:
-        self.on_state = on_state
-        return await super().open(session, name, on_answers, on_state)
+    async def open(self, key: SessionKey, name: str | None, listener: Listener) -> Topology:
+        self.on_state = listener.on_state
+        return await super().open(key, name, listener)
 
     def send(self, requests: Sequence[Request]) -> None:
         if not self.is_deaf:
@@ -135,14 +155,13 @@ class RefusingHome(Home):
     """A home that refuses whatever it is asked."""
 
     where = "here"
+    levels = Levels()
 
     def __init__(self, code: str) -> None:
         self.code = code
 
-    async def open(
-        self, key: SessionKey, name: str | None, on_answers: AnswersHandler, on_state: HomeStateHandler
-    ) -> Topology:
-        self.on_answers = on_answers
+    async def open(self, key: SessionKey, name: str | None, listener: Listener) -> Topology:
+        self.on_answers = listener.on_answers
         return Topology((StageSpec("one"),))
 
     def send(self, requests: Sequence[Request]) -> None:
@@ -150,6 +169,9 @@ class RefusingHome(Home):
             Refusal(r.client, r.epoch, r.sequence, self.code, "because") for r in requests
         ]
         asyncio.get_running_loop().call_soon(self.on_answers, refusals)
+
+    def say(self, message: FromSubscriber) -> None:
+        pass
 
     async def close(self) -> None:
         pass
@@ -579,7 +601,7 @@ async def test_an_ens_that_fails_is_given_the_same_events_again(
     assert "no route" in caplog.text
 
 
-async def test_a_topic_that_the_ens_holds_up_does_not_hold_up_others(url: str) -> None:
+async def test_a_topic_that_the_ens_holds_up_does_not_hold_up_others(url: str, ordered_topics: None) -> None:
     """Frames are handed over topic by topic."""
 
     class Picky(MemoryAdapter):
@@ -589,12 +611,52 @@ async def test_a_topic_that_the_ens_holds_up_does_not_hold_up_others(url: str) -
             await super().publish(frames)
 
     may_go = asyncio.Event()
-    async with ordered_pubsub.connect(Picky(url)) as client:
+    async with ordered_pubsub.connect(Picky(url), delivery="ordered") as client:
         slow = client.publish_nowait("slow", 1)
         await client.publish("fast", 1)
         assert not slow.done()
         may_go.set()
         await slow
+
+
+async def test_what_is_kept_has_its_receipt_before_the_ens_has_taken_it(url: str) -> None:
+    """It is published when it is numbered, since the stage has it."""
+    adapter = HeldAdapter(url)
+    async with ordered_pubsub.connect(adapter) as client:
+        adapter.may_publish.clear()
+        receipt = await asyncio.wait_for(client.publish("a", 1), PATIENCE_S)
+        assert receipt.number == 1
+        assert client.status()["unfinished"] == 1
+        adapter.may_publish.set()
+
+
+async def test_what_is_not_kept_has_no_receipt_before_the_ens_has_taken_it(url: str, ordered_topics: None) -> None:
+    """Nobody else has it."""
+    adapter = HeldAdapter(url)
+    async with ordered_pubsub.connect(adapter, delivery="ordered") as client:
+        adapter.may_publish.clear()
+        publishing = asyncio.create_task(client.publish("a", 1))
+        await until(lambda: "ENS has not taken" in client.status()["waiting_for"])
+        assert not publishing.done()
+        adapter.may_publish.set()
+        assert (await publishing).number == 1
+
+
+async def test_an_ens_that_takes_nothing_of_what_is_kept_is_left_alone_after_a_while(
+    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its subscribers have it from the stage, and the log says so."""
+    monkeypatch.setattr("ordered_pubsub.client.publisher.RETRY_FIRST_S", 0.001)
+    monkeypatch.setattr("ordered_pubsub.client.publisher.KEPT_RETRY_S", 0.01)
+    adapter = HeldAdapter(url)
+    async with ordered_pubsub.connect(adapter) as client, ordered_pubsub.connect(url) as reader:
+        subscription = await reader.subscribe("a")
+        adapter.failures = [errors.AdapterError("no route")] * 10_000
+        await client.publish("a", 1)
+        await until(lambda: client.status()["unfinished"] == 0)
+
+        assert names(await take(subscription, 1)) == [("a", 1)]
+    assert "their topic's log has them" in caplog.text
 
 
 # -- topics come and go -----------------------------------------------------------------------------------------------
@@ -980,9 +1042,10 @@ async def test_a_subscription_that_is_never_read_is_named_in_the_log(
 
 
 async def test_too_many_events_that_wait_stop_the_subscription(
-    client: Client, publish_frame: Callable[..., Any]
+    ordered_client: Client, publish_frame: Callable[..., Any]
 ) -> None:
     """What came before the gap can be read, then the error is raised; other subscriptions go on."""
+    client = ordered_client
     subscription, other = await client.subscribe("a", buffer_events_max=3), await client.subscribe("b")
     for number in (1, 3, 4, 5, 6, 7):
         await publish_frame("a", b"0", stamp(number))
@@ -996,9 +1059,20 @@ async def test_too_many_events_that_wait_stop_the_subscription(
     assert names(await take(other, 1)) == [("b", 1)]
 
 
-async def test_what_waits_is_bounded_in_bytes_too(url: str, publish_frame: Callable[..., Any]) -> None:
+async def test_what_is_kept_may_wait_in_any_number(url: str) -> None:
+    """What the buffer has no room for is let go, and asked for when its turn has come."""
+    async with ordered_pubsub.connect(LossyAdapter(url, lambda count: count == 1)) as client:
+        subscription = await client.subscribe("a", buffer_events_max=3)
+        await client.publish_many("a", range(50))
+
+        assert [event.data for event in await take(subscription, 50)] == list(range(50))
+
+
+async def test_what_waits_is_bounded_in_bytes_too(
+    url: str, publish_frame: Callable[..., Any], ordered_topics: None
+) -> None:
     """Payloads count, and headers, and timestamps."""
-    async with ordered_pubsub.connect(url, buffer_bytes_max=10_000) as client:
+    async with ordered_pubsub.connect(url, delivery="ordered", buffer_bytes_max=10_000) as client:
         for topic, payload, more, entries in (
             ("a", b"x" * 6_000, {}, {}),
             ("b", b"", {"header": "x" * 6_000}, {}),
@@ -1025,12 +1099,14 @@ async def test_a_best_effort_buffer_full_of_bytes_gives_its_oldest_event(
         assert names(await take(subscription, 1)) == [("a", 2)]
 
 
-async def test_packed_events_that_wait_count_their_bytes_too(url: str, publish_frame: Callable[..., Any]) -> None:
+async def test_packed_events_that_wait_count_their_bytes_too(
+    url: str, publish_frame: Callable[..., Any], ordered_topics: None
+) -> None:
     """With their headers; what all events of a batch share counts once."""
     events = [PackedEvent(f"{n}", b"x" * 1_000, "text/plain", {"h": "x" * 1_000}) for n in range(5)]
     entries = {f"{number}": 1 for number in range(40)}
     pack = encode_pack(Pack("p", [PackedBatch(2, entries, True, [], 0.0, events)]))
-    async with ordered_pubsub.connect(url, buffer_bytes_max=15_000) as client:
+    async with ordered_pubsub.connect(url, delivery="ordered", buffer_bytes_max=15_000) as client:
         subscription = await client.subscribe("a")
         await publish_frame("a", pack, {PACK: "1"})
         await until(lambda: subscription.lag.waiting == 5)
@@ -1041,11 +1117,11 @@ async def test_packed_events_that_wait_count_their_bytes_too(url: str, publish_f
 
 
 async def test_a_handler_reads_up_to_the_overflow_and_no_one_misses_the_error(
-    url: str, publish_frame: Callable[..., Any]
+    url: str, publish_frame: Callable[..., Any], ordered_topics: None
 ) -> None:
     """It is raised by close, since nobody was told."""
     handled = []
-    client = await ordered_pubsub.connect(url)
+    client = await ordered_pubsub.connect(url, delivery="ordered")
     subscription = await client.subscribe("a", buffer_events_max=2, notify=lambda event: handled.append(event.number))
     for number in (1, 3, 4, 5):
         await publish_frame("a", b"0", stamp(number))
@@ -1128,17 +1204,66 @@ async def test_best_effort_notifies_what_has_waited_long_enough(
 # -- what is refused --------------------------------------------------------------------------------------------------
 
 
-async def test_ordered_delivery_over_an_ens_that_loses_is_refused(url: str) -> None:
-    """By subscribe, by require, and by connect if it was asked for there."""
-    async with ordered_pubsub.connect(f"{url}?lose=0.1") as client:
-        with pytest.raises(errors.NotOffered, match="best-effort"):
+async def test_what_is_kept_can_be_subscribed_to_over_an_ens_that_loses(url: str) -> None:
+    """Every event comes, in its place, at either level, whatever was lost."""
+    async with ordered_pubsub.connect(f"{url}?lose=0.5&seed=1") as client:
+        client.require(order="total", delivery="exactly-once")
+        strict = await client.subscribe("a", "b")
+        lax = await client.subscribe("b", "a", delivery="ordered")
+        await client.publish_many("a", range(20))
+        await client.publish_many("b", range(20))
+
+        assert names(await take(strict, 40)) == names(await take(lax, 40))
+
+
+async def test_the_last_event_is_not_missed_for_ever(url: str) -> None:
+    """Nothing that comes after it tells that it was there: the stage does."""
+    async with ordered_pubsub.connect(LossyAdapter(url, lambda count: count > 3)) as client:
+        subscription = await client.subscribe("a")
+        await client.publish_many("a", range(5))
+
+        assert [event.data for event in await take(subscription, 5)] == list(range(5))
+
+
+async def test_ordered_delivery_over_an_ens_that_loses_is_refused(url: str, ordered_topics: None) -> None:
+    """Where nobody keeps the events."""
+    async with ordered_pubsub.connect(f"{url}?lose=0.1", delivery="ordered") as client:
+        with pytest.raises(errors.NotOffered, match=r"must lose nothing.*best-effort"):
             await client.subscribe("a")
-        with pytest.raises(errors.NotOffered, match="loses nothing"):
-            client.require(order="total", delivery="ordered")
-        client.require(delivery="best-effort")
+        await client.subscribe("a", delivery="best-effort")
         await client.publish("a", 1)
-        with pytest.raises(errors.NotOffered, match="loses nothing"):
-            await ordered_pubsub.connect(url, delivery="ordered")
+
+
+async def test_a_topic_that_gives_less_than_was_asked_for_is_refused(url: str, ordered_topics: None) -> None:
+    """By publications and by subscriptions; who takes less gets it."""
+    async with ordered_pubsub.connect(url) as client:
+        with pytest.raises(errors.NotOffered, match=r"topic 'a' gives delivery='ordered'.*'exactly-once'"):
+            await client.publish("a", 1)
+        with pytest.raises(errors.NotOffered, match=r"topic 'a' gives delivery='ordered'.*'exactly-once'"):
+            await client.subscribe("a")
+        subscription = await client.subscribe("a", delivery="ordered")
+        async with ordered_pubsub.connect(url, delivery="ordered") as other:
+            await other.publish("a", 1)
+
+        assert names(await take(subscription, 1)) == [("a", 1)]
+
+
+async def test_best_effort_takes_any_topic(url: str, ordered_topics: None) -> None:
+    """To publish on and to subscribe to."""
+    async with ordered_pubsub.connect(url, delivery="best-effort") as client:
+        subscription = await client.subscribe("a")
+        await client.publish("a", 1)
+
+        assert names(await take(subscription, 1)) == [("a", 1)]
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "ordered", "best-effort"])
+async def test_a_subscription_says_at_which_level_it_is(url: str, delivery: str) -> None:
+    """That of its client, if it says nothing else."""
+    async with ordered_pubsub.connect(url, delivery=delivery) as client:
+        await client.subscribe("a")
+
+        assert client.status()["subscriptions"][0]["delivery"] == delivery
 
 
 @pytest.mark.parametrize(
@@ -1149,7 +1274,6 @@ async def test_ordered_delivery_over_an_ens_that_loses_is_refused(url: str) -> N
         {"start": {"a": 1}},
         {"name": "durable"},
         {"ack": "manual"},
-        {"delivery": "exactly-once"},
         {"delivery": "best-effort", "order": "topic"},
     ],
 )
@@ -1267,12 +1391,6 @@ def test_a_setting_that_does_not_fit_is_named(url: str, setting: dict[str, Any])
         ordered_pubsub.connect(url, **setting)
 
 
-def test_exactly_once_is_not_there_yet() -> None:
-    """The message says what is."""
-    with pytest.raises(errors.NotOffered, match=r"'ordered'.*'best-effort'"):
-        ordered_pubsub.connect(delivery="exactly-once")
-
-
 @pytest.mark.parametrize("scheme", ["mqtt", "mqtts", "nats", "tls", "amqp", "amqps"])
 def test_a_broker_needs_a_stage(scheme: str) -> None:
     """The message says how to start one, and shows no password."""
@@ -1381,10 +1499,10 @@ async def test_closing_flushes_what_was_published(url: str) -> None:
         assert len(await take(subscription, 100)) == 100
 
 
-async def test_closing_says_what_it_had_to_leave(url: str) -> None:
+async def test_closing_says_what_it_had_to_leave(url: str, ordered_topics: None) -> None:
     """And so do the receipts that will never come."""
     adapter = HeldAdapter(url)
-    client = await ordered_pubsub.connect(adapter, timeout_s=0.05)
+    client = await ordered_pubsub.connect(adapter, delivery="ordered", timeout_s=0.05)
     adapter.may_publish.clear()
     receipts = [client.publish_nowait("ab"[number % 2], number) for number in range(10)]
 
@@ -1464,7 +1582,7 @@ async def test_the_status_is_plain_data(client: Client) -> None:
     assert (shown["topics"], shown["order"], shown["delivery"], shown["clock"]) == (
         ["a"],
         "pairwise",
-        "ordered",
+        "exactly-once",
         {"a": 1},
     )
     assert (shown["unread"], shown["waiting"], shown["waiting_for"], shown["error"]) == (0, 0, "nothing", None)

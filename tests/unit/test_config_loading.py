@@ -267,8 +267,7 @@ def test_a_file_that_everybody_can_write_is_warned_of() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('[client]\ndelivery = "exactly-once"', "line 2: client.delivery='exactly-once' is not available yet"),
-        ('[[topic]]\npattern = "**"\ndelivery = "exactly-once"', "line 3: topic[0].delivery='exactly-once' is not available yet"),
+        ('[[topic]]\npattern = "**"\nretention = {}', "line 3: topic[0].retention is not available yet"),
         ('[[group]]\ntopics = ["a", "b"]', "line 1: group[0] is not available yet"),
     ],
 )  # fmt: skip
@@ -279,6 +278,17 @@ def test_what_a_later_release_brings_is_read_and_refused_by_name(text: str, says
     with pytest.raises(NotOffered) as caught:
         load(environ={})
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "ordered"])
+def test_both_levels_of_topics_are_there(delivery: str) -> None:
+    """And clients may demand either."""
+    write(f'[client]\ndelivery = "{delivery}"\n[[topic]]\npattern = "a/**"\ndelivery = "{delivery}"')
+
+    configuration = load(environ={}).configuration
+    assert configuration.client.delivery == delivery
+    assert configuration.levels.of("a/b") == delivery
+    assert configuration.levels.of("b") == "exactly-once"
 
 
 def test_what_a_later_release_brings_is_checked_already() -> None:

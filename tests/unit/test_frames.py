@@ -269,13 +269,16 @@ async def test_an_event_with_a_thousand_entries_is_published(adapter: NarrowAdap
 
 
 async def test_an_event_that_its_timestamp_makes_too_large_is_said_with_what_helps(
-    adapter: NarrowAdapter, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    adapter: NarrowAdapter,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    ordered_topics: None,
 ) -> None:
     """It waits, and comes when the ENS takes it."""
     monkeypatch.setattr(publisher, "RETRY_FIRST_S", 0.001)
     topics = list(entries_of(300))
     adapter.limit = 1 << 20
-    async with ordered_pubsub.connect(adapter, timeout_s=10) as client:
+    async with ordered_pubsub.connect(adapter, delivery="ordered", timeout_s=10) as client:
         await client.subscribe(*topics)
         await asyncio.gather(*[client.publish_nowait(topic, 0) for topic in topics])
         adapter.limit = 10_000
@@ -289,6 +292,22 @@ async def test_an_event_that_its_timestamp_makes_too_large_is_said_with_what_hel
     for part in ("the ENS takes 10000 at most", "max_payload", "order='pairwise'", "order='topic'", "fewer topics"):
         assert part in said
         assert part in caplog.text
+
+
+async def test_a_kept_event_that_its_timestamp_makes_too_large_comes_from_the_log(adapter: NarrowAdapter) -> None:
+    """Its subscribers wait for nobody who changes the ENS's limits."""
+    topics = list(entries_of(300))
+    adapter.limit = 1 << 20
+    async with ordered_pubsub.connect(adapter, timeout_s=10) as client:
+        subscription = await client.subscribe(*topics)
+        await asyncio.gather(*[client.publish_nowait(topic, 0) for topic in topics])
+        await take(subscription, 300)
+        adapter.limit = 10_000
+        await client.publish(topics[0], 1)
+        (event,) = await take(subscription, 1)
+        adapter.limit = 1 << 20
+
+    assert event.data == 1
 
 
 # -- headers fit ------------------------------------------------------------------------------------------------------
@@ -426,14 +445,17 @@ async def test_the_trouble_of_one_topic_is_told_while_another_goes_on(
 
 
 async def test_a_client_that_gives_up_begins_no_hand_over_again(
-    adapter: NarrowAdapter, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    adapter: NarrowAdapter,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    ordered_topics: None,
 ) -> None:
     """Closing says what is left, and that is all."""
     monkeypatch.setattr(publisher, "RETRY_MOST_S", 0.001)
     caplog.set_level(logging.WARNING)
     held = asyncio.Event()
     monkeypatch.setattr(adapter, "publish", lambda frames: held.wait())
-    client = await ordered_pubsub.connect(adapter, timeout_s=0.05)
+    client = await ordered_pubsub.connect(adapter, delivery="ordered", timeout_s=0.05)
     sent = client.publish_nowait("a", 1)
     with pytest.raises(errors.Timeout, match="had to leave"):
         await client.close()
@@ -443,12 +465,12 @@ async def test_a_client_that_gives_up_begins_no_hand_over_again(
 
 
 async def test_what_was_to_be_handed_over_again_is_given_up_with_the_client(
-    adapter: NarrowAdapter, monkeypatch: pytest.MonkeyPatch
+    adapter: NarrowAdapter, monkeypatch: pytest.MonkeyPatch, ordered_topics: None
 ) -> None:
     """An adapter that is closed is given nothing."""
     monkeypatch.setattr(publisher, "RETRY_MOST_S", 0.2)
     adapter.troubles = [asyncio.CancelledError()]
-    client = await ordered_pubsub.connect(adapter, timeout_s=0.05)
+    client = await ordered_pubsub.connect(adapter, delivery="ordered", timeout_s=0.05)
     sent = client.publish_nowait("a", 1)
     with pytest.raises(errors.Timeout, match="had to leave"):
         await client.close()

@@ -203,10 +203,10 @@ def test_data_may_change_once_it_is_published(client: sync.Client) -> None:
     assert [event.data["x"] for event in take(subscription, 100)] == list(range(100))
 
 
-def test_a_full_pipeline_is_said_at_once(url: str) -> None:
+def test_a_full_pipeline_is_said_at_once(url: str, ordered_topics: None) -> None:
     """And what waits gets room when there is some."""
     adapter = GatedAdapter(url)
-    with sync.connect(adapter, pipeline_events_max=2) as client:
+    with sync.connect(adapter, delivery="ordered", pipeline_events_max=2) as client:
         held = [client.publish_nowait("a", number) for number in range(2)]
         with pytest.raises(errors.WouldBlock, match=r"2 publications .*pipeline_events_max.*use publish\(\)"):
             client.publish_nowait("a", 2)
@@ -218,10 +218,10 @@ def test_a_full_pipeline_is_said_at_once(url: str) -> None:
         assert [future.result().number for future in held] == [1, 2]
 
 
-def test_a_pipeline_that_stays_full_is_a_timeout(url: str) -> None:
+def test_a_pipeline_that_stays_full_is_a_timeout(url: str, ordered_topics: None) -> None:
     """That says what became of the event: nothing."""
     adapter = GatedAdapter(url)
-    with sync.connect(adapter, pipeline_events_max=1, timeout_s=0.05) as client:
+    with sync.connect(adapter, delivery="ordered", pipeline_events_max=1, timeout_s=0.05) as client:
         held = client.publish_nowait("a", 1)
         with pytest.raises(errors.Timeout, match=r"was not published.*timeout_s"):
             client.publish("a", 2)
@@ -230,10 +230,18 @@ def test_a_pipeline_that_stays_full_is_a_timeout(url: str) -> None:
         assert client.publish("a", 3).number == 2
 
 
-def test_no_receipt_in_time_is_a_timeout(url: str) -> None:
+def test_what_is_kept_needs_no_ens_for_its_receipt(url: str) -> None:
+    """The stage has it."""
+    adapter = GatedAdapter(url)
+    with sync.connect(adapter) as client:
+        assert client.publish("a", 1).number == 1
+        adapter.open_gate()
+
+
+def test_no_receipt_in_time_is_a_timeout(url: str, ordered_topics: None) -> None:
     """That says what was waited for, and that the outcome is unknown."""
     adapter = GatedAdapter(url)
-    with sync.connect(adapter, timeout_s=0.05) as client:
+    with sync.connect(adapter, delivery="ordered", timeout_s=0.05) as client:
         with pytest.raises(errors.Timeout, match=r"waited for .*1 on 'a'.*outcome is unknown"):
             client.publish("a", 1)
         adapter.open_gate()
@@ -255,10 +263,10 @@ def test_threads_publish_at_once(client: sync.Client) -> None:
         assert [event.data[1] for event in events if event.data[0] == name] == list(range(50))
 
 
-def test_waiting_threads_get_room_in_their_order(url: str) -> None:
+def test_waiting_threads_get_room_in_their_order(url: str, ordered_topics: None) -> None:
     """Nobody is overtaken."""
     adapter = GatedAdapter(url)
-    with sync.connect(adapter, pipeline_events_max=1) as client:
+    with sync.connect(adapter, delivery="ordered", pipeline_events_max=1) as client:
         subscription = client.subscribe("a")
         first = client.publish_nowait("a", 0)
         threads = []
@@ -305,8 +313,8 @@ def test_what_cannot_be_connected_leaves_nothing_behind() -> None:
     """No thread either (see the fixture)."""
     with pytest.raises(errors.ConfigurationError, match="no adapter for gopher"):
         sync.connect("gopher://x")
-    with pytest.raises(errors.NotOffered, match="exactly-once"):
-        sync.connect("memory://x", delivery="exactly-once")
+    with pytest.raises(errors.ConfigurationError, match="delivery='at-most-once' does not fit"):
+        sync.connect("memory://x", delivery="at-most-once")
     with pytest.raises(errors.UnavailableError, match="no stage can be reached"):
         sync.connect("memory://x", sequencer="ops://127.0.0.1:9")
 
@@ -467,10 +475,10 @@ def test_closing_waits_for_receipts(url: str) -> None:
         assert [event.data for event in take(subscription, 1_000)] == list(range(1_000))
 
 
-def test_a_thread_that_waits_for_room_is_told_of_the_end(url: str) -> None:
+def test_a_thread_that_waits_for_room_is_told_of_the_end(url: str, ordered_topics: None) -> None:
     """Its event was not published."""
     adapter = GatedAdapter(url)
-    client = sync.connect(adapter, pipeline_events_max=1)
+    client = sync.connect(adapter, delivery="ordered", pipeline_events_max=1)
     held = client.publish_nowait("a", 1)
     waiting = Beside(lambda: client.publish("a", 2))
     until(lambda: client._outbox._queue)
@@ -482,9 +490,9 @@ def test_a_thread_that_waits_for_room_is_told_of_the_end(url: str) -> None:
     assert held.result(PATIENCE_S).number == 1
 
 
-def test_closing_says_what_it_had_to_leave(url: str) -> None:
+def test_closing_says_what_it_had_to_leave(url: str, ordered_topics: None) -> None:
     """The error of the block, if there is one, comes first."""
-    client = sync.connect(GatedAdapter(url), timeout_s=0.05)
+    client = sync.connect(GatedAdapter(url), delivery="ordered", timeout_s=0.05)
     left = client.publish_nowait("a", 1)
     with pytest.raises(errors.Timeout, match="had to leave"):
         client.close()

@@ -1,0 +1,68 @@
+"""Events as their topic's log keeps them: written by who publishes them, read by who missed them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+
+from ordered_pubsub.client.frames import HELD_ENTRY_BYTES, Body, held_bytes, packed_event, packed_headers
+from ordered_pubsub.client.home import Home
+from ordered_pubsub.core.buffer import Arrival
+from ordered_pubsub.core.messages import Chunk, Recalled
+from ordered_pubsub.wire.pack import Logged, decode_logged, encode_logged
+
+CHUNK_BYTES = 1 << 15
+"""About so many bytes are read together, unless one event has more."""
+
+
+@attrs.frozen
+class LogPacker:
+    """Writes the events of one client for the logs of their topics."""
+
+    publisher: str
+    home: Home
+
+    def weigh(self, topic: str, items: Sequence[Any]) -> int:
+        """How many bytes they are, about; 0 for a topic without a log."""
+        return sum(item.size for item in items) if self.home.levels.is_kept(topic) else 0
+
+    def pack(self, topic: str, items: Sequence[Any]) -> tuple[Chunk, ...]:
+        """All of them, in chunks; nothing for a topic without a log."""
+        if not self.home.levels.is_kept(topic):
+            return ()
+        chunks: list[Chunk] = []
+        size = at = 0
+        for index, item in enumerate(items):
+            size += item.size
+            if size > CHUNK_BYTES and index > at:
+                chunks.append(self._chunk(items[at:index]))
+                at, size = index, item.size
+        chunks.append(self._chunk(items[at:] if at else items))
+        return tuple(chunks)
+
+    def _chunk(self, items: Sequence[Any]) -> Chunk:
+        return Chunk(len(items), encode_logged(Logged(self.publisher, [packed_event(item) for item in items])))
+
+
+def read_recalled(topic: str, recalled: Recalled) -> list[Arrival]:
+    """What a part of a log says: its events, or silence. Raises a `ProtocolError` if it cannot be read."""
+    entries, marks, full = recalled.entries, recalled.marks, recalled.full
+    if not recalled.chunks:
+        return [Arrival(topic, recalled.first, entries, marks, full, last=recalled.last)]
+    arrivals: list[Arrival] = []
+    shared = entries if full else {}  # of a batch whose timestamp is full, so is every event's
+    number = recalled.first
+    for chunk in recalled.chunks:
+        logged = decode_logged(chunk.data, chunk.count)
+        for event in logged.events:
+            headers = packed_headers(event)
+            body = Body(event.payload, event.content_type, headers, logged.publisher, event.id, recalled.published_at)
+            size = len(event.payload) + (held_bytes(headers) if headers else 0)
+            arrivals.append(Arrival(topic, number, shared, [], full, body, size))
+            number += 1
+    first = arrivals[0]
+    first.entries, first.marks = entries, marks
+    first.size += HELD_ENTRY_BYTES * len(entries)
+    return arrivals

@@ -1,0 +1,21 @@
+"""Whether an event is one that a filter lets through: its payload is decoded for that, if the filter asks about it."""
+
+from __future__ import annotations
+
+from ordered_pubsub.client.frames import Body
+from ordered_pubsub.client.serialization import Decoder
+from ordered_pubsub.core.buffer import Arrival
+from ordered_pubsub.core.delivery import Wants
+from ordered_pubsub.core.filters import Filter
+
+
+def wanted_by(chosen: Filter, decoder: Decoder) -> Wants:
+    """What decides for each event. One that cannot be decoded has no fields, so it matches what asks for none."""
+    matches, needs_payload = chosen.matcher, chosen.needs_payload
+
+    def wants(arrival: Arrival) -> bool:
+        body: Body = arrival.body
+        data = decoder.decode(arrival.topic, body.payload, body.content_type)[0] if needs_payload else None
+        return matches(data, body.headers)
+
+    return wants
