@@ -17,12 +17,15 @@ from ordered_pubsub.client.home import Home, Listener
 from ordered_pubsub.core.driver import Driver, MemoryJournal
 from ordered_pubsub.core.levels import Levels
 from ordered_pubsub.core.messages import Answer, FromSubscriber, Refusal, Request, ToSubscriber
+from ordered_pubsub.core.retention import Policies, Policy
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import ConfigurationError
 from ordered_pubsub.wire.sessions import SessionKey
 
 STAGE_NAME = "embedded"
 TICK_S = 0.5
+KEPT = Policies(default=Policy(keep_age_s=0.0, keep_bytes=1 << 20, max_bytes=64 << 20))
+"""Events are kept in memory until everybody has acknowledged them, and the last MiB of each topic for who comes late."""
 
 
 @attrs.define(eq=False)
@@ -38,12 +41,12 @@ class EmbeddedStage:
     _tick_handle: asyncio.TimerHandle | None = None
 
     def __attrs_post_init__(self) -> None:
-        self.driver = Driver.open(0, self.topology, MemoryJournal())
+        self.driver = Driver.open(0, self.topology, MemoryJournal(), policies=KEPT)
         self.driver.flush()
         self._tick()
 
     def _tick(self) -> None:
-        self.driver.tick(self.loop.time())
+        self.driver.tick(self.loop.time(), time.time())
         self._plan_flush()
         self._tick_handle = self.loop.call_later(TICK_S, self._tick)
 
@@ -57,6 +60,7 @@ class EmbeddedStage:
     def enter(self, session: str, home: EmbeddedHome) -> None:
         """A client is at home here now."""
         self._homes[session] = home
+        self.driver.client_is_here(session)
 
     def leave(self, session: str) -> bool:
         """A client is gone; say whether it was the last."""

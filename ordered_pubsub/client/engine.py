@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
@@ -30,6 +31,9 @@ from ordered_pubsub.wire.sessions import make_session
 _log = logging.getLogger(__name__)
 
 TICK_S = 0.5
+UNFOLLOWED_MAX = 1_000
+VERSION_MAX = 1 << 40
+"""Later than any change."""
 FOLLOW_S = 1.0
 """So often a subscription says how far it is, if there is news."""
 
@@ -90,6 +94,8 @@ class Engine:
         self._tick_handle: asyncio.TimerHandle | None = None
         self._followers: dict[str, Following] = {}
         """what hears of its subscriptions' topics from the stage"""
+        self._unfollowed: OrderedDict[str, Follows] = OrderedDict()
+        """subscriptions that are over, which the stage may not have heard"""
         self._follow_handle: asyncio.TimerHandle | None = None
         self.is_closed = False
         self._tasks: dict[asyncio.Task[Any], bool] = {}
@@ -154,7 +160,10 @@ class Engine:
     def unfollow(self, follower: Following) -> None:
         """A subscription needs nothing more."""
         if self._followers.pop(follower.identity, None) is not None:
-            self.say(Follows(follower.identity, {}, is_all=True))
+            self._unfollowed[follower.identity] = Follows(follower.identity, {}, True, VERSION_MAX)
+            self.say(self._unfollowed[follower.identity])
+            if len(self._unfollowed) > UNFOLLOWED_MAX:
+                self._unfollowed.popitem(last=False)
 
     def say(self, message: FromSubscriber) -> None:
         """Tell the stage what a subscription says."""
@@ -206,6 +215,8 @@ class Engine:
             self.session.connected(self.loop.time())
             for follower in self._followers.values():
                 follower.report(is_all=True)
+            for ended in self._unfollowed.values():
+                self.say(ended)
         else:
             self.session.disconnected()
         self._pump()

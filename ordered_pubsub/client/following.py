@@ -215,13 +215,17 @@ class Following:
 
     # -- what it says -------------------------------------------------------------------------------------------------
 
+    def needed_after(self) -> dict[str, int]:
+        """Up to where it needs nothing of the logs: what came is here, whether the application has taken it or not."""
+        return dict(self.buffer.clock if self._past is None else self._past.clock)
+
     def report(self, is_all: bool = False) -> None:
         """Tell the stage how far it is, as far as that is news, or all of it."""
         now = self.engine.loop.time()
         is_kept = self.engine.home.levels.is_kept
-        clock = {topic: count for topic, count in self.buffer.clock.items() if is_kept(topic)}
+        clock = {topic: count for topic, count in self.needed_after().items() if is_kept(topic)}
         if is_all or clock.keys() != self._said.keys() or now > self._said_at + SAID_FOR_S:
-            self.engine.say(Follows(self.identity, clock, is_all=True))
+            self.engine.say(Follows(self.identity, clock, True, self.buffer.changes.version))
             self._said_at = now
         elif clock != self._said:
             self.engine.say(Follows(self.identity, dict(clock.items() - self._said.items())))

@@ -10,7 +10,6 @@ from ordered_pubsub.config.kinds import Path, spell
 from ordered_pubsub.config.schema import Configuration
 from ordered_pubsub.errors import NotOffered
 
-_RETENTION = "events are kept for ever; leave it out"
 _GROUP = (
     "histories are not kept yet; leave it out (subscriptions that hold several topics have them in one order anyway)"
 )
@@ -18,9 +17,6 @@ _GROUP = (
 
 def find_what_comes_later(configuration: Configuration) -> tuple[Path, str] | None:
     """The first key that asks for something that is not offered, and what to do instead."""
-    for index, topic in enumerate(configuration.topic):
-        if topic.retention is not None:
-            return ("topic", index, "retention"), _RETENTION
     return (("group", 0), _GROUP) if configuration.group else None
 
 

@@ -16,6 +16,7 @@ from ordered_pubsub.config import kinds
 from ordered_pubsub.config.addresses import Address, parse_address, parse_listen
 from ordered_pubsub.config.kinds import as_tuple, hashes_as_tuple, one_or_more
 from ordered_pubsub.core.levels import EXACTLY_ONCE, Levels
+from ordered_pubsub.core.retention import Policies, Policy
 from ordered_pubsub.core.topics import matches
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import ConfigurationError
@@ -264,6 +265,11 @@ class Retention:
     """never more"""
 
     @property
+    def policy(self) -> Policy:
+        """What the stages make of it."""
+        return Policy(self.keep_age_s, self.keep_size, self.max_age_s, self.max_size)
+
+    @property
     def keep_age_s(self) -> float:
         """`keep_age` in seconds."""
         return kinds.age_s(self.keep_age)
@@ -431,6 +437,14 @@ class Configuration:
     def levels(self) -> Levels:
         """What topics give."""
         return Levels(tuple((rule.pattern, rule.delivery) for rule in self.topic), DEFAULT_DELIVERY)
+
+    @property
+    def policies(self) -> Policies:
+        """How long the events of topics are kept."""
+        plain = Retention().policy
+        return Policies(
+            tuple((rule.pattern, rule.retention.policy if rule.retention else plain) for rule in self.topic), plain
+        )
 
     @property
     def is_anyone_let_in(self) -> bool:

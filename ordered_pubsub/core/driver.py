@@ -18,19 +18,26 @@ from typing import Protocol
 
 import attrs
 
+from ordered_pubsub.core.expiry import Expiry
+from ordered_pubsub.core.floors import Needs
 from ordered_pubsub.core.hosting import Hosting
 from ordered_pubsub.core.log import LogReader, LogWriter, Shelf
 from ordered_pubsub.core.memory_shelf import MemoryShelf
 from ordered_pubsub.core.messages import (
     Acked,
     AckExpected,
+    Alive,
+    AskFloors,
     Curious,
     Ended,
+    Floors,
     Follows,
     FromSubscriber,
     Hello,
     Hosts,
+    Passed,
     PeerMessage,
+    Progress,
     Publication,
     Recall,
     Refusal,
@@ -39,10 +46,15 @@ from ordered_pubsub.core.messages import (
     Told,
 )
 from ordered_pubsub.core.pubends import Pubends
+from ordered_pubsub.core.retention import Policies, Policy, Retention
 from ordered_pubsub.core.stage import Effects, Stage
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.errors import JournalError
 
+FLOORS_S = 5.0
+"""So often a stage asks all registrars what their subscriptions may need of its log."""
+KEEP = Policies(default=Policy(keep_age_s=float("inf"), max_age_s=float("inf")))
+"""Forget nothing."""
 SNAPSHOT_AFTER_RECORDS = 10_000
 SNAPSHOT_GROWTH = 4
 """A snapshot is due when so many times the last one's bytes were journalled since: so writing them stays a fixed share."""
@@ -130,6 +142,9 @@ class Driver:
     log: LogWriter
     hosting: Hosting
     pubends: Pubends
+    retention: Retention
+    expiry: Expiry
+    needs: Needs
     crash_point: Callable[[str], None] = _nothing
     snapshot_after_records: int = SNAPSHOT_AFTER_RECORDS
     snapshot_growth: float = SNAPSHOT_GROWTH
@@ -137,6 +152,8 @@ class Driver:
     """called with every batch as soon as it is on disk"""
     failure: Exception | None = None
     """why the journal cannot be used any more"""
+    _now: float = 0.0
+    _floors_at: float = float("-inf")
     _records_since_snapshot: int = 0
     _bytes_since_snapshot: int = 0
     _snapshot_bytes: int = 0
@@ -150,6 +167,7 @@ class Driver:
         crash_point: Callable[[str], None] = _nothing,
         snapshot_after_records: int = SNAPSHOT_AFTER_RECORDS,
         snapshot_growth: float = SNAPSHOT_GROWTH,
+        policies: Policies = KEEP,
     ) -> Driver:
         """Start a stage from what its journal holds."""
         snapshot, records = journal.load()
@@ -168,6 +186,9 @@ class Driver:
             log,
             Hosting(topology),
             pubends,
+            Retention(journal.read_shelf, policies, len(topology.stages)),
+            Expiry(stage.state.registrar),
+            Needs(stage.state.registrar),
             crash_point,
             snapshot_after_records,
             snapshot_growth,
@@ -191,6 +212,15 @@ class Driver:
             self.pubends.hosts(peer, message)
         elif isinstance(message, Acked):
             self.stage.handle_acked(peer, message)
+        elif isinstance(message, Progress):
+            self._note(message)
+        elif isinstance(message, AskFloors):
+            self.stage.effects.sends.append((peer, self._floors_for(peer, message)))
+        elif isinstance(message, Floors):
+            self.retention.floors(peer, message)
+        elif isinstance(message, Alive):
+            for ended in self.expiry.heard(message.sessions, self._now):
+                self.stage.effects.sends.append((peer, ended))
         elif isinstance(message, (Saved, Ended)):
             self.stage.effects.tells.append((message.session, message))
         elif isinstance(message, AckExpected):
@@ -224,6 +254,10 @@ class Driver:
         elif rank in self.stage.greeted:
             self.stage.effects.sends.append((rank, acked))
 
+    def client_is_here(self, session: str) -> None:
+        """A client is at home here now."""
+        self.hosting.sessions[session] = True
+
     def client_is_gone(self, session: str) -> None:
         """A client is not at home here any more."""
         self.hosting.forget(session)
@@ -248,10 +282,13 @@ class Driver:
         self.stage.effects.tells += self.hosting.tells
         self.hosting.tells.clear()
 
-    def tick(self, now: float) -> None:
-        """Time passes."""
+    def tick(self, now: float, wall_s: float) -> None:
+        """Time passes: by the clock that never jumps, and by the one on the wall."""
+        self._now = now
         self.stage.tick(now)
         self.hosting.tick(now)
+        self._tick_registrar(now, wall_s)
+        self.stage.effects.forget += self.retention.find_old(now, wall_s)
         for rank, hosts in self.hosting.take_hosts():
             if rank == self.stage.rank:
                 self.pubends.hosts(rank, hosts)
@@ -263,6 +300,49 @@ class Driver:
             else:
                 self.stage.effects.sends.append((home, expected))
         self._spread()
+
+    def _tick_registrar(self, now: float, wall_s: float) -> None:
+        stage = self.stage
+        alive = self.hosting.take_alive(now)
+        if alive is not None:
+            self._hear(alive, now)
+            stage.effects.sends += [(peer, alive) for peer in stage.greeted]
+        for ended in self.expiry.find_expired(now) if stage.is_open else ():
+            subscription = stage.state.registrar.subscriptions[ended.subscription]
+            if subscription.ended:
+                stage.handle_passed(Passed(ended.subscription, tuple(subscription.leaving)))
+            else:
+                stage.expire(ended.subscription, wall_s)
+                stage.effects.tells.append((ended.session, ended))
+        for rank, progress in self.hosting.take_progress():
+            if rank == stage.rank:
+                self._note(progress)
+            elif rank in stage.greeted:
+                stage.effects.sends.append((rank, progress))
+        if now >= self._floors_at + FLOORS_S:
+            self._floors_at = now
+            self._ask_floors()
+
+    def _note(self, progress: Progress) -> None:
+        for said in progress.news:
+            passed = self.needs.follows(said)
+            if passed is not None:
+                self.stage.handle_passed(passed)
+
+    def _hear(self, alive: Alive, now: float) -> None:
+        for ended in self.expiry.heard(alive.sessions, now):
+            self.stage.effects.tells.append((ended.session, ended))
+
+    def _ask_floors(self) -> None:
+        """Ask all registrars up to where their subscriptions need nothing of the topics here."""
+        stage = self.stage
+        asking = self.retention.ask(stage.state.kept)
+        self.retention.floors(stage.rank, self._floors_for(stage.rank, asking))
+        stage.effects.sends += [(peer, asking) for peer in stage.greeted]
+
+    def _floors_for(self, owner: int, asking: AskFloors) -> Floors:
+        owner_of = self.stage.topology.owner
+        return Floors(asking.round, {t: acked for t, acked in self.needs.floors().items() if owner_of(t) == owner})
 
     @property
     def has_work(self) -> bool:
@@ -296,6 +376,11 @@ class Driver:
         """A batch is on disk: what may be sent now."""
         for part in batch.published:
             self.pubends.published(part.topic, part.last)
+        for kept in batch.effects.kept:
+            size = sum(len(chunk.data) for chunk in kept.chunks)
+            self.retention.written(kept.topic, kept.first + sum(chunk.count for chunk in kept.chunks) - 1, size)
+        for topic, up_to in batch.effects.forget:
+            self.retention.forgotten(topic, up_to)
         return batch.effects
 
     def _published(self, effects: Effects) -> list[Publication]:
@@ -317,11 +402,14 @@ class Driver:
     def make_safe(self, batch: Batch) -> None:
         """Put a batch on disk. After a failure nobody knows what is there, so this stage does nothing any more."""
         try:
-            if batch.effects.journal:
+            if batch.effects.journal or batch.effects.forget:
                 self.crash_point("flush:before-log")
                 self.log.write(batch.effects.kept, batch.published)
+                for topic, up_to in batch.effects.forget:
+                    self.log.forget(topic, up_to)
                 self.crash_point("flush:before-append")
-                self.journal.append(batch.effects.journal)
+                if batch.effects.journal:
+                    self.journal.append(batch.effects.journal)
                 self.crash_point("flush:before-sync")
                 self.journal.sync()
                 self.on_synced(batch.effects)

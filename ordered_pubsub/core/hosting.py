@@ -14,16 +14,19 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 import attrs
+from msgspec.structs import replace
 
 from ordered_pubsub.core.curiosity import Consolidation
 from ordered_pubsub.core.knowledge import Knowledge
 from ordered_pubsub.core.messages import (
     AckExpected,
+    Alive,
     Curious,
     Expect,
     Follows,
     Hosts,
     Inform,
+    Progress,
     Recall,
     Recalled,
     Told,
@@ -39,6 +42,8 @@ CACHED_NUMBERS_MAX = 1_024
 """What is told of more numbers at once is somebody's replay, which nobody else will ask for."""
 CURIOUS_FOR_S = 4 * NRT_CEILING_S
 """Who has not repeated what it asked for in so long does not miss it any more."""
+ALIVE_S = 15.0
+"""So often a home stage says who is connected to it."""
 ITEM_BYTES = 200
 """What an item takes in memory beside its events, about."""
 
@@ -82,8 +87,13 @@ class Hosting:
     """topic → the subscriptions that hold it, and up to where they have acknowledged it"""
     _held: dict[Follower, dict[str, bool]] = attrs.field(factory=dict)
     """subscription → its topics"""
+    _news: dict[Follower, Follows] = attrs.field(factory=dict)
+    """what subscriptions have said and the registrars do not know yet"""
     _stirred: dict[str, bool] = attrs.field(factory=dict)
     """topics of which the owners are to be told"""
+    sessions: dict[str, bool] = attrs.field(factory=dict)
+    """who is connected"""
+    _said_alive_at: float = float("-inf")
     _streams: dict[str, _Stream] = attrs.field(factory=dict)
     _cached: OrderedDict[tuple[str, int], tuple[int, int]] = attrs.field(factory=OrderedDict)
     """(topic, first) → last, bytes: the oldest first"""
@@ -98,11 +108,29 @@ class Hosting:
         if follows.is_all:
             for topic in [topic for topic in held if topic not in follows.acked]:
                 self._leave(follower, topic)
+        self._note_news(follower, follows)
         for topic, acked in follows.acked.items():
             held[topic] = self._stirred[topic] = True
             self._acked.setdefault(topic, {})[follower] = acked
         if not held:
             del self._held[follower]
+
+    def _note_news(self, follower: Follower, follows: Follows) -> None:
+        """The registrar is told what is said, several words as one."""
+        before = self._news.get(follower)
+        if before is not None and not follows.is_all:
+            follows = replace(
+                follows, acked={**before.acked, **follows.acked}, is_all=before.is_all, version=before.version
+            )
+        self._news[follower] = follows
+
+    def take_progress(self) -> list[tuple[int, Progress]]:
+        """What the registrars are to be told."""
+        by_rank: dict[int, list[Follows]] = {}
+        for follows in self._news.values():
+            by_rank.setdefault(self.topology.registrar(follows.subscription), []).append(follows)
+        self._news.clear()
+        return [(rank, Progress(news)) for rank, news in by_rank.items()]
 
     def _leave(self, follower: Follower, topic: str) -> None:
         del self._held[follower][topic]
@@ -121,6 +149,13 @@ class Hosting:
                     behind.setdefault(follower, {})[topic] = count
         for (session, subscription), counts in behind.items():
             self.tells.append((session, Expect(subscription, counts)))
+
+    def take_alive(self, now: float) -> Alive | None:
+        """Who is connected here, now and then."""
+        if now < self._said_alive_at + ALIVE_S or not self.sessions:
+            return None
+        self._said_alive_at = now
+        return Alive(list(self.sessions))
 
     def take_hosts(self) -> list[tuple[int, Hosts]]:
         """What the owners are to be told of acknowledgements since the last call."""
@@ -218,6 +253,7 @@ class Hosting:
 
     def forget(self, session: str) -> None:
         """A client is gone."""
+        self.sessions.pop(session, None)
         for follower in [follower for follower in self._held if follower[0] == session]:
             for topic in list(self._held[follower]):
                 self._leave(follower, topic)

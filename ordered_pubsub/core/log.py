@@ -247,6 +247,13 @@ class LogReader:
             return []
         return [msgspec.structs.replace(items[0], entries=entries, full=True), *items[1:]]
 
+    def published_at(self, topic: str, number: int) -> tuple[int, float] | None:
+        """The first number of the batch that a number is in, and its time; None if that is not known."""
+        row = self.shelf.before("stamps", topic, number)
+        if row is None or row.last < number:
+            return None
+        return row.first, _decode_stamp(topic, row).published_at
+
     def full_at(self, topic: str, number: int) -> dict[str, int] | None:
         """The full timestamp of a number; None if something before it is not complete yet."""
         found = self.shelf.before("fulls", topic, number)

@@ -324,14 +324,22 @@ class Curious(msgspec.Struct, frozen=True, array_like=True, tag="curious", gc=Fa
 
 
 class Follows(msgspec.Struct, frozen=True, array_like=True, tag="follows", gc=False):
-    """A client tells its home stage how far one of its subscriptions is: the numbers that it has acknowledged.
+    """A client tells its home stage, and that the registrar, up to which numbers one of its subscriptions needs nothing any more.
 
-    With `is_all` these are all its topics, else those of which something has changed.
+    With `is_all` these are all the topics that it has to do with, as it knows them after the change `version`; else those of
+    which something has changed.
     """
 
     subscription: str
     acked: dict[str, int]
     is_all: bool = False
+    version: int = 0
+
+
+class Progress(msgspec.Struct, frozen=True, array_like=True, tag="progress", gc=False):
+    """A home stage tells a registrar what subscriptions have said."""
+
+    news: list[Follows]
 
 
 class Hosts(msgspec.Struct, frozen=True, array_like=True, tag="hosts", gc=False):
@@ -350,14 +358,23 @@ class AckExpected(msgspec.Struct, frozen=True, array_like=True, tag="expected", 
     counts: dict[str, int]
 
 
+class AskFloors(msgspec.Struct, frozen=True, array_like=True, tag="ask-floors", gc=False):
+    """An owner asks a registrar up to where its subscriptions need nothing any more."""
+
+    round: int
+
+
 class Floors(msgspec.Struct, frozen=True, array_like=True, tag="floors", gc=False):
-    """A registrar tells an owner up to where its named subscriptions have acknowledged some topics; None: none needs it.
+    """A registrar answers: those of the owner's topics of which a subscription may need something, and from where on."""
 
-    With `is_all` these are all the topics of that owner.
-    """
+    round: int
+    acked: dict[str, int]
 
-    acked: dict[str, int | None]
-    is_all: bool = False
+
+class Alive(msgspec.Struct, frozen=True, array_like=True, tag="alive", gc=False):
+    """A home stage says which sessions are connected to it."""
+
+    sessions: list[str]
 
 
 class Expect(msgspec.Struct, frozen=True, array_like=True, tag="expect", gc=False):
@@ -422,7 +439,24 @@ class Ack(msgspec.Struct, frozen=True, array_like=True, tag="ack", gc=False):
     received: int
 
 
-PeerMessage = Relay | Reply | Frame | Hello | Ack | Recall | Told | Hosts | AckExpected | Acked | Saved | Ended | Floors
+PeerMessage = (
+    Relay
+    | Reply
+    | Frame
+    | Hello
+    | Ack
+    | Recall
+    | Told
+    | Hosts
+    | AckExpected
+    | Acked
+    | Saved
+    | Ended
+    | AskFloors
+    | Floors
+    | Alive
+    | Progress
+)
 FromSubscriber = Curious | Follows | Acked
 ToSubscriber = Inform | Expect | Saved | Ended
 
@@ -461,4 +495,11 @@ class Acknowledged(msgspec.Struct, frozen=True, array_like=True, tag="acknowledg
     acked: Acked
 
 
-Input = Opened | Asked | Framed | Acknowledged
+class Passed(msgspec.Struct, frozen=True, array_like=True, tag="passed", gc=False):
+    """A subscription needs nothing any more of topics that it had left."""
+
+    subscription: str
+    topics: tuple[str, ...]
+
+
+Input = Opened | Asked | Framed | Acknowledged | Passed

@@ -15,7 +15,9 @@ change that changes no topic, but has a place in the order and marks it there fo
 epoch that is later than the last, so that what a dead session had asked for, and that comes late, takes nothing back. How far it
 has acknowledged, and the changes since, are kept here (`Resume`), so that whoever resumes can repeat them.
 
-A subscription is forgotten once the change that ends it has passed; its id is not used again.
+What a subscription has lost it may still need events of, from before that place. So it is remembered where it has gained and
+lost a topic until its client says that it is beyond that, and the subscription itself is forgotten when all is said. Its id is
+not used again.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from ordered_pubsub.core.messages import Acked, Change, ChangeAsk, Ended, Refusal, Request, Resume
+from ordered_pubsub.core.messages import Acked, Change, ChangeAsk, Ended, Follows, Passed, Refusal, Request, Resume
 
 TOPICS_MAX = 10_000
 """Topics that one request may name, and that a subscription of weight 0 may hold."""
@@ -33,6 +35,8 @@ SUBSCRIPTIONS_MAX = 10_000
 """Subscriptions that one session may have registered at one stage: more than it needs, and no more than it may leave behind."""
 
 
+EXPIRING = "@expiring-"
+"""With the rank of a stage: who asks there for the end of subscriptions that nothing was heard of. No session has such an id."""
 WRONG_EPOCH = "epoch"
 """The code of a refusal whose reason is the epoch of a named subscription: who opens it must name a later one."""
 
@@ -63,12 +67,56 @@ class Subscription(msgspec.Struct):
     """how often it was begun or resumed, if it has a name"""
     resume: Resume | None = None
     """how far it has acknowledged, if it has a name"""
+    low: dict[str, int] = msgspec.field(default_factory=dict)
+    """up to where it needs nothing of a topic: where it has gained it"""
+    leaving: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
+    """topics that it has lost, and may need something of: where, and by which change"""
 
     @property
     def acked_topics(self) -> tuple[str, ...]:
         """What it held after the last change that it has acknowledged, when nothing is under way."""
         assert self.resume is not None
         return next((change.old for change in self.resume.changes if change.old != change.new), self.topics)
+
+    def settled(self, change: Change) -> None:
+        """Take note of what it has gained and lost."""
+        self.topics = change.new
+        self.under_way = False
+        held = set(change.old)
+        for topic in change.new if not change.best_effort else ():
+            if topic not in held:
+                self.low.setdefault(topic, change.entries.get(topic, 0))
+        for topic in change.lost if not change.best_effort else ():
+            self.leaving[topic] = (change.entries.get(topic, 0), change.version)
+        if self.resume is not None and change.version > self.resume.version:
+            self.resume.changes.append(_remembered(change))
+
+    def passed(self, said: Follows) -> tuple[str, ...]:
+        """What it had left and needs nothing of any more, by what its client says."""
+        return tuple(
+            topic
+            for topic, (end, version) in self.leaving.items()
+            if said.acked.get(topic, -1) >= end or (said.is_all and topic not in said.acked and said.version >= version)
+        )
+
+    def floors(self) -> dict[str, int]:
+        """Up to where it needs nothing, for each topic of which it may need anything."""
+        floors = dict(self.low) if self.resume is None or self.ended else self._named_floors(self.resume)
+        for topic in self.planned or ():
+            floors.setdefault(topic, 0)  # it is about to be gained: nothing is to be forgotten until it is known where
+        return floors
+
+    def _named_floors(self, resume: Resume) -> dict[str, int]:
+        floors = dict(resume.clock)
+        if not resume.version and resume.start is not None:
+            floors = {
+                topic: resume.clock.get(topic, resume.start.get(topic, 0)) for topic in self.planned or self.topics
+            }
+        for change in resume.changes:
+            for topic in change.new:
+                if topic not in change.old:
+                    floors.setdefault(topic, change.entries.get(topic, 0))
+        return floors
 
     def difference(self, ask: ChangeAsk) -> str:
         """In what it is not what is asked for, in words; empty if it is."""
@@ -103,7 +151,7 @@ class Registrar(msgspec.Struct):
         found = self.subscriptions.get(ask.subscription)
         subscription = found or Subscription(request.client)
         topics_max = ORDERED_TOPICS_MAX if ask.weight else TOPICS_MAX
-        if subscription.client != request.client and not ask.opens:
+        if subscription.client != request.client and not ask.opens and not request.client.startswith(EXPIRING):
             code, reason = _not_yours(subscription, ask)
         elif ask.opens and found is None and not ask.add:
             code, reason = (
@@ -199,16 +247,30 @@ class Registrar(msgspec.Struct):
         subscription = self.subscriptions.get(change.subscription)
         if subscription is None or subscription.version != change.version:
             return None
-        subscription.topics = change.new
-        subscription.under_way = False
-        if subscription.resume is not None and change.version > subscription.resume.version:
-            subscription.resume.changes.append(_remembered(change))
+        if subscription.ended and subscription.resume is not None:
+            subscription.low = {**subscription.low, **subscription.floors()}
+        subscription.settled(change)
         following = self.next_turn(change.subscription)
         if following is None:
             subscription.planned = None
-            if subscription.ended:
-                self._forget(change.subscription)
+            self._maybe_forget(change.subscription)
         return following
+
+    def passed(self, passed: Passed) -> None:
+        """A subscription needs nothing any more of some topics that it had left."""
+        subscription = self.subscriptions.get(passed.subscription)
+        if subscription is None:
+            return
+        for topic in passed.topics:
+            if subscription.leaving.pop(topic, None) is not None and topic not in subscription.topics:
+                subscription.low.pop(topic, None)
+        self._maybe_forget(passed.subscription)
+
+    def _maybe_forget(self, name: str) -> None:
+        """One that has ended is forgotten when it needs nothing any more."""
+        subscription = self.subscriptions[name]
+        if subscription.ended and not subscription.leaving and not subscription.under_way and not subscription.waiting:
+            self._forget(name)
 
     def _forget(self, name: str) -> None:
         self._count(self.subscriptions.pop(name).client, -1)

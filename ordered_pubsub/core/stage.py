@@ -59,6 +59,7 @@ from ordered_pubsub.core.messages import (
     Operation,
     Part,
     Pass,
+    Passed,
     PeerMessage,
     Publication,
     PublishAsk,
@@ -70,7 +71,7 @@ from ordered_pubsub.core.messages import (
     ToSubscriber,
     find_change,
 )
-from ordered_pubsub.core.registrar import TOPICS_MAX, Registrar, Waiting
+from ordered_pubsub.core.registrar import EXPIRING, TOPICS_MAX, Registrar, Waiting
 from ordered_pubsub.core.requests import Requests, Verdict
 from ordered_pubsub.core.topics import check_topic
 from ordered_pubsub.core.topology import Topology
@@ -116,6 +117,8 @@ class Effects:
     replies: list[Answer | Refusal] = attrs.field(factory=list)
     tells: list[tuple[str, ToSubscriber]] = attrs.field(factory=list)
     """what clients miss: for a session, what it is brought"""
+    forget: list[tuple[str, int]] = attrs.field(factory=list)
+    """topics, and up to which number the log may forget them"""
     handled: list[Operation] = attrs.field(factory=list)
     """operations in the order in which this stage handled them, for those who watch"""
 
@@ -215,7 +218,9 @@ class Stage:
     def has_effects(self) -> bool:
         """Whether `take_effects` has something to do."""
         effects = self.effects
-        return bool(self._acks or effects.journal or effects.sends or effects.replies or effects.tells)
+        return bool(
+            self._acks or effects.journal or effects.sends or effects.replies or effects.tells or effects.forget
+        )
 
     def statistics(self) -> dict[str, int]:
         """Counts that show what this stage holds."""
@@ -278,6 +283,20 @@ class Stage:
             self._launch(self._operation(waiting, None))
         else:
             self._start_turn(self.state.registrar.ask(ask, waiting))
+
+    def expire(self, subscription: str, now: float) -> None:
+        """Nothing was heard of a subscription's client for too long: end it, as if it had asked for that."""
+        client = f"{EXPIRING}{self.rank}"
+        before = self.state.requests.sessions.get(client)
+        last = 0 if before is None else before.last
+        ask = ChangeAsk(subscription, ends=True)
+        self._consider(Request(client, 1, last + 1, last, last, (ask,)), self.rank, now, None)
+
+    def handle_passed(self, passed: Passed) -> None:
+        """A subscription needs nothing any more of topics that it had left."""
+        if self.is_open:
+            self._journal(passed)
+            self._apply(passed)
 
     def handle_acked(self, home: int, acked: Acked) -> None:
         """A named subscription has acknowledged its events; who says so is told when it is on disk."""
@@ -586,6 +605,8 @@ class Stage:
             self._start_turns()
         elif isinstance(event, Acknowledged):
             self.state.registrar.acknowledged(event.acked)
+        elif isinstance(event, Passed):
+            self.state.registrar.passed(event)
         else:
             self.state.topology, self.state.confirmed = event.topology, event.confirmed
             if event.topology != self.topology.dump():

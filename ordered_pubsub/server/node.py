@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from ordered_pubsub.core.driver import SNAPSHOT_AFTER_RECORDS, Batch, Driver
+from ordered_pubsub.core.driver import KEEP, SNAPSHOT_AFTER_RECORDS, Batch, Driver
 from ordered_pubsub.core.messages import (
     Answer,
     Change,
@@ -31,6 +31,7 @@ from ordered_pubsub.core.messages import (
     Request,
     ToSubscriber,
 )
+from ordered_pubsub.core.retention import Policies
 from ordered_pubsub.core.stage import Effects
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.errors import JournalError, OrderedPubSubError
@@ -80,6 +81,8 @@ class Node:
     rank: int
     topology: Topology
     store: Store
+    policies: Policies = KEEP
+    """how long the log keeps events"""
     counters: Counters = attrs.field(factory=Counters)
     askers: dict[str, Asker] = attrs.field(factory=dict)
     """session → the client's connection"""
@@ -105,7 +108,9 @@ class Node:
         self.failed = self._loop.create_future()
         never = 1 << 62  # a snapshot that is not written need not be made
         after = never if self.store.durability == "none" else SNAPSHOT_AFTER_RECORDS
-        self.driver = Driver.open(self.rank, self.topology, self.store.journal, snapshot_after_records=after)
+        self.driver = Driver.open(
+            self.rank, self.topology, self.store.journal, snapshot_after_records=after, policies=self.policies
+        )
         self.driver.stage.replayed = Effects()  # it is for those who watch
         self._plan_flush()
         self._tick()
@@ -137,6 +142,10 @@ class Node:
             self.driver.handle_subscriber(session, message, self._loop.time())
             self._plan_flush()
 
+    def client_is_here(self, session: str) -> None:
+        """A client is at home here now."""
+        self.driver.client_is_here(session)
+
     def client_is_gone(self, session: str) -> None:
         """A client is not at home here any more."""
         self.driver.client_is_gone(session)
@@ -166,7 +175,7 @@ class Node:
         self.driver.disconnected(peer)
 
     def _tick(self) -> None:
-        self.driver.tick(self._loop.time())
+        self.driver.tick(self._loop.time(), time.time())
         self._plan_flush()
         self._tick_handle = self._loop.call_later(TICK_S, self._tick)
 

@@ -93,7 +93,7 @@ class Server:
         tls = StageTlsContexts.of(section.tls)
         store = open_store(section.store_path, section.durability, section.name)
         try:
-            self.node = Node(self.rank, configuration.topology, store)
+            self.node = Node(self.rank, configuration.topology, store, configuration.policies)
         except BaseException:
             store.close(None)
             raise
@@ -178,6 +178,7 @@ class Server:
         if isinstance(older, ClientConnection) and older is not client:
             older.leave("unavailable", "the same session has come again on another connection")
         self.node.askers[client.session] = client
+        self.node.client_is_here(client.session)
         client.welcome(encode(self._welcome()))
 
     def _client_gone(self, connection: ClientConnection) -> None:

@@ -93,6 +93,7 @@ class Disk:
 
     def sync(self) -> None:
         """Make what was written safe."""
+        self.shelf.sync()
         self.crash_point("disk:sync-torn")
         self.synced += self.unsynced
         self.unsynced = b""

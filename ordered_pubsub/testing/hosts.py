@@ -15,7 +15,7 @@ from ordered_pubsub.core.acknowledging import Acknowledging
 from ordered_pubsub.core.best_effort import BestEffort
 from ordered_pubsub.core.buffer import Arrival, Notification
 from ordered_pubsub.core.delivery import WEIGHTS, Delivery
-from ordered_pubsub.core.driver import Driver
+from ordered_pubsub.core.driver import KEEP, Driver
 from ordered_pubsub.core.messages import (
     Answer,
     Change,
@@ -36,18 +36,21 @@ from ordered_pubsub.core.messages import (
 from ordered_pubsub.core.missing import Missing
 from ordered_pubsub.core.past import Part, Past
 from ordered_pubsub.core.registrar import WRONG_EPOCH
+from ordered_pubsub.core.retention import Policies, Policy
 from ordered_pubsub.core.session import Outcome, Session
 from ordered_pubsub.core.stage import Effects
 from ordered_pubsub.core.vector import Vector
 from ordered_pubsub.errors import ProtocolError, TopologyMismatch
 from ordered_pubsub.testing.disk import Disk
 from ordered_pubsub.testing.record import EventRecord, SubscriptionRecord
-from ordered_pubsub.testing.world import FAULTS_END_S, Alter, Crash, Edit, Subscribe
+from ordered_pubsub.testing.world import FAULTS_END_S, FOR_EVER, Alter, Crash, Edit, Subscribe
 
 if TYPE_CHECKING:
     from ordered_pubsub.testing.simulation import Simulation
 
 FORBIDDEN = "forbidden"
+SESSION_TTL_S = 50.0
+"""After so long without a word a subscription without a name is ended."""
 REACTIONS_MAX = 60
 """How many publications of a world happen because of others."""
 
@@ -89,7 +92,11 @@ class StageHost:
                 self.crash_point,
                 simulation.world.snapshot_after_records,
                 snapshot_growth=0,
+                policies=Policies(default=Policy(keep_age_s=0.0, max_age_s=float("inf")))
+                if simulation.world.forgets
+                else KEEP,
             )
+            self.driver.expiry.session_ttl_s = SESSION_TTL_S
         except Died:
             self.die()
             return
@@ -162,6 +169,10 @@ class StageHost:
             self.die()
             return
         self.plan_flush()
+
+    def tick(self) -> None:
+        """Time passes."""
+        self.handle("tick", lambda driver: driver.tick(self.simulation.now, self.wall_clock))
 
     def refusal_of(self, request: Request) -> Refusal | None:
         """Why a client at home here may not ask this now, if so."""
@@ -286,6 +297,8 @@ class ClientHost:
     unresolved: list[EventRecord] = attrs.field(factory=list)
     """events that it knows of, while not all of their causes have a number"""
     is_dead: bool = False
+    is_gone: bool = False
+    """whether it will never be started again"""
     lives: int = 0
     opened: dict[str, Subscribe] = attrs.field(factory=dict)
     """what it subscribes to whenever it is started"""
@@ -349,6 +362,8 @@ class ClientHost:
         )
         if not self.is_dead:
             self._open(action, action.topics)
+        elif self.is_gone:
+            del self.simulation.record.subscriptions[action.subscription]
 
     def _open(self, action: Subscribe, topics: tuple[str, ...], epoch: int = 1) -> None:
         world, name = self.simulation.world, action.subscription
@@ -377,6 +392,10 @@ class ClientHost:
             return
         simulation.trace("%s dies", self.name)
         self.is_dead = True
+        self.is_gone = for_s >= FOR_EVER
+        driver = None if self.home is None else simulation.stages[self.home].driver
+        if driver is not None:
+            driver.client_is_gone(self.name)
         self.home = None
         self.connection += 1
         for name, delivery in self.deliveries.items():
@@ -393,7 +412,11 @@ class ClientHost:
         self.unnumbered.clear()
         self.unresolved.clear()
         self.past.clear()
-        simulation.after(for_s, self._live_again)
+        for name in self.opened:
+            if self.is_gone:
+                simulation.record.subscriptions[name].is_orphan = True
+        if not self.is_gone:
+            simulation.after(for_s, self._live_again)
 
     def _live_again(self) -> None:
         """Another process is started in its place, and goes on with the subscriptions that have a name."""
@@ -453,6 +476,9 @@ class ClientHost:
         self.home = rank
         self.connection += 1
         simulation.trace("%s connects to stage %d", self.name, rank)
+        simulation.stages[rank].handle("hello", lambda driver: driver.client_is_here(self.name))
+        if self.home is None:
+            return  # the stage died of it
         self.session.connected(simulation.now)
         self.pump()
 
@@ -460,6 +486,9 @@ class ClientHost:
         """The connection breaks."""
         if self.home is not None:
             self.simulation.trace("%s loses its home, stage %d", self.name, self.home)
+            driver = self.simulation.stages[self.home].driver
+            if driver is not None:
+                driver.client_is_gone(self.name)
             self.home = None
             self.connection += 1
             self.session.disconnected()
@@ -487,9 +516,11 @@ class ClientHost:
         """Tell the home stage how far a subscription is, and what it misses."""
         network, kept = self.simulation.network, self.simulation.world.kept
         acked = {topic: number for topic, number in delivery.clock.items() if topic in kept}
+        if name in self.pasts:
+            acked = dict(self.pasts[name].clock)
         if self.said.get(name) != (self.connection, acked) or self.simulation.chance.random() < 0.1:
             self.said[name] = (self.connection, acked)
-            network.subscriber_to_stage(self, Follows(name, acked, is_all=True))
+            network.subscriber_to_stage(self, Follows(name, acked, True, delivery.changes.version))
         wants = delivery.missing.take_due(self.simulation.now) if delivery.missing is not None else []
         if name in self.pasts:
             wants += self.pasts[name].missing.take_due(self.simulation.now)

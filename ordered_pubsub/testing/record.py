@@ -99,6 +99,8 @@ class SubscriptionRecord:
     best_effort: bool
     outcomes: dict[int, Change] = attrs.field(factory=dict)
     notifications: list[Notified] = attrs.field(factory=list)
+    is_orphan: bool = False
+    """whether its client died for good"""
     named: bool = False
     from_start: bool = False
     position: int = 0

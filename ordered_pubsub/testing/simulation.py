@@ -44,7 +44,7 @@ from ordered_pubsub.testing.world import (
 )
 
 TICK_S = 0.5
-STUCK_AFTER_S = 60.0
+STUCK_AFTER_S = 120.0
 """Without any progress for so long after everything was healed, something waits for ever."""
 STEPS_MAX = 400_000
 
@@ -153,7 +153,7 @@ class Simulation:
 
     def _tick(self) -> None:
         for host in self.stages:
-            host.handle("tick", lambda driver: driver.tick(self.now))
+            host.tick()
         for client in self.clients:
             if client.paused_until <= self.now:
                 client.tick()
@@ -243,10 +243,10 @@ class Simulation:
         reasons = []
         if self.ens.under_way:
             reasons.append(f"{self.ens.under_way} events at the ENS")
-        for client in self.clients:
+        for client in (client for client in self.clients if not client.is_gone):
             if not client.session.is_idle:
                 reasons.append(f"{client.name} has no answer: {client.session.waiting_for()}")
-            if client.is_dead:
+            if client.is_dead and not client.is_gone:
                 reasons.append(f"{client.name} has not been started again")
             for name, delivery in client.deliveries.items():
                 if name in client.acknowledging and client.acknowledging[name].next_due is not None:
@@ -257,7 +257,14 @@ class Simulation:
                     reasons.append(f"{name} waits for: {delivery.waiting_for()}")
                 elif isinstance(delivery, Delivery) and (behind := self._behind(delivery)):
                     reasons.append(f"{name} has not all of {behind}")
+        gone = {client.name for client in self.clients if client.is_gone}
         for host in self.stages:
+            if host.driver is not None and gone.intersection(host.driver.stage.state.registrar.held):
+                reasons.append(f"stage {host.rank} still has subscriptions of who is gone")
+            if host.driver is not None and any(
+                subscription.ended for subscription in host.driver.stage.state.registrar.subscriptions.values()
+            ):
+                reasons.append(f"stage {host.rank} still has subscriptions that have ended")
             if host.driver is None:
                 reasons.append(f"stage {host.rank} is down")
             elif host.driver.stage.statistics()["outbox"] or host.flush_planned:
@@ -274,8 +281,9 @@ class Simulation:
         return 0 if driver is None else driver.stage.state.kept.get(topic, 0)
 
     def _probe(self) -> None:
+        prober = next(client for client in self.clients if not client.is_gone)
         for topic in self.world.topics:
-            self.clients[0].publish(((topic, 1),))
+            prober.publish(((topic, 1),))
 
     def _close_all(self) -> None:
         self.is_closing = True

@@ -17,6 +17,7 @@ Absence = Literal["pause", "home", "ens"]
 ABSENCES: tuple[Absence, ...] = ("pause", "home", "ens")
 ORDERS: tuple[Order, ...] = ("total", "pairwise", "topic")
 
+FOR_EVER = 1e9
 FAULTS_END_S = 20.0
 """Until then things happen and break; after it everything is healed and must come to rest."""
 
@@ -94,7 +95,7 @@ class Away:
 
 @attrs.frozen
 class Die:
-    """A client's process dies, with all that it knows, and another one is started in its place later."""
+    """A client's process dies, with all that it knows, and another one is started in its place later, or never."""
 
     at: float
     client: int
@@ -171,6 +172,8 @@ class World:
     """another number, another course of the same world"""
     kept: tuple[str, ...] = ()
     """topics whose events their owner's log keeps"""
+    forgets: bool = False
+    """whether the logs forget what everybody has acknowledged"""
 
     @property
     def topics(self) -> list[str]:
@@ -202,7 +205,7 @@ class World:
             f"  a snapshot after {self.snapshot_after_records} records",
             f"  clients react with probability {self.eagerness}",
             f"  best-effort: {self.buffer_events_max} events, {self.ttl_s} s",
-            f"  kept in logs: {', '.join(self.kept) or 'nothing'}",
+            f"  kept in logs: {', '.join(self.kept) or 'nothing'}{', until acknowledged' if self.forgets else ''}",
             *(f"  {action}" for action in self.actions),
             *(f"  {fault}" for fault in self.faults),
         ]
@@ -226,6 +229,11 @@ CRASH_POINTS = (
     "handled:told",
     "handled:hosts",
     "handled:ackexpected",
+    "handled:askfloors",
+    "handled:floors",
+    "handled:progress",
+    "handled:alive",
+    "log:drop",
     "handled:tick",
     "flush:before-log",
     "log:put",
@@ -276,7 +284,20 @@ def _with_logs(world: World, random: Random) -> World:
     actions = tuple(
         _with_name(action, dying, random) if isinstance(action, Subscribe) else action for action in world.actions
     )
-    return attrs.evolve(world, kept=kept, weather=weather, actions=actions, faults=(*world.faults, *deaths))
+    forgets = random.random() < 0.5
+    if forgets:
+        actions = tuple(
+            attrs.evolve(action, from_start=False) if isinstance(action, Subscribe) else action for action in actions
+        )
+    gone = [client for client in range(world.clients) if client not in dying and random.random() < 0.1]
+    deaths += [Die(random.uniform(2.0, FAULTS_END_S * 0.7), client, FOR_EVER) for client in gone[: world.clients - 1]]
+    actions = tuple(
+        attrs.evolve(action, named=False) if isinstance(action, Subscribe) and action.client in gone else action
+        for action in actions
+    )
+    return attrs.evolve(
+        world, kept=kept, weather=weather, actions=actions, faults=(*world.faults, *deaths), forgets=forgets
+    )
 
 
 def _with_name(action: Subscribe, dying: list[int], random: Random) -> Subscribe:

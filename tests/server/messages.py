@@ -6,12 +6,22 @@ from typing import Any
 
 from ordered_pubsub.core.messages import (
     Ack,
+    Acked,
+    AckExpected,
     Answer,
     Change,
     ChangeAsk,
+    Chunk,
+    Curious,
     Done,
+    Ended,
+    Expect,
+    Floors,
+    Follows,
     Frame,
     Hello,
+    Hosts,
+    Inform,
     Launch,
     Mark,
     Operation,
@@ -19,10 +29,16 @@ from ordered_pubsub.core.messages import (
     PeerMessage,
     Publication,
     PublishAsk,
+    Recall,
+    Recalled,
     Refusal,
     Relay,
     Reply,
     Request,
+    Resume,
+    Saved,
+    Told,
+    Want,
 )
 from ordered_pubsub.wire.protocol import (
     VERSION,
@@ -60,22 +76,50 @@ def request(*parts: PublishAsk | ChangeAsk, sequence: int = 1, after: int | None
     return Request(client or KEY.session, 1, sequence, before, 0, parts or (PublishAsk("a", 3),))
 
 
-PUBLICATION = Publication("a", 3, 1.7e9, 7, 12, True, {"b": 4, "c": 1}, [Mark(SUBSCRIPTION, 2)])
-CHANGE = Change(SUBSCRIPTION, 2, ("a",), ("a", "b"), 2, False, {"a": 9})
+CHUNKS = (Chunk(2, b"\x01two"), Chunk(1, b"\x01one"))
+PUBLICATION = Publication("a", 3, 1.7e9, 7, 12, True, {"b": 4, "c": 1}, [Mark(SUBSCRIPTION, 2)], True, CHUNKS)
+RESUME = Resume(1, ("a",), {"a": 3}, 5, {"a": 1}, {"a": "x > 1"}, [Change(SUBSCRIPTION, 2, (), ("a",), 2, False)])
+CHANGE = Change(SUBSCRIPTION, 3, ("a",), ("a", "b"), 2, False, {"a": 9}, RESUME)
 OPERATION = Operation(KEY.session, 1, 5, 0, 0, 1, 0, [PUBLICATION, CHANGE])
 ANSWER = Answer(KEY.session, 1, 5, [PUBLICATION, CHANGE])
 REFUSAL = Refusal(KEY.session, 1, 6, "forbidden", "it may not", False)
+WANTS = [Want("a", 7, 9, True), Want("b", 1, 1)]
+TOLD = Told(
+    "a", 7, 12, 2,
+    [
+        Recalled(7, 9, {"b": 4, "c": 1}, True, [Mark(SUBSCRIPTION, 2)], 7, 12, 1.7e9, list(CHUNKS)),
+        Recalled(10, 12, {}, False, [], 10, 13, 1.7e9, []),
+    ],
+)  # fmt: skip
+ACKED = Acked(SUBSCRIPTION, KEY.session, 3, 2, {"a": 7}, 9)
+SAVED, ENDED = Saved(SUBSCRIPTION, KEY.session, 3), Ended(SUBSCRIPTION, KEY.session, "taken-over", "elsewhere")
 
 FROM_CLIENT = (
-    Ask([request(PublishAsk("a", 3), ChangeAsk(SUBSCRIPTION, ("a", "b"), ("c",), 1, True, True))]),
+    Ask(
+        [
+            request(
+                PublishAsk("a", 3, True, CHUNKS),
+                ChangeAsk(SUBSCRIPTION, ("a", "b"), ("c",), 1, True, True, 2, {"a": 3}, {"a": "x > 1"}),
+            )
+        ]
+    ),
+    Curious(SUBSCRIPTION, WANTS),
+    Follows(SUBSCRIPTION, {"a": 6, "b": 0}, True),
+    ACKED,
     Inquire(4),
     Ping(),
     Pong(),
 )
 TO_CLIENT = (
-    Welcome(VERSION, "main", [["main", ["a/**"]]], 5.0, 1 << 20, ["ops://127.0.0.1:7411"], 1 << 22),
+    Welcome(
+        VERSION, "main", [["main", ["a/**"]]], 5.0, 1 << 20, ["ops://127.0.0.1:7411"], 1 << 22, [["a/**", "ordered"]]
+    ),
     Rejected("denied", "nobody knows it"),
     Tell([ANSWER, REFUSAL]),
+    Inform(SUBSCRIPTION, TOLD),
+    Expect(SUBSCRIPTION, {"a": 12}),
+    SAVED,
+    ENDED,
     Report(4, {"ready": True, "links": {"b": "up"}}, ""),
     Ping(),
     Pong(),
@@ -89,6 +133,14 @@ PEER_MESSAGES: tuple[PeerMessage, ...] = (
     Frame(3, Done(OPERATION)),
     Hello("fingerprint", 3),
     Ack(3),
+    Recall(WANTS),
+    TOLD,
+    Hosts({"a": 7, "b": None}, True),
+    AckExpected({"a": 12}),
+    Floors({"a": 7, "b": None}, True),
+    ACKED,
+    SAVED,
+    ENDED,
 )
 FROM_PEER = (
     TO_CLIENT[0],

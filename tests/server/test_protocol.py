@@ -33,7 +33,10 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=20,
 )
-TAGS = ["client", "peer", "welcome", "rejected", "ask", "tell", "inquire", "report", "say", "claim", "names", "differs"]
+TAGS = [
+    "client", "peer", "welcome", "rejected", "ask", "tell", "inquire", "report", "say", "claim", "names", "differs",
+    "curious", "follows", "inform", "expect", "acked", "saved", "ended", "recall", "told", "hosts", "expected", "floors",
+]  # fmt: skip
 
 
 def payload_of(message: Any) -> bytes:

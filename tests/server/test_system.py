@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import attrs
 import pytest
 
 import ordered_pubsub
 from ordered_pubsub.client.client import Client
+from ordered_pubsub.client.home import NOBODY
 from ordered_pubsub.errors import ConfigurationError, UnavailableError
 from ordered_pubsub.testing.processes import HOST
 from ordered_pubsub.testing.proxy import Proxy
@@ -241,7 +243,9 @@ async def test_what_was_asked_before_a_home_was_lost_is_answered_at_the_next_one
 async def test_a_stage_that_stops_says_so_to_its_clients(system: System) -> None:
     async with system.connect(0) as client:
         reasons: list[str] = []
-        client._engine.home._on_state = lambda is_connected, reason: reasons.append(reason)
+        client._engine.home._listener = attrs.evolve(
+            NOBODY, on_state=lambda is_connected, reason: reasons.append(reason)
+        )
         await system.stop(0)
         await until(lambda: reasons)
         assert "stage 's0' stops; another one may go on" in reasons[0]

@@ -16,13 +16,17 @@ from ordered_pubsub.core.messages import (
     Answer,
     Change,
     ChangeAsk,
+    Chunk,
     Durable,
     Operation,
     PeerMessage,
     Publication,
     PublishAsk,
+    Recalled,
     Refusal,
     Request,
+    Resume,
+    Want,
 )
 from ordered_pubsub.wire import pack, protocol, stamp
 from ordered_pubsub.wire.framing import HEAD_BYTES
@@ -33,7 +37,9 @@ TEXT = (Path(__file__).parents[2] / "docs" / "wire.md").read_text(encoding="utf-
 UNIONS = (Greeting, FromClient, ToClient, FromPeer, PeerMessage, Durable)
 PARTS = (Request, PublishAsk, ChangeAsk, Answer, Refusal, Publication, Change)
 TAGGED = dict.fromkeys([*(kind for union in UNIONS for kind in get_args(union)), *PARTS])
-BARE = (Operation, stamp.Stamp, pack.Pack, pack.PackedBatch, pack.PackedEvent)
+BARE = (
+    Operation, stamp.Stamp, pack.Pack, pack.PackedBatch, pack.PackedEvent, pack.Logged, Chunk, Recalled, Resume, Want,
+)  # fmt: skip
 
 EXAMPLE = re.compile(r"((?:^    (?:[0-9a-f]{2} ?)+\n)+)\n((?:^    [\[ ].*\n)+)", re.MULTILINE)
 EXAMPLES = [(bytes.fromhex(found[1]), json.loads(found[2])) for found in EXAMPLE.finditer(TEXT)]
@@ -61,9 +67,9 @@ ARRAYS = list(arrays(TEXT))
 
 
 def describes(array: list[str], names: list[str]) -> bool:
-    """Whether an array in the text has these elements: what it calls by a name has this one."""
+    """Whether an array in the text has these elements: what it calls by a name has this one; an example has none."""
     return len(array) == len(names) and all(
-        said == name or not said.replace("_", "").isalpha() or name in NAMED_BY_KIND.get(said, ())
+        said == name or said[:1] in ("[", "{") or name in NAMED_BY_KIND.get(said, ())
         for said, name in zip(array, names, strict=True)
     )
 
@@ -73,6 +79,8 @@ NAMED_BY_KIND = {
     "durable": ("message",),
     "operation": ("operation",),
     "messages": ("messages",),
+    "refusal or nil": ("refusal",),
+    "answer or refusal": ("answer",),
 }
 """Elements that the page calls by what they are."""
 
@@ -99,6 +107,8 @@ def test_an_array_that_lacks_an_element_or_has_another_one_is_not_taken_for_the_
     assert describes(['"publish"', "topic", "count"], names)
     assert not describes(['"publish"', "topic"], names)
     assert not describes(['"publish"', "count", "topic"], names)
+    assert not describes(['"change"', "topic", "count"], names)
+    assert not describes(['"publish"', "topic", "1"], names)
 
 
 def test_all_codes_of_rejections_are_there() -> None:

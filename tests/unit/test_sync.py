@@ -291,7 +291,7 @@ def test_waiting_threads_get_room_in_their_order(url: str, ordered_topics: None)
         (errors.UsageError, lambda client: client.publish_nowait("a", "x" * (1 << 20))),
         (errors.UsageError, lambda client: client.publish("a", 1, headers={"content-type": "x"})),
         (errors.UsageError, lambda client: client.publish("a", 1, id="")),
-        (errors.NotOffered, lambda client: client.subscribe("a", start="earliest")),
+        (errors.NotOffered, lambda client: client.subscribe("a", order="topic", delivery="best-effort")),
         (errors.ConfigurationError, lambda client: client.subscribe("a", order="partial")),
         (errors.ConfigurationError, lambda client: client.require(delivery="perhaps")),
         (errors.UsageError, lambda client: client.subscribe("a", notify=1)),
@@ -499,7 +499,8 @@ def test_closing_says_what_it_had_to_leave(url: str, ordered_topics: None) -> No
     with pytest.raises(errors.Timeout):
         left.result(PATIENCE_S)
 
-    with pytest.raises(ZeroDivisionError), sync.connect(GatedAdapter(f"{url}2"), timeout_s=0.05) as client:
+    stuck = GatedAdapter(f"{url}2")
+    with pytest.raises(ZeroDivisionError), sync.connect(stuck, delivery="ordered", timeout_s=0.05) as client:
         fail(client.publish_nowait("a", 1))
 
 
@@ -789,13 +790,16 @@ def run(script: str, interrupt_when: str | None = None, again: bool = False) -> 
 BLOCKING = """
     import threading
     from ordered_pubsub import sync
+    from ordered_pubsub.core.levels import Levels
+    from ordered_pubsub.embedded import EmbeddedHome
     from ordered_pubsub_adapters.memory import MemoryAdapter
 
     class Stuck(MemoryAdapter):
         async def publish(self, frames):
             await __import__("asyncio").Event().wait()
 
-    client = sync.connect(Stuck("memory://x"), timeout_s=3600, pipeline_events_max=1)
+    EmbeddedHome.levels = Levels((("**", "ordered"),))  # what is kept need not wait for the ENS
+    client = sync.connect(Stuck("memory://x"), delivery="ordered", timeout_s=3600, pipeline_events_max=1)
     subscription = client.subscribe("a")
     def say(): print("waiting", flush=True)
 """

@@ -1,0 +1,66 @@
+"""Subscriptions whose client is not heard of any more: after a while their registrar ends them.
+
+Home stages say now and then which sessions are connected to them. What is not heard of for `session_ttl_s` (a subscription
+without a name) or `named_ttl_s` (one with a name) is ended, by a change like any other. Only what was heard since this stage
+started counts, so that a restart takes nobody's time away; and a client that was cut off for too long and comes back is told.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import attrs
+
+from ordered_pubsub.core.messages import Ended
+from ordered_pubsub.core.registrar import Registrar
+
+SESSION_TTL_S = 300.0
+NAMED_TTL_S = 7 * 86_400.0
+LOOK_S = 5.0
+"""So often the subscriptions are looked at."""
+TOLD_MAX = 10_000
+"""Sessions that are told, if they come back, what was ended without them."""
+
+
+@attrs.define(eq=False)
+class Expiry:
+    """When the subscriptions of one registrar have been heard of."""
+
+    registrar: Registrar
+    session_ttl_s: float = SESSION_TTL_S
+    named_ttl_s: float = NAMED_TTL_S
+    _heard: dict[str, float] = attrs.field(factory=dict)
+    """session → when"""
+    _looked_at: float = float("-inf")
+    _ended: OrderedDict[str, list[Ended]] = attrs.field(factory=OrderedDict)
+
+    def heard(self, sessions: list[str], now: float) -> list[Ended]:
+        """These are connected; return what those have to be told that had been given up."""
+        told: list[Ended] = []
+        for session in sessions:
+            if session in self.registrar.held:
+                self._heard[session] = now
+            told += self._ended.pop(session, [])
+        return told
+
+    def find_expired(self, now: float) -> list[Ended]:
+        """What is to be ended now."""
+        if now < self._looked_at + LOOK_S:
+            return []
+        self._looked_at = now
+        expired: list[Ended] = []
+        for name, subscription in self.registrar.subscriptions.items():
+            heard = self._heard.setdefault(subscription.client, now)
+            ttl_s = self.session_ttl_s if subscription.resume is None else self.named_ttl_s
+            if now >= heard + ttl_s and not (subscription.under_way or subscription.waiting):
+                reason = (
+                    f"subscription {name!r} was ended, since nothing was heard of its client for {now - heard:.0f} s"
+                )
+                expired.append(Ended(name, subscription.client, "expired", reason))
+        for session in [session for session in self._heard if session not in self.registrar.held]:
+            del self._heard[session]
+        for ended in expired:
+            self._ended.setdefault(ended.session, []).append(ended)
+        while len(self._ended) > TOLD_MAX:
+            self._ended.popitem(last=False)
+        return expired

@@ -1,0 +1,284 @@
+"""The home's side: what many clients miss is asked for once, told to all of them, and to nobody else."""
+
+from __future__ import annotations
+
+import pytest
+
+from ordered_pubsub.core import hosting as module
+from ordered_pubsub.core.hosting import CURIOUS_FOR_S, Hosting
+from ordered_pubsub.core.messages import (
+    AckExpected,
+    Chunk,
+    Curious,
+    Expect,
+    Follows,
+    Hosts,
+    Inform,
+    Recalled,
+    Told,
+    Want,
+)
+from ordered_pubsub.core.missing import NRT_FLOOR_S
+from ordered_pubsub.core.topology import StageSpec, Topology
+
+TWO = Topology((StageSpec("high", ("a", "b")), StageSpec("low", ("c",))))
+EVERYBODY = [f"client{number}" for number in range(100)]
+
+
+@pytest.fixture
+def hosting() -> Hosting:
+    return Hosting(TWO)
+
+
+def want(hosting: Hosting, session: str, first: int, last: int | None = None, *, now: float = 0.0, full: bool = False,
+         topic: str = "a") -> None:  # fmt: skip
+    """A client misses something."""
+    hosting.want(session, Curious(f"{session}/1", [Want(topic, first, last or first, full)]), now)
+
+
+def item(first: int, last: int | None = None, *, full: bool = False, size: int = 10) -> Recalled:
+    last = last or first
+    return Recalled(first, last, {"b": 1}, full, [], first, 1, 1.0, [Chunk(last - first + 1, b"x" * size)])
+
+
+def told(*items: Recalled, topic: str = "a", floor: int = 0) -> Told:
+    first, read_to = (items[0].first, items[-1].last) if items else (1, 1)
+    return Told(topic, first, read_to, floor, list(items))
+
+
+def take_informed(hosting: Hosting) -> dict[str, list[int]]:
+    """Who was told of which numbers since the last call."""
+    found: dict[str, list[int]] = {}
+    for session, message in hosting.tells:
+        assert isinstance(message, Inform)
+        assert message.subscription == f"{session}/1"
+        for one in message.told.items:
+            found.setdefault(session, []).extend(range(one.first, one.last + 1))
+    hosting.tells.clear()
+    return found
+
+
+def asked(hosting: Hosting) -> list[tuple[int, list[Want]]]:
+    """Who is asked for what."""
+    return [(rank, list(recall.wants)) for rank, recall in hosting.take_recalls()]
+
+
+# -- consolidation ----------------------------------------------------------------------------------------------------
+
+
+def test_what_a_hundred_subscribers_miss_is_asked_for_once(hosting: Hosting) -> None:
+    for session in EVERYBODY:
+        want(hosting, session, 5)
+
+    assert asked(hosting) == [(0, [Want("a", 5, 5)])]
+
+
+def test_it_is_asked_for_once_again_when_the_answer_may_be_lost(hosting: Hosting) -> None:
+    """A hundred that ask ten times as often as that make one recall for each interval."""
+    recalls = []
+    for step in range(50):
+        now = step * NRT_FLOOR_S / 10
+        for session in EVERYBODY:
+            want(hosting, session, 5, now=now)
+        recalls += [(now, wants) for wants in asked(hosting)]
+
+    assert [now for now, _ in recalls] == pytest.approx([step * NRT_FLOOR_S for step in range(5)])
+    assert all(wants == (0, [Want("a", 5, 5)]) for _, wants in recalls)
+
+
+def test_of_what_overlaps_only_the_rest_is_asked_for(hosting: Hosting) -> None:
+    want(hosting, "one", 1, 10)
+    want(hosting, "two", 5, 15)
+
+    assert asked(hosting) == [(0, [Want("a", 1, 10), Want("a", 11, 15)])]
+
+
+def test_each_topic_is_asked_for_at_its_owner(hosting: Hosting) -> None:
+    want(hosting, "one", 1, topic="a")
+    want(hosting, "one", 1, topic="c")
+
+    assert asked(hosting) == [(0, [Want("a", 1, 1)]), (1, [Want("c", 1, 1)])]
+
+
+def test_a_full_timestamp_is_asked_for_though_the_number_was(hosting: Hosting) -> None:
+    want(hosting, "one", 5)
+    want(hosting, "two", 5, full=True)
+    want(hosting, "three", 5, full=True)
+
+    assert asked(hosting) == [(0, [Want("a", 5, 5), Want("a", 5, 5, full=True)])]
+
+
+# -- answers ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_answer_is_told_to_all_who_miss_it_and_to_nobody_else(hosting: Hosting) -> None:
+    for session in EVERYBODY:
+        want(hosting, session, 5)
+    want(hosting, "other", 6)
+    hosting.told(told(item(5)))
+
+    assert take_informed(hosting) == {session: [5] for session in EVERYBODY}
+
+
+def test_everybody_is_told_what_it_misses_only(hosting: Hosting) -> None:
+    want(hosting, "one", 1, 2)
+    want(hosting, "two", 3, 4)
+    hosting.told(told(item(1), item(2), item(3), item(4)))
+
+    assert take_informed(hosting) == {"one": [1, 2], "two": [3, 4]}
+
+
+def test_the_same_answer_again_is_told_to_nobody(hosting: Hosting) -> None:
+    want(hosting, "one", 5)
+    hosting.told(told(item(5)))
+    take_informed(hosting)
+    hosting.told(told(item(5)))
+
+    assert take_informed(hosting) == {}
+
+
+def test_who_comes_late_is_answered_from_the_cache(hosting: Hosting) -> None:
+    want(hosting, "one", 5)
+    hosting.told(told(item(5)))
+    hosting.take_recalls()
+    take_informed(hosting)
+    want(hosting, "two", 5, now=100.0)
+
+    assert take_informed(hosting) == {"two": [5]}
+    assert asked(hosting) == []
+
+
+def test_of_what_is_partly_in_the_cache_the_rest_is_asked_for(hosting: Hosting) -> None:
+    want(hosting, "one", 5)
+    hosting.told(told(item(5)))
+    hosting.take_recalls()
+    take_informed(hosting)
+    want(hosting, "two", 4, 6, now=100.0)
+
+    assert take_informed(hosting) == {"two": [5]}
+    assert asked(hosting) == [(0, [Want("a", 4, 4), Want("a", 6, 6)])]
+
+
+def test_a_full_timestamp_is_not_in_the_cache(hosting: Hosting) -> None:
+    want(hosting, "one", 5)
+    hosting.told(told(item(5)))
+    hosting.take_recalls()
+    take_informed(hosting)
+    want(hosting, "two", 5, full=True, now=100.0)
+    assert take_informed(hosting) == {}
+    assert asked(hosting) == [(0, [Want("a", 5, 5, full=True)])]
+    hosting.told(told(item(5, full=True)))
+
+    assert take_informed(hosting) == {"two": [5]}
+
+
+def test_the_cache_is_bounded_and_forgets_the_oldest(hosting: Hosting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CACHE_BYTES_MAX", 10_000)
+    for number in range(1, 21):
+        want(hosting, "one", number)
+        hosting.told(told(item(number, size=1_000)))
+    hosting.take_recalls()
+    take_informed(hosting)
+    want(hosting, "two", 1, 20, now=100.0)
+    cached = take_informed(hosting)["two"]
+
+    assert cached == list(range(cached[0], 21))
+    assert 5 <= len(cached) <= 10
+    assert asked(hosting) == [(0, [Want("a", 1, cached[0] - 1)])]
+
+
+def test_what_an_owner_does_not_have_is_not_missed_any_more(hosting: Hosting) -> None:
+    """Its subscriber is told up to where everything is gone."""
+    want(hosting, "one", 1, 3)
+    hosting.told(Told("a", 1, 3, 10, []))
+    ((session, message),) = hosting.tells
+    assert isinstance(message, Inform)
+    assert (session, message.told.floor) == ("one", 10)
+    hosting.tells.clear()
+    hosting.told(told(item(1), item(2), item(3)))
+
+    assert take_informed(hosting) == {}
+
+
+def test_what_nobody_misses_is_told_to_nobody(hosting: Hosting) -> None:
+    hosting.told(told(item(5)))
+
+    assert hosting.tells == []
+
+
+# -- who is gone ------------------------------------------------------------------------------------------------------
+
+
+def test_who_is_gone_is_told_nothing(hosting: Hosting) -> None:
+    for session in ("one", "two"):
+        hosting.follows(session, Follows(f"{session}/1", {"a": 4}))
+        want(hosting, session, 5)
+    hosting.forget("one")
+    hosting.told(told(item(5)))
+    assert take_informed(hosting) == {"two": [5]}
+    hosting.expected(AckExpected({"a": 9}))
+
+    assert hosting.tells == [("two", Expect("two/1", {"a": 9}))]
+
+
+def test_who_has_not_repeated_what_it_misses_does_not_miss_it_any_more(hosting: Hosting) -> None:
+    want(hosting, "one", 5)
+    want(hosting, "two", 5)
+    want(hosting, "two", 5, now=CURIOUS_FOR_S - 1)
+    hosting.tick(CURIOUS_FOR_S)
+    hosting.told(told(item(5)))
+
+    assert take_informed(hosting) == {"two": [5]}
+
+
+def test_nothing_is_left_of_those_who_are_gone(hosting: Hosting) -> None:
+    for session in EVERYBODY:
+        hosting.follows(session, Follows(f"{session}/1", {"a": 4, "c": 1}))
+        want(hosting, session, 5, 9)
+        hosting.forget(session)
+    hosting.tick(CURIOUS_FOR_S)
+    hosting.take_hosts()
+
+    assert not (hosting._acked or hosting._held or hosting._streams or hosting._stirred)
+
+
+# -- acknowledgements -------------------------------------------------------------------------------------------------
+
+
+def test_an_owner_is_told_of_the_last_of_all_subscribers(hosting: Hosting) -> None:
+    for number, session in enumerate(EVERYBODY):
+        hosting.follows(session, Follows(f"{session}/1", {"a": 10 + number, "c": number}))
+
+    assert hosting.take_hosts() == [(0, Hosts({"a": 10})), (1, Hosts({"c": 0}))]
+
+
+def test_an_owner_is_told_of_what_has_changed_only(hosting: Hosting) -> None:
+    hosting.follows("one", Follows("one/1", {"a": 1, "b": 1}))
+    hosting.take_hosts()
+    assert hosting.take_hosts() == []
+    hosting.follows("one", Follows("one/1", {"a": 2}))
+
+    assert hosting.take_hosts() == [(0, Hosts({"a": 2}))]
+
+
+def test_an_owner_is_told_when_nobody_holds_a_topic_any_more(hosting: Hosting) -> None:
+    hosting.follows("one", Follows("one/1", {"a": 1, "b": 1}))
+    hosting.take_hosts()
+    hosting.follows("one", Follows("one/1", {"b": 1}, is_all=True))
+
+    assert hosting.take_hosts() == [(0, Hosts({"a": None, "b": 1}))]
+
+
+def test_an_owner_whose_link_is_there_again_is_told_everything(hosting: Hosting) -> None:
+    hosting.follows("one", Follows("one/1", {"a": 3, "b": 1, "c": 5}))
+    hosting.follows("two", Follows("two/1", {"a": 2}))
+
+    assert hosting.all_hosts(0) == Hosts({"a": 2, "b": 1}, is_all=True)
+
+
+def test_those_who_are_behind_are_told_how_far_a_topic_is(hosting: Hosting) -> None:
+    for session, acked in (("one", 4), ("two", 5), ("three", 0)):
+        hosting.follows(session, Follows(f"{session}/1", {"a": acked}))
+    hosting.expected(AckExpected({"a": 5, "b": 7}))
+
+    assert hosting.tells == [("one", Expect("one/1", {"a": 5})), ("three", Expect("three/1", {"a": 5}))]

@@ -1,0 +1,416 @@
+"""The log: what is read is what was written, whatever was completed first, forgotten, cut off, or begun again."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
+
+from ordered_pubsub.core.log import ENDLESS, FULL_AFTER, Kept, LogReader, LogWriter, Reading
+from ordered_pubsub.core.memory_shelf import MemoryShelf
+from ordered_pubsub.core.messages import Chunk, Mark, Publication
+from ordered_pubsub.errors import JournalDamaged
+from ordered_pubsub.server.store import SqliteJournal, Store, open_store
+
+TOPICS = ("a", "b/c")
+MUCH = 1 << 30
+CHUNKS = st.lists(st.integers(1, 5), min_size=1, max_size=4)
+ENTRIES = st.dictionaries(st.sampled_from(["a", "b/c", "d", "e"]), st.integers(1, 99), max_size=3)
+
+
+def data_of(topic: str, number: int) -> bytes:
+    """One event, which nobody else has."""
+    return f"{topic}:{number};".encode()
+
+
+@attrs.define(eq=False)
+class Batch:
+    """What was published at once: naively, all that there is to know of it."""
+
+    topic: str
+    first: int
+    sizes: list[int]
+    """of its chunks; none: a number without events"""
+    count: int
+    entries: dict[str, int] = attrs.field(factory=dict)
+    full: bool = False
+    marks: list[Mark] = attrs.field(factory=list)
+    is_complete: bool = False
+
+    @property
+    def last(self) -> int:
+        return self.first + self.count - 1
+
+    @property
+    def chunks(self) -> tuple[Chunk, ...]:
+        chunks, number = [], self.first
+        for size in self.sizes:
+            chunks.append(Chunk(size, b"".join(data_of(self.topic, number + place) for place in range(size))))
+            number += size
+        return tuple(chunks)
+
+    @property
+    def publication(self) -> Publication:
+        place = 3 * self.first
+        return Publication(
+            self.topic, self.count, float(self.first), self.first, place, self.full, self.entries, self.marks, True
+        )
+
+
+@attrs.define
+class Model:
+    """Everything that was published, in lists."""
+
+    batches: dict[str, list[Batch]] = attrs.field(factory=lambda: {topic: [] for topic in TOPICS})
+    floors: dict[str, int] = attrs.field(factory=lambda: dict.fromkeys(TOPICS, 0))
+
+    def last(self, topic: str) -> int:
+        """The last number that was given."""
+        return self.batches[topic][-1].last if self.batches[topic] else self.floors[topic]
+
+    def ends(self, topic: str) -> list[int]:
+        """Where something ends: up to there it may be cut."""
+        return [self.floors[topic], *(batch.last for batch in self.batches[topic])]
+
+    def is_complete_up_to(self, topic: str, number: int) -> bool:
+        return all(batch.is_complete for batch in self.batches[topic] if batch.first <= number)
+
+    def full_at(self, topic: str, number: int) -> dict[str, int]:
+        """All the entries since the beginning, the forgotten ones as well."""
+        full: dict[str, int] = {}
+        for batch in self.batches[topic]:
+            if batch.first <= number:
+                full.update(batch.entries)
+        return full
+
+    def complete_in(self, topic: str, first: int, last: int) -> set[int]:
+        """The numbers that are to be given."""
+        first = max(first, self.floors[topic] + 1)
+        return {
+            number
+            for batch in self.batches[topic]
+            if batch.is_complete
+            for number in range(max(batch.first, first), min(batch.last, last) + 1)
+        }
+
+
+def check(reading: Reading, model: Model, topic: str, first: int, last: int, full: bool) -> None:
+    """What was read is what was published, and all of it as far as was read."""
+    assert reading.floor == model.floors[topic]
+    if full and reading.items:
+        assert model.is_complete_up_to(topic, reading.items[0].first)
+        assert (reading.items[0].entries, reading.items[0].full) == (model.full_at(topic, reading.items[0].first), True)
+    read: list[int] = []
+    for index, item in enumerate(reading.items):
+        (batch,) = [one for one in model.batches[topic] if one.first <= item.first <= item.last <= one.last]
+        assert batch.is_complete, f"{item} is not complete"
+        assert (item.batch, item.place, item.published_at) == (batch.first, 3 * batch.first, float(batch.first))
+        if index or not full:
+            assert item.full == batch.full
+            assert item.entries == (batch.entries if batch.full or item.first == batch.first else {})
+        assert item.marks == (batch.marks if item.first == batch.first else [])
+        assert all(chunk in batch.chunks for chunk in item.chunks)
+        if batch.sizes:
+            numbers = range(item.first, item.last + 1)
+            assert b"".join(chunk.data for chunk in item.chunks) == b"".join(data_of(topic, n) for n in numbers)
+        else:
+            assert item.chunks == []
+        read += range(item.first, item.last + 1)
+    assert read == sorted(set(read))
+    expected = model.complete_in(topic, first, reading.read_to)
+    begins = min(expected, default=1)
+    if not full or model.is_complete_up_to(topic, begins):
+        assert set(read) >= expected
+    assert reading.read_to == last or full or reading.items[-1].last == reading.read_to
+
+
+class Log(RuleBasedStateMachine):
+    """A log on some shelf, and what was written to it in lists beside it."""
+
+    incomplete: Bundle[Batch] = Bundle("incomplete")
+
+    def make_shelf(self) -> tuple[Any, Any]:
+        """A shelf to write to, and one to read from."""
+        shelf = MemoryShelf()
+        return shelf, shelf
+
+    def sync(self) -> None:
+        """What was written is to be there."""
+
+    def begin_anew(self) -> None:
+        """The process ends, and another one begins."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.shelf, self.read_shelf = self.make_shelf()
+        self.model = Model()
+        self.writer, self.reader = LogWriter(self.shelf), LogReader(self.read_shelf)
+
+    @rule(target=incomplete, topic=st.sampled_from(TOPICS), sizes=CHUNKS)
+    def publish(self, topic: str, sizes: list[int]) -> Batch:
+        batch = Batch(topic, self.model.last(topic) + 1, sizes, sum(sizes))
+        begins = batch.first == 1
+        self.writer.write([Kept(topic, batch.first, batch.chunks, begins)], [])
+        self.sync()
+        self.model.batches[topic].append(batch)
+        return batch
+
+    @rule(target=incomplete, topic=st.sampled_from(TOPICS), count=st.integers(1, 3))
+    def leave_numbers_void(self, topic: str, count: int) -> Batch:
+        batch = Batch(topic, self.model.last(topic) + 1, [], count)
+        self.model.batches[topic].append(batch)
+        return batch
+
+    @rule(batch=consumes(incomplete), entries=ENTRIES, full=st.booleans(), marked=st.booleans())
+    def complete(self, batch: Batch, entries: dict[str, int], full: bool, marked: bool) -> None:
+        if batch not in self.model.batches[batch.topic]:
+            return  # it was cut off
+        full = full and not entries.keys() ^ self.model.full_at(batch.topic, batch.first).keys()
+        batch.entries, batch.full, batch.is_complete = entries, full, True
+        batch.marks = [Mark("s/1", batch.first)] if marked else []
+        self.writer.write([], [batch.publication])
+        self.sync()
+
+    @rule(
+        topic=st.sampled_from(TOPICS),
+        first=st.integers(1, 60),
+        count=st.integers(1, 60),
+        full=st.booleans(),
+        bytes_max=st.sampled_from([1, 20, MUCH]),
+    )
+    def read(self, topic: str, first: int, count: int, full: bool, bytes_max: int) -> None:
+        last = first + count - 1
+        reading = self.reader.read(topic, first, last, bytes_max, full)
+        check(reading, self.model, topic, first, last, full)
+
+    @rule(topic=st.sampled_from(TOPICS), up_to=st.integers(0, 60))
+    def forget(self, topic: str, up_to: int) -> None:
+        model = self.model
+        floor = self.writer.forget(topic, up_to)
+        self.sync()
+        assert model.floors[topic] <= floor <= max(up_to, model.floors[topic])
+        assert floor in model.ends(topic)
+        assert model.is_complete_up_to(topic, floor)
+        if model.is_complete_up_to(topic, up_to):
+            assert floor == max(end for end in model.ends(topic) if end <= max(up_to, model.floors[topic]))
+        model.floors[topic] = floor
+
+    @rule(topic=st.sampled_from(TOPICS), choice=st.integers(0, 10))
+    def go_on_from_an_earlier_journal(self, topic: str, choice: int) -> None:
+        """A crash: the journal has not heard of the last batches."""
+        model = self.model
+        ends = [end for end in model.ends(topic) if end >= model.floors[topic]]
+        end = ends[-1 - min(choice, 2, len(ends) - 1)]
+        model.batches[topic] = [batch for batch in model.batches[topic] if batch.last <= end]
+        self.begin_anew()
+        self.writer.cut({one: model.last(one) for one in TOPICS}, {})
+        self.sync()
+
+    @rule()
+    def start_again(self) -> None:
+        self.begin_anew()
+        with_events = {
+            topic: max((batch.last for batch in batches if batch.sizes), default=0)
+            for topic, batches in self.model.batches.items()
+        }
+        self.writer.cut({topic: self.model.last(topic) for topic in TOPICS}, with_events)
+        self.sync()
+
+    @invariant()
+    def everything_can_be_read(self) -> None:
+        if hasattr(self, "model"):
+            for topic in TOPICS:
+                check(self.reader.read(topic, 1, ENDLESS, MUCH), self.model, topic, 1, ENDLESS, full=False)
+
+
+class MemoryLog(Log):
+    """In memory, where the shelf is all that outlives a process."""
+
+    def begin_anew(self) -> None:
+        self.writer = LogWriter(self.shelf)
+
+
+class SqliteLog(Log):
+    """In a file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.store: Store | None = None
+
+    def make_shelf(self) -> tuple[Any, Any]:
+        self.store = open_store(str(Path(self.folder.name) / "stage.db"), "os", "main")
+        return self.journal.shelf, self.journal.read_shelf
+
+    @property
+    def journal(self) -> SqliteJournal:
+        assert self.store is not None
+        assert isinstance(self.store.journal, SqliteJournal)
+        return self.store.journal
+
+    def sync(self) -> None:
+        self.journal.sync()
+
+    def begin_anew(self) -> None:
+        assert self.store is not None
+        self.store.close(None)
+        self.shelf, self.read_shelf = self.make_shelf()
+        self.writer, self.reader = LogWriter(self.shelf), LogReader(self.read_shelf)
+
+    def teardown(self) -> None:
+        if self.store is not None:
+            self.store.close(None)
+        self.folder.cleanup()
+
+
+TestMemoryLog = MemoryLog.TestCase
+TestMemoryLog.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestSqliteLog = SqliteLog.TestCase
+TestSqliteLog.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
+
+
+# -- one by one -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def shelves(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Any, Any, Any]]:
+    """A shelf to write to, one to read from, and what is to be done after writing."""
+    if request.param == "memory":
+        shelf = MemoryShelf()
+        yield shelf, shelf, lambda: None
+        return
+    store = open_store(str(tmp_path / "stage.db"), "os", "main")
+    assert isinstance(store.journal, SqliteJournal)
+    yield store.journal.shelf, store.journal.read_shelf, store.journal.sync
+    store.close(None)
+
+
+def published(first: int, count: int = 1, **entries: int) -> tuple[Kept, Publication]:
+    """A batch of one chunk on the topic "a", and its timestamp."""
+    batch = Batch("a", first, [count], count, dict(entries))
+    return Kept("a", first, batch.chunks, False), batch.publication
+
+
+def test_what_is_not_complete_is_not_given(shelves: tuple[Any, Any, Any]) -> None:
+    shelf, read_shelf, sync = shelves
+    writer = LogWriter(shelf)
+    (one, one_complete), (two, _), (three, three_complete) = published(1), published(2), published(3)
+    writer.write([one, two, three], [one_complete, three_complete])
+    sync()
+
+    assert [(item.first, item.last) for item in LogReader(read_shelf).read("a", 1, 9, MUCH).items] == [(1, 1), (3, 3)]
+
+
+def test_what_is_not_on_disk_is_not_given(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "stage.db"), "fsync", "main")
+    journal = store.journal
+    kept, complete = published(1)
+    LogWriter(journal.shelf).write([kept], [complete])
+    reader = LogReader(journal.read_shelf)
+    assert reader.read("a", 1, 1, MUCH).items == []
+    journal.sync()
+    assert [item.first for item in reader.read("a", 1, 1, MUCH).items] == [1]
+    store.close(None)
+
+
+def test_a_full_timestamp_is_not_given_before_all_before_it_is_complete(shelves: tuple[Any, Any, Any]) -> None:
+    shelf, read_shelf, sync = shelves
+    writer, reader = LogWriter(shelf), LogReader(read_shelf)
+    (one, one_complete), (two, two_complete) = published(1, b=1), published(2, c=2)
+    writer.write([one, two], [two_complete])
+    sync()
+    assert reader.read("a", 2, 2, MUCH, full=True).items == []
+    writer.write([], [one_complete])
+    sync()
+
+    (item,) = reader.read("a", 2, 2, MUCH, full=True).items
+    assert (item.entries, item.full) == ({"b": 1, "c": 2}, True)
+
+
+def test_full_timestamps_are_found_however_long_the_log_is(shelves: tuple[Any, Any, Any]) -> None:
+    """And only a few stamps are read for one."""
+    shelf, read_shelf, sync = shelves
+    writer, reader = LogWriter(shelf), LogReader(read_shelf)
+    for number in range(1, 4 * FULL_AFTER):
+        kept, complete = published(number, **{f"t{number % 7}": number})
+        writer.write([kept], [complete])
+    sync()
+
+    for number in (1, 2, FULL_AFTER, 2 * FULL_AFTER + 1, 4 * FULL_AFTER - 1):
+        expected = {f"t{n % 7}": n for n in range(1, number + 1)}
+        assert reader.full_at("a", number) == expected
+    newest = read_shelf.before("fulls", "a", ENDLESS)
+    assert newest is not None
+    assert 4 * FULL_AFTER - newest.last <= FULL_AFTER
+
+
+def test_a_log_that_begins_anew_has_nothing_of_what_was_before(shelves: tuple[Any, Any, Any]) -> None:
+    """Between the two, events were not kept: nobody may take the hole for silence."""
+    shelf, read_shelf, sync = shelves
+    writer, reader = LogWriter(shelf), LogReader(read_shelf)
+    (one, one_complete), (nine, nine_complete) = published(1, b=1), published(9, c=3)
+    writer.write([one], [one_complete])
+    nine_complete.full = True
+    writer.write([nine._replace(begins=True)], [nine_complete])
+    sync()
+
+    reading = reader.read("a", 1, 9, MUCH, full=True)
+    assert reading.floor == 8
+    assert [(item.first, item.entries) for item in reading.items] == [(9, {"c": 3})]
+
+
+def test_reading_much_goes_on_where_it_stopped(shelves: tuple[Any, Any, Any]) -> None:
+    shelf, read_shelf, sync = shelves
+    batches = [published(first, 10) for first in range(1, 1_000, 10)]
+    LogWriter(shelf).write([kept for kept, _ in batches], [complete for _, complete in batches])
+    sync()
+    reader, first, pieces, read = LogReader(read_shelf), 1, 0, b""
+    while first <= 1_000:
+        reading = reader.read("a", first, 1_000, 200)
+        read += b"".join(chunk.data for item in reading.items for chunk in item.chunks)
+        first, pieces = reading.read_to + 1, pieces + 1
+
+    assert read == b"".join(data_of("a", number) for number in range(1, 1_001))
+    assert pieces > 10
+
+
+def test_a_log_that_lacks_what_the_journal_promised_is_refused(shelves: tuple[Any, Any, Any]) -> None:
+    shelf, _, sync = shelves
+    writer = LogWriter(shelf)
+    kept, complete = published(1, 5)
+    writer.write([kept], [complete])
+    sync()
+    writer.cut({"a": 5}, {"a": 5})
+    with pytest.raises(JournalDamaged, match=r"ends at number 5 of topic 'a'.*number 6 was kept.*restore"):
+        writer.cut({"a": 6}, {"a": 6})
+
+
+def test_a_stamp_that_cannot_be_read_is_said_with_its_place(shelves: tuple[Any, Any, Any]) -> None:
+    shelf, read_shelf, sync = shelves
+    writer = LogWriter(shelf)
+    kept, complete = published(1)
+    writer.write([kept], [complete])
+    shelf.put("stamps", "a", [shelf.before("stamps", "a", 1)._replace(data=b"\xc1")])
+    sync()
+    with pytest.raises(JournalDamaged, match=r"stamp of topic 'a', number 1, cannot be read"):
+        LogReader(read_shelf).read("a", 1, 1, MUCH)
+
+
+def test_a_bit_that_has_turned_over_on_the_disk_is_noticed(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "stage.db"), "fsync", "main")
+    journal = store.journal
+    assert isinstance(journal, SqliteJournal)
+    kept, complete = published(1)
+    LogWriter(journal.shelf).write([kept], [complete])
+    journal.sync()
+    journal._connection.execute("UPDATE events SET data = x'00'")
+    with pytest.raises(JournalDamaged, match=r"its events of topic 'a' from number 1 on fail their checksum"):
+        LogReader(journal.read_shelf).read("a", 1, 1, MUCH)
+    store.close(None)

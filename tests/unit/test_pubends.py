@@ -1,0 +1,190 @@
+"""The owner's side: small pieces of the log for whoever asks, and a word to those who are behind."""
+
+from __future__ import annotations
+
+import pytest
+
+from ordered_pubsub.core.log import Kept, LogReader, LogWriter
+from ordered_pubsub.core.memory_shelf import MemoryShelf
+from ordered_pubsub.core.messages import AckExpected, Chunk, Hosts, Publication, Told, Want
+from ordered_pubsub.core.pubends import AET_MOST_S, AET_S, PIECE_BYTES, WANTS_MAX, Pubends
+
+
+@pytest.fixture
+def shelf() -> MemoryShelf:
+    return MemoryShelf()
+
+
+@pytest.fixture
+def pubends(shelf: MemoryShelf) -> Pubends:
+    return Pubends(LogReader(shelf))
+
+
+def write(shelf: MemoryShelf, topic: str, first: int, count: int = 1, size: int = 1) -> None:
+    """One batch of events of a size."""
+    chunks = tuple(Chunk(1, b"x" * size) for _ in range(count))
+    complete = Publication(topic, count, 1.0, first, 1, False, {"b": first}, [], True)
+    LogWriter(shelf).write([Kept(topic, first, chunks, False)], [complete])
+
+
+def serve_all(pubends: Pubends) -> list[tuple[int, Told]]:
+    told = []
+    while pubends.has_work:
+        told.append(pubends.serve())
+    return told
+
+
+def expected_at(pubends: Pubends, until: float, step: float = 0.5) -> list[float]:
+    """When somebody is told how far topics are, until a time."""
+    times = []
+    now = 0.0
+    while now <= until:
+        if pubends.tick(now):
+            times.append(now)
+        now += step
+    return times
+
+
+# -- recalling --------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_in_the_log_is_told_to_who_asks(pubends: Pubends, shelf: MemoryShelf) -> None:
+    write(shelf, "a", 1, 3)
+    pubends.recall(7, [Want("a", 2, 2)])
+    ((home, told),) = serve_all(pubends)
+
+    assert (home, told.topic, told.first, told.read_to) == (7, "a", 2, 2)
+    assert [(item.first, item.last) for item in told.items] == [(2, 2)]
+
+
+def test_what_is_not_in_the_log_is_told_nothing_of(pubends: Pubends) -> None:
+    pubends.recall(7, [Want("a", 1, 3)])
+
+    assert serve_all(pubends) == [(7, Told("a", 1, 3, 0, []))]
+
+
+def test_a_full_timestamp_is_told_if_it_is_wanted(pubends: Pubends, shelf: MemoryShelf) -> None:
+    write(shelf, "a", 1)
+    write(shelf, "a", 2)
+    pubends.recall(7, [Want("a", 2, 2, full=True), Want("a", 2, 2)])
+
+    assert [told.items[0].full for _, told in serve_all(pubends)] == [True, False]
+
+
+def test_much_is_told_in_pieces_and_completely(pubends: Pubends, shelf: MemoryShelf) -> None:
+    for number in range(1, 21):
+        write(shelf, "a", number, size=PIECE_BYTES // 4)
+    pubends.recall(7, [Want("a", 1, 20)])
+    pieces = [told for _, told in serve_all(pubends)]
+
+    assert all(sum(len(item.chunks) for item in told.items) <= 4 for told in pieces)
+    assert [item.first for told in pieces for item in told.items] == list(range(1, 21))
+    assert [told.first for told in pieces] == [1, *(told.read_to + 1 for told in pieces[:-1])]
+
+
+def test_who_asks_for_much_does_not_delay_who_asks_for_little(pubends: Pubends, shelf: MemoryShelf) -> None:
+    for number in range(1, 21):
+        write(shelf, "a", number, size=PIECE_BYTES)
+    pubends.recall(1, [Want("a", 1, 20)])
+    pubends.recall(2, [Want("a", 20, 20)])
+
+    assert [home for home, _ in serve_all(pubends)][:2] == [1, 2]
+
+
+def test_what_waits_is_bounded(pubends: Pubends) -> None:
+    """What finds no room is asked again by who misses it."""
+    for _ in range(3):
+        pubends.recall(1, [Want("a", 1, 1)] * (WANTS_MAX // 2 + 1))
+
+    assert len(serve_all(pubends)) == WANTS_MAX
+
+
+# -- acknowledgements -------------------------------------------------------------------------------------------------
+
+
+def test_who_is_behind_is_told_some_time_after_the_last_event(pubends: Pubends) -> None:
+    pubends.published("a", 5)
+    pubends.hosts(1, Hosts({"a": 4}))
+    pubends.tick(0.0)
+
+    assert pubends.tick(AET_S - 0.1) == []
+    assert pubends.tick(AET_S) == [(1, AckExpected({"a": 5}))]
+
+
+def test_only_homes_that_are_behind_are_told(pubends: Pubends) -> None:
+    pubends.published("a", 5)
+    for home, acked in enumerate([5, 4, 0, 6]):
+        pubends.hosts(home, Hosts({"a": acked}))
+    pubends.tick(0.0)
+
+    assert [home for home, _ in pubends.tick(AET_S)] == [1, 2]
+
+
+def test_a_home_that_has_said_nothing_is_told_nothing(pubends: Pubends) -> None:
+    pubends.published("a", 5)
+
+    assert expected_at(pubends, 60.0) == []
+
+
+def test_while_events_come_nobody_is_told_anything(pubends: Pubends) -> None:
+    pubends.hosts(1, Hosts({"a": 0}))
+    told = []
+    for step in range(100):
+        pubends.published("a", step + 1)
+        told += pubends.tick(step * AET_S / 2)
+
+    assert told == []
+
+
+def test_it_is_said_again_less_and_less_often_for_as_long_as_it_lasts(pubends: Pubends) -> None:
+    pubends.published("a", 5)
+    pubends.hosts(1, Hosts({"a": 4}))
+    times = expected_at(pubends, 100.0)
+    pauses = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+
+    assert pauses == sorted(pauses)
+    assert pauses[0] < pauses[-1] == AET_MOST_S
+    assert times[-1] > 100.0 - AET_MOST_S
+
+
+def test_who_has_caught_up_is_told_nothing_more(pubends: Pubends) -> None:
+    pubends.published("a", 5)
+    pubends.hosts(1, Hosts({"a": 4}))
+    pubends.tick(0.0)
+    assert pubends.tick(AET_S)
+    pubends.hosts(1, Hosts({"a": 5}))
+
+    assert expected_at(pubends, 60.0) == []
+
+
+def test_who_comes_late_and_is_behind_is_told(pubends: Pubends) -> None:
+    pubends.published("a", 5)
+    assert expected_at(pubends, 60.0) == []
+    pubends.hosts(1, Hosts({"a": 3}))
+    pubends.tick(60.0)
+
+    assert pubends.tick(60.0 + AET_S) == [(1, AckExpected({"a": 5}))]
+
+
+@pytest.mark.parametrize("how", ["left", "gone", "all"])
+def test_a_home_without_subscribers_is_told_nothing(pubends: Pubends, how: str) -> None:
+    pubends.published("a", 5)
+    pubends.hosts(1, Hosts({"a": 4}))
+    if how == "left":
+        pubends.hosts(1, Hosts({"a": None}))
+    elif how == "gone":
+        pubends.home_is_gone(1)
+    else:
+        pubends.hosts(1, Hosts({}, is_all=True))
+
+    assert expected_at(pubends, 60.0) == []
+
+
+def test_topics_of_which_nobody_is_behind_cost_nothing(pubends: Pubends) -> None:
+    for number in range(1_000):
+        pubends.published(f"t{number}", 1)
+    pubends.tick(0.0)
+    pubends.tick(AET_S)
+
+    assert not pubends._restless
+    assert not pubends._stirred
