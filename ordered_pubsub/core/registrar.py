@@ -67,6 +67,8 @@ class Subscription(msgspec.Struct):
     """how often it was begun or resumed, if it has a name"""
     resume: Resume | None = None
     """how far it has acknowledged, if it has a name"""
+    gaining: dict[str, bool] = msgspec.field(default_factory=dict)
+    """topics that changes gain that have not all passed yet"""
     low: dict[str, int] = msgspec.field(default_factory=dict)
     """up to where it needs nothing of a topic: where it has gained it"""
     leaving: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
@@ -102,8 +104,8 @@ class Subscription(msgspec.Struct):
     def floors(self) -> dict[str, int]:
         """Up to where it needs nothing, for each topic of which it may need anything."""
         floors = dict(self.low) if self.resume is None or self.ended else self._named_floors(self.resume)
-        for topic in self.planned or ():
-            floors.setdefault(topic, 0)  # it is about to be gained: nothing is to be forgotten until it is known where
+        for topic in self.gaining:
+            floors.setdefault(topic, 0)  # nothing is to be forgotten until it is known where it is gained
         return floors
 
     def _named_floors(self, resume: Resume) -> dict[str, int]:
@@ -195,6 +197,7 @@ class Registrar(msgspec.Struct):
                 subscription.resume.where.pop(topic, None)
             subscription.resume.where.update(ask.where)
         subscription.planned = subscription.after(ask)
+        subscription.gaining.update(dict.fromkeys(ask.add, True))
         subscription.waiting.append(waiting)
         return self.next_turn(ask.subscription)
 
@@ -253,6 +256,7 @@ class Registrar(msgspec.Struct):
         following = self.next_turn(change.subscription)
         if following is None:
             subscription.planned = None
+            subscription.gaining.clear()
             self._maybe_forget(change.subscription)
         return following
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from ordered_pubsub.core.log import Kept, LogReader, LogWriter
@@ -140,7 +142,7 @@ def test_it_is_said_again_less_and_less_often_for_as_long_as_it_lasts(pubends: P
     pubends.published("a", 5)
     pubends.hosts(1, Hosts({"a": 4}))
     times = expected_at(pubends, 100.0)
-    pauses = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    pauses = [later - earlier for earlier, later in pairwise(times)]
 
     assert pauses == sorted(pauses)
     assert pauses[0] < pauses[-1] == AET_MOST_S
