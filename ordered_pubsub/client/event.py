@@ -50,6 +50,11 @@ class Event:
         return body
 
     @property
+    def notification(self) -> Notification:
+        """What it was made of."""
+        return self._notification
+
+    @property
     def topic(self) -> str:
         """What it was published on."""
         return self._notification.arrival.topic

@@ -91,8 +91,6 @@ class Intake:
         self._timer: asyncio.TimerHandle | None = None
         """tells the time to a best-effort buffer"""
         self._decoder = Decoder(settings.serializer)
-        self._taken: Notification | None = None
-        """the last event that was taken and is not known to be handled"""
         self._following: Following | None = None
         if isinstance(self._buffer, Delivery):
             self._following = Following(
@@ -142,17 +140,16 @@ class Intake:
 
     def take(self) -> Notification:
         """The next event; there must be one."""
-        notification = self._taken = self._ready.popleft()
+        notification = self._ready.popleft()
         self._ready_bytes -= len(notification.arrival.body.payload)
         if not self._room.is_set() and self._is_half_empty:
             self._room.set()
         return notification
 
-    def handled(self) -> None:
-        """What was taken last was handled."""
-        if self._taken is not None and self._following is not None and self.beginning.is_named:
-            self._following.handled(self._taken)
-            self._taken = None
+    def handled(self, notification: Notification) -> None:
+        """Everything up to this event was handled; that may be known on disk a little later."""
+        if self._following is not None:
+            self._following.handled(notification)
 
     async def save(self, notification: Notification | None) -> None:
         """Everything up to this event was handled; return when that is on the stage's disk."""

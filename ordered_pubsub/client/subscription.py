@@ -69,6 +69,10 @@ class Subscription:
         self._on_end = on_end
         self._decoder = Decoder(intake.settings.serializer)
         self._since_pause = 0
+        self.settles = True
+        """whether asking for more says that what came before was handled"""
+        self._handed: Event | None = None
+        """what the application was handed last, and has perhaps not handled yet"""
         self._unacked: deque[Notification] = deque()
         """what was taken and not acknowledged, if the application does that itself"""
         self._ended = asyncio.Event()
@@ -140,12 +144,13 @@ class Subscription:
     async def __anext__(self) -> Event:
         """The next event in the order. Cancelled, no event is taken."""
         self._check_readable()
+        self._settle()
         if self._on_bad_event is None and self._since_pause < PAUSE_AFTER_EVENTS and self._intake.unread:
-            return self._take()
+            return self._hand(self._take())
         event = await self._next()
         if event is None:
             raise StopAsyncIteration
-        return event
+        return self._hand(event)
 
     async def batches(self, max_events: int = 1_000, max_wait_s: float = 0.1) -> AsyncIterator[list[Event]]:
         """The events in lists: what there is, or comes within `max_wait_s` of the first, up to `max_events`.
@@ -164,7 +169,9 @@ class Subscription:
                 event = self._take()
                 if await self._is_good(event):
                     batch.append(event)
+            self._hand(batch[-1])
             yield batch
+            self._settle()
 
     def _check_readable(self) -> None:
         if self._notify is not None:
@@ -206,15 +213,32 @@ class Subscription:
         return Event(intake.take(), self._decoder)
 
     def _take_named(self) -> Event:
-        """The next event; who takes it has handled the one before, unless he says so himself."""
         intake = self._intake
-        if not intake.beginning.is_manual:
-            intake.handled()
         notification = intake.take()
         if intake.beginning.is_manual:
             self._unacked.append(notification)
         arrival = notification.arrival
         return Event(notification, self._decoder, self._ack, intake.was_redelivered(arrival.topic, arrival.number))
+
+    @property
+    def acknowledges(self) -> bool:
+        """Whether what was handed to the application counts as handled when it asks for more."""
+        return self._intake.beginning.is_named and not self._intake.beginning.is_manual
+
+    def note_handled(self, event: Event) -> None:
+        """The application has handled this event, and all before it."""
+        self._intake.handled(event.notification)
+
+    def _settle(self) -> None:
+        """The application asks for more: it has handled what it was handed."""
+        if self._handed is not None:
+            self.note_handled(self._handed)
+            self._handed = None
+
+    def _hand(self, event: Event) -> Event:
+        if self.settles and self.acknowledges:
+            self._handed = event
+        return event
 
     async def _ack(self, notification: Notification) -> None:
         """An event, and all before it, were handled."""
@@ -247,8 +271,8 @@ class Subscription:
                 outcome = notify(event)
                 if isawaitable(outcome):
                     await outcome
-                if not self._intake.beginning.is_manual:
-                    self._intake.handled()
+                if self.acknowledges:
+                    self.note_handled(event)
         except Exception as error:
             if error is self.error:
                 self._is_reported = False  # only this task was told so far

@@ -18,7 +18,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping
 from concurrent import futures
 from contextlib import aclosing, suppress
 from types import TracebackType
@@ -59,6 +59,11 @@ class Subscription:
         """whether nothing more is brought"""
         self._is_dropped = False
         """whether nothing more is taken, either"""
+        self._inner.settles = False
+        self._handed: Event | None = None
+        """what the application took last of a subscription that acknowledges what was taken before"""
+        self._handled: Event | None = None
+        """what it has handled, and the loop does not know yet"""
         self._error: BaseException | None = None
         """what ended the bringing"""
 
@@ -125,7 +130,7 @@ class Subscription:
             except IndexError:
                 event = None
             if event is not None:
-                yield event
+                yield self._hand(event)
             elif not self._fill(None):
                 return
 
@@ -142,12 +147,39 @@ class Subscription:
         self._thread.check_process()
         while True:
             with suppress(IndexError):
-                return self._events.popleft()
+                return self._hand(self._events.popleft())
             found = self._fill(give_up_at)
             if found is None:
                 raise Timeout(f"no event of subscription {self.identity} came within {timeout_s:g} s")
             if not found:
                 return None
+
+    def _hand(self, event: Event) -> Event:
+        """Give an event to the application, which has handled the one before."""
+        if self._inner.acknowledges:
+            self._settle()
+            self._handed = event
+        return event
+
+    def _settle(self) -> None:
+        """What was taken last was handled; the loop learns it now and then."""
+        if self._handed is not None:
+            is_known = self._handled is not None
+            self._handled, self._handed = self._handed, None
+            if not is_known:
+                self._thread.post(self._tell_handled)
+
+    def _tell_handled(self) -> None:
+        handled, self._handled = self._handled, None
+        if handled is not None:
+            self._inner.note_handled(handled)
+
+    def commit(self, clock: Mapping[str, int]) -> None:
+        """Everything that was taken up to a clock, such as an event's `vector`, was handled; return when that is on disk.
+
+        For ack="manual". Interrupted, it may still come there.
+        """
+        self._call(self._inner.commit(clock))
 
     def batches(self, max_events: int = 1_000, max_wait_s: float = 0.1) -> Iterator[list[Event]]:
         """The events in lists: what there is, or comes within `max_wait_s` of the first, up to `max_events`."""
@@ -163,8 +195,11 @@ class Subscription:
             try:
                 self._complete(batch, max_events, time.monotonic() + max_wait_s)
             except BaseException:
+                self._handed = None
                 self._events.extendleft(reversed(batch))  # interrupted: they were not taken
                 raise
+            if self._inner.acknowledges:
+                self._handed = batch[-1]
             yield batch
 
     def _complete(self, batch: list[Event], max_events: int, give_up_at: float) -> None:
