@@ -11,21 +11,22 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import count
 from types import TracebackType
 from typing import Any, NoReturn, cast
 
 from ordered_pubsub.adapter import redacted
 from ordered_pubsub.client.engine import Engine
-from ordered_pubsub.client.event import Receipt
+from ordered_pubsub.client.event import Event, Receipt
 from ordered_pubsub.client.following import NOW, Beginning
 from ordered_pubsub.client.frames import EVENT_BYTES, NO_HEADERS, check_headers, content_type_bytes, headers_bytes
+from ordered_pubsub.client.handling import Handler, Handling, policy_of
 from ordered_pubsub.client.intake import Intake
 from ordered_pubsub.client.publisher import Outgoing
 from ordered_pubsub.client.serialization import dump
 from ordered_pubsub.client.settings import check_level
-from ordered_pubsub.client.subscription import Handler, Subscription, check_topics, is_interrupt
+from ordered_pubsub.client.subscription import Subscription, check_topics, is_interrupt
 from ordered_pubsub.client.waiting import forget_outcome, within
 from ordered_pubsub.core.delivery import WEIGHTS, Order
 from ordered_pubsub.core.filters import Filter
@@ -36,6 +37,7 @@ from ordered_pubsub.errors import Closed, ConfigurationError, NotOffered, Ordere
 _log = logging.getLogger(__name__)
 
 ID_LENGTH_MAX = 255
+REASON_LENGTH_MAX = 500
 SUBSCRIPTION_NAME = re.compile("[A-Za-z0-9._-]{1,64}")
 METADATA_BYTES = 16_384
 METADATA_SHARE = 8
@@ -201,6 +203,8 @@ class Client:
         ttl_s: float | None = None,
         buffer_events_max: int | None = None,
         on_bad_event: Handler | None = None,
+        retry: object = None,
+        dead_letter: str | None = None,
     ) -> Subscription:
         """Hold topics together, in one order; return when that has its place: what is published afterwards is notified.
 
@@ -209,10 +213,11 @@ class Client:
         again, with the same topics or none, goes on after the last event that was acknowledged; that is done by taking the
         next event, or, with ack="manual", by `event.ack()` or `subscription.commit()`.
 
-        `notify` and `on_bad_event` are plain or async functions that take an event: the first is called with each instead
-        of iterating, the second with each that cannot be decoded (without it, those are notified with `data=None` and
-        `error` set). `ttl_s` and `buffer_events_max` are those of `connect`, for this subscription. Cancelled, or out of
-        time, it is closed.
+        `notify` and `on_bad_event` are plain or async functions that take an event: the first is called with each instead of
+        iterating, the second with each that cannot be decoded (without it, those are notified with `data=None` and `error` set).
+        A `notify` that raises is called again as `retry` says, how many times in all or a policy of tenacity; then the event
+        goes to the topic `dead_letter` with the reason, or, without one, the subscription stops. `ttl_s` and
+        `buffer_events_max` are those of `connect`, for this subscription. Cancelled, or out of time, it is closed.
         """
         self._check_loop()
         self._check_open()
@@ -220,6 +225,7 @@ class Client:
         if where is not None:
             Filter.parse(where)
         _check_handlers(notify=notify, on_bad_event=on_bad_event)
+        handling = self._handling(notify, retry, dead_letter)
         level = self._level(order, delivery)
         if ttl_s is not None and level != "best-effort":
             raise UsageError(
@@ -241,7 +247,7 @@ class Client:
         except BaseException:
             intake.stop()
             raise
-        subscription = Subscription(intake, notify, on_bad_event, self._forget)
+        subscription = Subscription(intake, handling, on_bad_event, self._forget)
         self._subscriptions[subscription] = True
         return subscription
 
@@ -263,6 +269,33 @@ class Client:
                 "the stages give it 'exactly-once' ([[topic]] delivery)"
             )
         return Beginning(name is not None, clock, start == "earliest", ack == "manual")
+
+    def _handling(self, notify: Handler | None, retry: object, dead_letter: str | None) -> Handling | None:
+        if notify is None:
+            if retry is not None or dead_letter is not None:
+                raise UsageError("retry= and dead_letter= go with a handler (notify=): who iterates decides himself")
+            return None
+        topic = None if dead_letter is None else check_topic(dead_letter)
+        put_aside = None if topic is None else partial(self._put_aside, topic)
+        return Handling(notify, policy_of(retry), put_aside)
+
+    async def _put_aside(self, topic: str, event: Event, error: Exception) -> None:
+        """Publish an event that could not be handled, as it was, with the reason in its headers."""
+        reason = f"{type(error).__name__}: {error}".encode("ascii", "backslashreplace").decode()[:REASON_LENGTH_MAX]
+        headers = {
+            **event.headers,
+            "dead-letter-topic": event.topic,
+            "dead-letter-number": str(event.number),
+            "dead-letter-id": event.id,
+            "dead-letter-publisher": event.publisher,
+            "dead-letter-by": self.name,
+            "dead-letter-reason": reason.replace("\n", " "),
+        }
+        item = self.prepare(topic, event.raw, headers, None)
+        item.id, item.content_type = next(self._ids), str(event.content_type or "")
+        give_up_at = self._engine.loop.time() + self._settings.timeout_s
+        future = await self._publisher.put(item, give_up_at)
+        await within(self._settings.timeout_s, future, self._engine.waiting_for, give_up_at)
 
     def _check_subscription_name(self, name: str) -> None:
         if self._engine.given_name is None:

@@ -110,6 +110,12 @@ class Event:
         return self._body.payload
 
     @property
+    def content_type(self) -> str | None:
+        """What the payload is written in, as its publisher says."""
+        content_type = self._body.content_type
+        return content_type if isinstance(content_type, str) else None
+
+    @property
     def headers(self) -> Mapping[str, bytes | str]:
         """The headers that the publisher gave."""
         return self._body.headers

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from inspect import isawaitable
 from types import TracebackType
@@ -22,6 +22,7 @@ from typing import Any
 import attrs
 
 from ordered_pubsub.client.event import Event
+from ordered_pubsub.client.handling import Handler, Handling
 from ordered_pubsub.client.intake import Intake
 from ordered_pubsub.client.serialization import Decoder
 from ordered_pubsub.core.buffer import Notification
@@ -30,9 +31,6 @@ from ordered_pubsub.core.topics import check_topic
 from ordered_pubsub.errors import Closed, UsageError
 
 _log = logging.getLogger(__name__)
-
-Handler = Callable[[Event], Awaitable[object] | object]
-"""What `notify=` takes: a plain or an async function."""
 
 PAUSE_AFTER_EVENTS = 256
 """After so many events in one go the event loop has a turn, also if the application never waits."""
@@ -59,7 +57,7 @@ class Subscription:
     def __init__(
         self,
         intake: Intake,
-        notify: Handler | None,
+        notify: Handling | None,
         on_bad_event: Handler | None,
         on_end: Callable[[Subscription], None],
     ) -> None:
@@ -262,15 +260,13 @@ class Subscription:
             self._fail(error, "its handler of bad events failed")
         return False
 
-    async def _run_handler(self, notify: Handler) -> None:
+    async def _run_handler(self, notify: Handling) -> None:
         _handling.set(self)
         at = ""
         try:
             while (event := await self._next()) is not None:
                 at = f" on {event.topic!r} number {event.number}"
-                outcome = notify(event)
-                if isawaitable(outcome):
-                    await outcome
+                await notify(event)
                 if self.acknowledges:
                     self.note_handled(event)
         except Exception as error:

@@ -153,6 +153,8 @@ class Client:
         ttl_s: float | None = None,
         buffer_events_max: int | None = None,
         on_bad_event: Handler | None = None,
+        retry: object = None,
+        dead_letter: str | None = None,
     ) -> Subscription:
         """Hold topics together, in one order; return when that has its place: what is published afterwards is notified.
 
@@ -173,6 +175,8 @@ class Client:
                 ttl_s=ttl_s,
                 buffer_events_max=buffer_events_max,
                 on_bad_event=self._in_thread("on_bad_event", on_bad_event),
+                retry=retry,
+                dead_letter=dead_letter,
             )
         )
 
