@@ -292,7 +292,8 @@ class Client:
             "dead-letter-reason": reason.replace("\n", " "),
         }
         item = self.prepare(topic, event.raw, headers, None)
-        item.id, item.content_type = next(self._ids), str(event.content_type or "")
+        # The same each time, also after a crash, so that who reads the topic can tell a second one.
+        item.id, item.content_type = f"dead-letter-{event.id}"[:ID_LENGTH_MAX], str(event.content_type or "")
         give_up_at = self._engine.loop.time() + self._settings.timeout_s
         future = await self._publisher.put(item, give_up_at)
         await within(self._settings.timeout_s, future, self._engine.waiting_for, give_up_at)

@@ -121,6 +121,8 @@ class Delivery(Buffer):
     _leaving: int = 0
     """how many stretches of topics have an end that was not reached yet"""
     _is_held: bool = False
+    _stirred: dict[str, int] = attrs.field(factory=dict)
+    """topics of which missing events were next when they came, and their clocks before; `missing` learns it batch by batch"""
 
     # -- topics come and go -------------------------------------------------------------------------------------------
 
@@ -274,6 +276,8 @@ class Delivery(Buffer):
         if lane is None:
             self._keep_for_later(arrival)
         elif self._is_next_at_once(lane, arrival):
+            if lane.heard > lane.clock:
+                self._stirred.setdefault(arrival.topic, lane.clock)
             self._notify(arrival.topic, lane, arrival)
             if arrival.topic in self._waiters:
                 woken: list[str] = []
@@ -307,7 +311,7 @@ class Delivery(Buffer):
         clock = lane.clock
         if arrival.number != clock + 1 or lane.waiting or arrival.marks or not lane.segment.is_plain:
             return False
-        if lane.heard > clock or arrival.last or self._is_held:
+        if arrival.last or self._is_held:
             return False
         if self.order != "topic":
             lanes = self._lanes
@@ -316,6 +320,18 @@ class Delivery(Buffer):
                 if other_lane is not None and not self.is_satisfied(other_lane.clock, other_lane.need(count)):
                     return False
         return True
+
+    def take_ready(self) -> list[Notification]:
+        """The events to be notified since the last call, in their order."""
+        stirred, missing = self._stirred, self.missing
+        if stirred:
+            self._stirred = {}
+            for topic, before in stirred.items():
+                lane = self._lanes.get(topic)
+                if lane is not None and missing is not None:
+                    missing.came(topic, before + 1, lane.clock)
+                    missing.passed(topic, lane.clock)
+        return super().take_ready()
 
     def _keep_for_later(self, arrival: Arrival) -> None:
         if self.changes.asked:
