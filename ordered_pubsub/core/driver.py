@@ -421,6 +421,6 @@ class Driver:
         except Exception as error:
             self.failure = error
             raise JournalError(
-                f"the journal failed: {error}. Nothing of the last batch was answered; this stage has stopped. Mend that and "
-                "start it again"
+                f"the journal failed: {error}. Nothing of the last batch was answered, and nothing more is taken until this is "
+                "mended"
             ) from error

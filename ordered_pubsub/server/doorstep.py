@@ -57,6 +57,8 @@ class Doors:
     rejected: int = 0
     _inside: dict[Channel, bool] = attrs.field(factory=dict)
     _by_address: dict[str, int] = attrs.field(factory=dict)
+    trouble: str = ""
+    """why nobody can be let in now, though that may pass"""
     _by_identity: dict[str, int] = attrs.field(factory=dict)
 
     def channel(self) -> Channel:
@@ -141,7 +143,9 @@ class Doorstep:
         self.address = neighbourhood(channel.address)
         channel.farewell = self._gone
         refusal = self.doors.enter(channel, self.address)
-        if self.doors.is_closing:
+        if self.doors.trouble:
+            self._reject("unavailable", self.doors.trouble)
+        elif self.doors.is_closing:
             self._reject("draining", "this stage is about to stop; try another one")
         elif refusal:
             self._reject("limit", refusal)

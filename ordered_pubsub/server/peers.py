@@ -283,6 +283,10 @@ class PeerLink:
         if not self._is_up:
             self._note(trouble)
 
+    def renew(self, reason: str) -> None:
+        """Connect anew: what is said on this connection is for a state machine that is not there any more."""
+        self._break(reason)
+
     def _break(self, reason: str) -> None:
         if self._channel is not None:
             self._channel.abort(reason)

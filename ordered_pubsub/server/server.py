@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import Any
 
 import attrs
@@ -20,7 +21,7 @@ from ordered_pubsub.config.kinds import NAME
 from ordered_pubsub.config.schema import Configuration, IdentitySection, LimitsSection, StageSection
 from ordered_pubsub.core.messages import PeerMessage
 from ordered_pubsub.core.topology import Topology
-from ordered_pubsub.errors import ConfigurationError, UnavailableError
+from ordered_pubsub.errors import ConfigurationError, JournalDamaged, JournalError, UnavailableError
 from ordered_pubsub.server.access import Access
 from ordered_pubsub.server.agreement import Common, Disagreement
 from ordered_pubsub.server.checking import check_peer_message
@@ -29,15 +30,18 @@ from ordered_pubsub.server.clients import ClientConnection, Rules
 from ordered_pubsub.server.doorstep import Doors, Visitor
 from ordered_pubsub.server.node import Node
 from ordered_pubsub.server.peers import PeerLink
-from ordered_pubsub.server.store import open_store
+from ordered_pubsub.server.store import Store, open_store
 from ordered_pubsub.server.tls import StageTlsContexts
 from ordered_pubsub.wire.channel import Channel
 from ordered_pubsub.wire.protocol import VERSION, Claim, Claimed, ClientGreeting, Names, PeerGreeting, Welcome, encode
 from ordered_pubsub.wire.sessions import is_proven
+from ordered_pubsub.wire.tasks import end_task
 
 _log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 5.0
+MEND_FIRST_S, MEND_MOST_S = 0.5, 15.0
+"""Pauses between attempts to use a store again that has failed."""
 SWEEP_S = 1.0
 ANSWER_S = 1.0
 """How long those who have asked may wait for their answers when the stage is to stop."""
@@ -73,6 +77,9 @@ class Server:
     _clients: dict[ClientConnection, bool] = attrs.field(factory=dict)
     _listener: asyncio.Server | None = None
     _sweep_handle: asyncio.TimerHandle | None = None
+    failed: asyncio.Future[None] = attrs.field(init=False)
+    """fails when the stage cannot go on by itself"""
+    _mending: asyncio.Task[None] | None = None
 
     @property
     def section(self) -> StageSection:
@@ -91,12 +98,8 @@ class Server:
         configuration, section = self.configuration, self.section
         self._common = Common.of(configuration)
         tls = StageTlsContexts.of(section.tls)
-        store = open_store(section.store_path, section.durability, section.name)
-        try:
-            self.node = Node(self.rank, configuration.topology, store, configuration.policies)
-        except BaseException:
-            store.close(None)
-            raise
+        self.failed = asyncio.get_running_loop().create_future()
+        store = self._open_node()
         self._rules = Rules(configuration.limits, configuration.is_listed, self.status)
         access = Access.of(configuration.identity)
         self.doors = Doors(configuration.limits, access, tls, self._admit_client, self._admit_peer)
@@ -109,7 +112,71 @@ class Server:
             raise
         for link in self.links.values():
             link.start()
+        self._mending = asyncio.get_running_loop().create_task(self._mend_for_ever(), name="mend the store")
         self._sweep()
+
+    def _open_node(self) -> Store:
+        """Start the stage from what its store holds."""
+        configuration, section = self.configuration, self.section
+        store = open_store(section.store_path, section.durability, section.name)
+        try:
+            self.node = Node(self.rank, configuration.topology, store, configuration.policies)
+        except BaseException:
+            store.close(None)
+            raise
+        self.node.neighbours.update(self.links)
+        return store
+
+    # -- a store that fails -------------------------------------------------------------------------------------------
+
+    async def _mend_for_ever(self) -> None:
+        """When the store fails, as on a full disk, let nobody in, and start again from it as soon as it can be used."""
+        while True:
+            await asyncio.wait((self.node.failed,))
+            if self.node.failed.cancelled():
+                return
+            error = self.node.failed.exception()
+            if not isinstance(error, JournalError) or isinstance(error, JournalDamaged):
+                self._fail(error)
+                return
+            try:
+                await self._mend(error)
+            except Exception as final:
+                self._fail(final)
+                return
+
+    def _fail(self, error: BaseException | None) -> None:
+        if error is not None and not self.failed.done():
+            self.failed.set_exception(error)
+
+    async def _mend(self, error: JournalError) -> None:
+        pause_s = MEND_FIRST_S
+        self._shut_out(error)
+        with suppress(JournalError):
+            await self.node.close()
+        while True:
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, MEND_MOST_S)
+            try:
+                self._open_node()
+            except JournalDamaged:
+                raise
+            except JournalError as again:
+                self._shut_out(again)
+            else:
+                break
+        self.doors.trouble = ""
+        for link in self.links.values():
+            link.renew("this stage has started again")
+        _log.warning("stage %s: its store can be used again, and it goes on from there", self.section.name)
+
+    def _shut_out(self, error: JournalError) -> None:
+        trouble = f"stage {self.section.name!r} cannot use its store, and goes on by itself when it can again: {error}"
+        if trouble != self.doors.trouble:
+            _log.error("%s", trouble)
+        self.doors.trouble = trouble
+        for connection in list(self._clients):
+            connection.leave("unavailable", trouble)
 
     def _make_links(self) -> None:
         for rank, stage in enumerate(self.configuration.stages):
@@ -318,6 +385,9 @@ class Server:
             connection.leave("draining", f"stage {self.section.name!r} stops; another one may go on")
         if self._sweep_handle is not None:
             self._sweep_handle.cancel()
+        if self._mending is not None:
+            await end_task(self._mending)
+        self.failed.cancel()
         for link in self.links.values():
             await link.close()
         await self.doors.close("this stage stops")

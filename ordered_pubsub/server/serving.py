@@ -1,8 +1,8 @@
 """`ordered-pubsub serve`: one or several stages of a configuration in this process, until it is told to stop.
 
 SIGTERM and SIGINT drain and stop; a second one stops at once. SIGHUP reads identities, limits, certificates and the stages'
-own tokens again, which also happens by itself when one of their files has changed. A store that fails stops the process:
-nobody knows what is on such a disk.
+own tokens again, which also happens by itself when one of their files has changed. A stage whose store fails lets nobody in and
+starts again from it when it can be used; one whose store is damaged stops the process.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ class Serving:
 
     async def _wait(self) -> None:
         stopping = asyncio.ensure_future(self._stop.wait())
-        ends: list[asyncio.Future[Any]] = [stopping, *(server.node.failed for server in self.servers)]
+        ends: list[asyncio.Future[Any]] = [stopping, *(server.failed for server in self.servers)]
         await asyncio.wait(ends, return_when="FIRST_COMPLETED")
         stopping.cancel()
         for server in self.servers:
-            if server.node.failed.done():
-                server.node.failed.result()
+            if server.failed.done():
+                server.failed.result()
 
     def _told_to_stop(self) -> None:
         _log.info("told to stop: taking nothing new; once more stops at once")
