@@ -212,11 +212,11 @@ class Hosting:
             stream.asked.satisfied(item.first, item.last)
             if item.full:
                 stream.fulls_asked.pop(item.first, None)
+        if told.read_to - told.first < CACHED_NUMBERS_MAX:
+            self._remember(told.topic, stream, told.items)
         for follower in list(stream.curious):
             self._tell(told, stream, follower)
             self._tidy(told.topic, stream, follower)
-        if told.read_to - told.first < CACHED_NUMBERS_MAX:
-            self._remember(told.topic, stream, told.items)
 
     def _tell(self, told: Told, stream: _Stream, follower: Follower) -> None:
         """Give a subscription what it misses of this, and nothing else."""

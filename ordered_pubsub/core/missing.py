@@ -42,6 +42,8 @@ class Missing:
     """the time; whoever gives an input sets it before"""
     rto: Rto = attrs.field(factory=lambda: Rto(NRT_FLOOR_S, NRT_CEILING_S))
     _topics: dict[str, Curiosity] = attrs.field(factory=dict)
+    _base: dict[str, int] = attrs.field(factory=dict)
+    """topic → where the subscription is, or a little before"""
     _full: dict[str, int] = attrs.field(factory=dict)
     """topic → the number that is wanted with its full timestamp"""
 
@@ -65,7 +67,9 @@ class Missing:
         found = self._topics.get(topic)
         if found is None:
             found = self._topics[topic] = Curiosity(self.gct_s, self.rto)
-            found.acknowledge(first - 1)
+            self._base[topic] = first - 1
+        elif first <= self._base[topic]:
+            self._base[topic] = first - 1
         return found
 
     def came(self, topic: str, first: int, last: int) -> None:
@@ -79,14 +83,16 @@ class Missing:
         found = self._topics.get(topic)
         if found is not None:
             found.acknowledge(number)
+            self._base[topic] = max(number, self._base[topic])
             if self._full.get(topic, number + 1) <= number:
                 del self._full[topic]
             if not found.is_curious:
-                del self._topics[topic]
+                del self._topics[topic], self._base[topic]
 
     def left(self, topic: str) -> None:
         """The subscription does not hold a topic any more."""
         self._topics.pop(topic, None)
+        self._base.pop(topic, None)
         self._full.pop(topic, None)
 
     def take_due(self, now: float) -> list[Want]:
@@ -96,7 +102,7 @@ class Missing:
             room = UNDER_WAY_MAX - curiosity.under_way(now)
             if room > 0:
                 full = self._full.get(topic)
-                due = curiosity.take_due(now, room, curiosity.acknowledged + AHEAD_MAX)
+                due = curiosity.take_due(now, room, self._base[topic] + AHEAD_MAX)
                 wants += [Want(topic, first, last, first == full) for first, last in due]
         return wants
 

@@ -5,9 +5,11 @@ Each takes a `Record` and notes what it finds as violations. `docs/invariants.md
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import pairwise
 from random import Random
+from typing import NamedTuple
 
 import attrs
 
@@ -17,8 +19,16 @@ from ordered_pubsub.core.history import Logged, full_timestamp, replay
 from ordered_pubsub.core.messages import Change
 from ordered_pubsub.testing.record import EventRecord, Identity, Notified, Record, SubscriptionRecord
 
-Stretch = tuple[int, int]
-"""numbers that a subscription is entitled to: after the first, up to and with the second"""
+
+class Stretch(NamedTuple):
+    """Numbers of a topic that a subscription is entitled to."""
+
+    start: int
+    """after this one"""
+    end: int
+    """up to this one"""
+    ended_by: int | None
+    """the change that it ends with; None: it has none"""
 
 
 def check(record: Record) -> None:
@@ -228,15 +238,28 @@ def _stretches(subscription: SubscriptionRecord, numbers: _Numbers) -> dict[str,
                 open_at[topic] = 0 if from_start else change.entries.get(topic, 0)
         for topic in change.old:
             if topic not in change.new:
-                stretches.setdefault(topic, []).append((open_at.pop(topic), change.entries.get(topic, 0)))
+                stretch = Stretch(open_at.pop(topic), change.entries.get(topic, 0), version)
+                stretches.setdefault(topic, []).append(stretch)
     for topic, start in open_at.items():
-        stretches.setdefault(topic, []).append((start, len(numbers.events[topic])))
+        stretches.setdefault(topic, []).append(Stretch(start, len(numbers.events[topic]), None))
     return stretches
 
 
+def _wanted(subscription: SubscriptionRecord, numbers: _Numbers) -> dict[str, list[int]]:
+    """What it is to be notified of: what it is entitled to, as far as its filter lets it through."""
+    return {
+        topic: [
+            number
+            for start, end, _ in stretches
+            for number in range(start + 1, end + 1)
+            if subscription.wants(numbers.events[topic][number])
+        ]
+        for topic, stretches in _stretches(subscription, numbers).items()
+    }
+
+
 def _check_exactly_once(record: Record, subscription: SubscriptionRecord, numbers: _Numbers) -> None:
-    stretches = _stretches(subscription, numbers)
-    entitled = {topic: [n for a, b in found for n in range(a + 1, b + 1)] for topic, found in stretches.items()}
+    entitled = _wanted(subscription, numbers)
     notified: dict[str, list[int]] = {}
     for entry in subscription.notifications:
         notified.setdefault(entry.event.topic, []).append(entry.event.number)
@@ -259,9 +282,12 @@ def _check_positions(record: Record, subscription: SubscriptionRecord, numbers: 
     if subscription.order == "topic" or subscription.best_effort:
         if any(position is not None for position in positions):
             record.violation("I5", f"{subscription.name} has positions, but promises none")
-        return
-    if positions != list(range(1, len(positions) + 1)):
+    elif positions != [entry.count for entry in subscription.notifications]:
         record.violation("I5", f"{subscription.name} was notified at the positions {positions}")
+    if not subscription.best_effort:
+        _check_counts(record, subscription, numbers)
+    if subscription.order == "topic" or subscription.best_effort:
+        return
     first = subscription.outcomes.get(1)
     if first is None or subscription.order != "total" or subscription.from_start:
         return
@@ -282,6 +308,30 @@ def _check_positions(record: Record, subscription: SubscriptionRecord, numbers: 
             record.violation("I5", f"{subscription.name}: the vector {entry.vector} should be {counts}")
 
 
+def _check_counts(record: Record, subscription: SubscriptionRecord, numbers: _Numbers) -> None:
+    """Without a filter 1, 2, 3, …; with one the holes are what it does not want: all that was passed is counted."""
+    counts = [entry.count for entry in subscription.notifications]
+    if subscription.every == 1 and counts != list(range(1, len(counts) + 1)):
+        record.violation("I5", f"{subscription.name} has counted {counts}")
+    stretches = _stretches(subscription, numbers)
+    for entry in subscription.notifications:
+        passed = sum(_passed(entry, topic, stretch) for topic, found in stretches.items() for stretch in found)
+        if entry.count != passed:
+            record.violation(
+                "I5",
+                f"{subscription.name}: {entry.event.topic} {entry.event.number} came as number {entry.count} of what it "
+                f"holds, but at {entry.vector} it has passed {passed}",
+            )
+            return
+
+
+def _passed(entry: Notified, topic: str, stretch: Stretch) -> int:
+    """How many events of a stretch come up to a notification."""
+    is_over = stretch.ended_by is not None and stretch.ended_by <= entry.version
+    reached = entry.vector.get(topic, stretch.end if is_over else stretch.start)
+    return max(0, min(reached, stretch.end) - stretch.start)
+
+
 def _is_before_change(subscription: SubscriptionRecord, entry: Notified) -> bool:
     second = subscription.outcomes.get(2)
     event = entry.event
@@ -295,17 +345,19 @@ def _check_causes(record: Record, subscription: SubscriptionRecord, numbers: _Nu
     """A total subscription is notified of nothing before its causes, as far as it is ever entitled to them."""
     if subscription.order != "total" or subscription.best_effort or subscription.from_start:
         return
-    stretches = _stretches(subscription, numbers)
+    wanted = _wanted(subscription, numbers)
     clock: dict[str, int] = {}
     for entry in subscription.notifications:
         event = entry.event
         clock[event.topic] = event.number
         for topic, number in event.causes().items():
-            entitled = max((min(number, end) for start, end in stretches.get(topic, ()) if number > start), default=0)
-            if entitled > clock.get(topic, 0) and any(start < entitled <= end for start, end in stretches[topic]):
+            found = wanted.get(topic, [])
+            before = bisect_right(found, number)
+            if before and found[before - 1] > clock.get(topic, 0):
                 record.violation(
                     "I6",
-                    f"{subscription.name} was notified of {event.topic} {event.number} before its cause {topic} {entitled}",
+                    f"{subscription.name} was notified of {event.topic} {event.number} before its cause {topic} "
+                    f"{found[before - 1]}",
                 )
 
 

@@ -5,7 +5,8 @@ They hold no protocol decision: they feed the state machines of `ordered_pubsub.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
@@ -14,7 +15,7 @@ import msgspec
 from ordered_pubsub.core.acknowledging import Acknowledging
 from ordered_pubsub.core.best_effort import BestEffort
 from ordered_pubsub.core.buffer import Arrival, Notification
-from ordered_pubsub.core.delivery import WEIGHTS, Delivery
+from ordered_pubsub.core.delivery import WEIGHTS, Delivery, Wants
 from ordered_pubsub.core.driver import KEEP, Driver
 from ordered_pubsub.core.messages import (
     Answer,
@@ -39,7 +40,7 @@ from ordered_pubsub.core.registrar import WRONG_EPOCH
 from ordered_pubsub.core.retention import Policies, Policy
 from ordered_pubsub.core.session import Outcome, Session
 from ordered_pubsub.core.stage import Effects
-from ordered_pubsub.core.vector import Vector
+from ordered_pubsub.core.vector import History
 from ordered_pubsub.errors import ProtocolError, TopologyMismatch
 from ordered_pubsub.testing.disk import Disk
 from ordered_pubsub.testing.record import EventRecord, SubscriptionRecord
@@ -265,6 +266,17 @@ class Packer:
         return self.simulation.record.events[index]
 
 
+def _wants(every: int, arrival: Arrival) -> bool:
+    """A filter, as simple as can be."""
+    event: EventRecord = arrival.body
+    return event.index % every == 0
+
+
+def _filters_of(where: Mapping[str, str]) -> dict[str, Wants]:
+    """What decides, of filters as they are written."""
+    return {topic: partial(_wants, int(every)) for topic, every in where.items()}
+
+
 def _part_of(topic: str, item: Recalled, arrivals: list[Arrival]) -> Part:
     return Part(
         topic,
@@ -306,7 +318,9 @@ class ClientHost:
     pasts: dict[str, Past] = attrs.field(factory=dict)
     """subscriptions that have not come to the present yet"""
     read: dict[str, int] = attrs.field(factory=dict)
-    """how many events of the past these were notified of"""
+    """how many events of the past these have passed"""
+    histories: dict[str, History] = attrs.field(factory=dict)
+    """the vectors of these"""
     said: dict[str, tuple[int, dict[str, int]]] = attrs.field(factory=dict)
     """for each subscription, on which connection it has said last how far it is"""
     unnumbered: list[EventRecord] = attrs.field(factory=list)
@@ -359,6 +373,7 @@ class ClientHost:
             action.best_effort,
             named=action.named,
             from_start=action.from_start,
+            every=action.every,
         )
         if not self.is_dead:
             self._open(action, action.topics)
@@ -457,7 +472,11 @@ class ClientHost:
             self.simulation.ens.subscribe(topic, self.index, action.subscription)
         best_effort = self.simulation.record.subscriptions[action.subscription].best_effort
         start: dict[str, int] | None = {} if opens and self.opened[action.subscription].from_start else None
-        ask = ChangeAsk(action.subscription, action.add, action.remove, weight, best_effort, action.ends, opens, start)
+        every = self.opened[action.subscription].every
+        where = dict.fromkeys(action.add, str(every)) if every > 1 else {}
+        ask = ChangeAsk(
+            action.subscription, action.add, action.remove, weight, best_effort, action.ends, opens, start, where
+        )
         together = [(topic, self._events(topic, count)) for topic, count in action.together]
         self.session.change(ask, self.simulation.now, together)
         self.pump()
@@ -573,6 +592,7 @@ class ClientHost:
             ask = outcome.asked.change
             if isinstance(delivery, Delivery):
                 self._set_time(delivery)
+                delivery.filters.update(_filters_of(ask.where))
                 self._begin(name, delivery, outcome.change)
             delivery.change_settled(outcome.change, record.removed_at_end if ask.ends else ask.remove)
             self.notify(name, delivery)
@@ -596,6 +616,7 @@ class ClientHost:
                 "I3", f"{name} goes on at {resume.position}, but {record.position} was acknowledged"
             )
         record.resumed(resume.position)
+        delivery.filters.update(_filters_of(resume.where))
         for change in resume.changes:
             if change.old != change.new:
                 record.outcomes[change.version] = change
@@ -611,28 +632,37 @@ class ClientHost:
     def _read_past(self, name: str, clock: dict[str, int], first: Change, position: int = 0) -> None:
         cut = {topic: first.entries.get(topic, 0) for topic in first.new}
         topology = self.simulation.topology
-        self.pasts[name] = Past(clock, cut, topology.owner, self._missing())
-        self.read[name] = position
+        self.pasts[name] = past = Past(clock, cut, topology.owner, self._missing())
+        self.read[name], self.histories[name] = position, History()
+        self.histories[name].restart(dict(past.clock))
         self._read_on(name)
 
     def _read_on(self, name: str) -> None:
         """Notify what is known of the past by now, and go on to the present if that was all."""
         past, delivery = self.pasts[name], self.deliveries[name]
         assert isinstance(delivery, Delivery)
-        record = self.simulation.record.subscriptions[name]
         for part, first, last in past.read():
+            if not part.arrivals:
+                self.read[name] += last - first + 1
+                self.histories[name].jumped(part.topic, last)
             for arrival in part.arrivals:
                 if first <= arrival.number <= last:
-                    self.read[name] += 1
-                    position = None if record.order == "topic" else self.read[name]
-                    self._learn(arrival.body)
-                    record.notified(Notification(arrival, position, Vector(dict(past.clock), [], 0), 0))
-                    self.simulation.record.progress += 1
+                    self._pass_past(name, delivery, arrival)
         if past.is_over:
             del self.pasts[name]
             delivery.go_on(self.read.pop(name))
         elif name in self.acknowledging:
             self.acknowledging[name].acknowledge(0, past.clock, self.read[name], self.simulation.now)
+
+    def _pass_past(self, name: str, delivery: Delivery, arrival: Arrival) -> None:
+        record = self.simulation.record.subscriptions[name]
+        self.read[name] += 1
+        position = None if record.order == "topic" else self.read[name]
+        vector, wants = self.histories[name].passed(arrival.topic), delivery.filters.get(arrival.topic)
+        if wants is None or wants(arrival):
+            self._learn(arrival.body)
+            record.notified(Notification(arrival, position, vector, 0, count=self.read[name]))
+            self.simulation.record.progress += 1
 
     def _take_refusal(self, outcome: Outcome, refusal: Refusal) -> None:
         """Nothing of it happens, ever."""
@@ -701,7 +731,7 @@ class ClientHost:
             delivery.told_of_floor(told.topic, told.floor)
             past = self.pasts.get(message.subscription)
             for item in told.items:
-                arrivals = self.simulation.packer.unpack(told.topic, item)
+                arrivals = self._unpack(delivery, told.topic, item)
                 if past is not None:
                     past.missing.now = self.simulation.now
                     past.take(_part_of(told.topic, item, arrivals))
@@ -710,6 +740,13 @@ class ClientHost:
             if past is not None:
                 self._read_on(message.subscription)
         self.notify(message.subscription, delivery)
+
+    def _unpack(self, delivery: Delivery, topic: str, item: Recalled) -> list[Arrival]:
+        """What a log tells; silence for a batch of which nothing is wanted, as from a home that knows the filter."""
+        arrivals, wants = self.simulation.packer.unpack(topic, item), delivery.filters.get(topic)
+        if wants is None or not self.simulation.world.silent or any(map(wants, arrivals)):
+            return arrivals
+        return [Arrival(topic, item.first, item.entries, item.marks, item.full, last=item.last)]
 
     def _has_begun(self, subscription: str, delivery: Delivery | BestEffort) -> bool:
         """Whether a named subscription has come to the present, so that it acknowledges what it is notified of."""

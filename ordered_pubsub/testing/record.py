@@ -87,6 +87,8 @@ class Notified:
     version: int
     """the last change of the subscription that had taken effect"""
     vector: dict[str, int]
+    count: int
+    """how many events the subscription had passed with it, those that its filter does not want included"""
 
 
 @attrs.define(eq=False)
@@ -103,14 +105,21 @@ class SubscriptionRecord:
     """whether its client died for good"""
     named: bool = False
     from_start: bool = False
+    every: int = 1
+    """it wants the events whose index is a multiple of this"""
     position: int = 0
     """how far it has acknowledged, as far as its client knows that this is on disk"""
     removed_at_end: tuple[str, ...] = ()
     """what the ask that ended it was announced to remove"""
 
+    def wants(self, event: EventRecord) -> bool:
+        """Whether its filter lets an event through."""
+        return event.index % self.every == 0
+
     def resumed(self, position: int) -> None:
         """Another process goes on after what was acknowledged: what came after that is notified again."""
-        del self.notifications[position:]
+        while self.notifications and self.notifications[-1].count > position:
+            self.notifications.pop()
 
     def notified(self, notification: Notification) -> None:
         """The application was told of an event."""
@@ -121,6 +130,7 @@ class SubscriptionRecord:
                 notification.out_of_order,
                 notification.version,
                 dict(notification.vector),
+                notification.count,
             )
         )
 

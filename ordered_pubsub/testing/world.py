@@ -45,6 +45,8 @@ class Subscribe:
     """whether it outlives its client's process"""
     from_start: bool = False
     """whether it begins with the first event of each topic"""
+    every: int = 1
+    """its filter: it wants the events whose index is a multiple of this"""
 
 
 @attrs.frozen
@@ -174,6 +176,8 @@ class World:
     """topics whose events their owner's log keeps"""
     forgets: bool = False
     """whether the logs forget what everybody has acknowledged"""
+    silent: bool = False
+    """whether who misses a batch is told only that there was one, if its filter wants nothing of it"""
 
     @property
     def topics(self) -> list[str]:
@@ -206,6 +210,7 @@ class World:
             f"  clients react with probability {self.eagerness}",
             f"  best-effort: {self.buffer_events_max} events, {self.ttl_s} s",
             f"  kept in logs: {', '.join(self.kept) or 'nothing'}{', until acknowledged' if self.forgets else ''}",
+            f"  of what is not wanted, who misses it is told {'that it was' if self.silent else 'all'}",
             *(f"  {action}" for action in self.actions),
             *(f"  {fault}" for fault in self.faults),
         ]
@@ -263,7 +268,7 @@ def draw(seed: int) -> World:
     """Draw a world from its seed."""
     random = Random(f"world {seed}")
     world = _draw_chain(seed, random) if random.random() < 0.25 else _draw_any(seed, random)
-    return _with_logs(world, Random(f"logs {seed}"))
+    return _with_filters(_with_logs(world, Random(f"logs {seed}")), Random(f"filters {seed}"))
 
 
 def _with_logs(world: World, random: Random) -> World:
@@ -305,6 +310,21 @@ def _with_name(action: Subscribe, dying: list[int], random: Random) -> Subscribe
     named = not best_effort and (action.client in dying or random.random() < 0.2)
     from_start = not best_effort and random.random() < 0.2
     return attrs.evolve(action, best_effort=best_effort, named=named, from_start=from_start)
+
+
+def _with_filters(world: World, random: Random) -> World:
+    """The same world with filters on some subscriptions, where all topics are kept."""
+    if len(world.kept) < len(world.topics):
+        return world
+    actions = tuple(
+        _with_filter(action, random) if isinstance(action, Subscribe) and not action.best_effort else action
+        for action in world.actions
+    )
+    return attrs.evolve(world, actions=actions, silent=random.random() < 0.5)
+
+
+def _with_filter(action: Subscribe, random: Random) -> Subscribe:
+    return attrs.evolve(action, every=random.choice((2, 3, 10))) if random.random() < 0.3 else action
 
 
 def _draw_chain(seed: int, random: Random) -> World:
