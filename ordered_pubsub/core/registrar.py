@@ -147,6 +147,8 @@ class Registrar(msgspec.Struct):
     subscriptions: dict[str, Subscription] = msgspec.field(default_factory=dict)
     held: dict[str, int] = msgspec.field(default_factory=dict)
     """client → how many of these are its own"""
+    lingering: dict[str, int] = msgspec.field(default_factory=dict)
+    """client → how many of its own have ended, and may still need what came before"""
 
     def refuse(self, request: Request, ask: ChangeAsk) -> Refusal | None:
         """Why a request for a change is not taken, if it is not."""
@@ -166,7 +168,7 @@ class Registrar(msgspec.Struct):
             code, reason = "exists", f"subscription {ask.subscription!r} {difference}"
         elif subscription.ended:
             code, reason = "ended", f"subscription {ask.subscription!r} has ended; begin another one"
-        elif found is None and self.held.get(request.client, 0) >= SUBSCRIPTIONS_MAX:
+        elif found is None and self._is_full(request.client):
             code = "limit"
             reason = (
                 f"a client may have {SUBSCRIPTIONS_MAX} subscriptions at one stage: end one, or hold more topics in one"
@@ -207,10 +209,13 @@ class Registrar(msgspec.Struct):
         subscription.client = client
         self._count(client, 1)
 
+    def _is_full(self, client: str) -> bool:
+        """Whether a client has as many as it may have; of those that have ended, as many again."""
+        held = self.held.get(client, 0)
+        return held - self.lingering.get(client, 0) >= SUBSCRIPTIONS_MAX or held >= 2 * SUBSCRIPTIONS_MAX
+
     def _count(self, client: str, step: int) -> None:
-        self.held[client] = self.held.get(client, 0) + step
-        if not self.held[client]:
-            del self.held[client]
+        _add(self.held, client, step)
 
     def next_turn(self, name: str) -> Waiting | None:
         """The change of this subscription whose turn it is now, if there is one."""
@@ -257,6 +262,8 @@ class Registrar(msgspec.Struct):
         if following is None:
             subscription.planned = None
             subscription.gaining.clear()
+            if subscription.ended:
+                _add(self.lingering, subscription.client, 1)
             self._maybe_forget(change.subscription)
         return following
 
@@ -277,7 +284,9 @@ class Registrar(msgspec.Struct):
             self._forget(name)
 
     def _forget(self, name: str) -> None:
-        self._count(self.subscriptions.pop(name).client, -1)
+        client = self.subscriptions.pop(name).client
+        self._count(client, -1)
+        _add(self.lingering, client, -1)
 
     # -- acknowledgements of those that have a name -------------------------------------------------------------------
 
@@ -312,6 +321,12 @@ def _not_yours(subscription: Subscription, ask: ChangeAsk) -> tuple[str, str]:
     if subscription.resume is None:
         return "not-yours", f"subscription {ask.subscription!r} belongs to another client"
     return "taken-over", f"subscription {ask.subscription!r} goes on in another session now"
+
+
+def _add(counts: dict[str, int], key: str, step: int) -> None:
+    counts[key] = counts.get(key, 0) + step
+    if not counts[key]:
+        del counts[key]
 
 
 def _remembered(change: Change) -> Change:

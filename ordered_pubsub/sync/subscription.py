@@ -274,12 +274,13 @@ class Subscription:
 
     # -- changing topics ----------------------------------------------------------------------------------------------
 
-    def add(self, *topics: str) -> None:
+    def add(self, *topics: str, where: str | None = None) -> None:
         """Hold more topics; return when that has its place: what is published on them from then on is notified.
 
-        Topics that it holds already stay as they are. Interrupted, the change may still happen.
+        `where` is a filter for these topics; without one all their events are notified. Topics that it holds already stay as
+        they are. Interrupted, the change may still happen.
         """
-        self._call(self._inner.add(*topics))
+        self._call(self._inner.add(*topics, where=where))
 
     def remove(self, *topics: str) -> None:
         """Hold some topics no more; return when that has its place in the order.

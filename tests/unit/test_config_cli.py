@@ -149,9 +149,9 @@ def test_a_configuration_that_does_not_fit_ends_with_2(capsys: pytest.CaptureFix
 
 
 def test_what_is_not_offered_ends_with_2(capsys: pytest.CaptureFixture[str], file: Path) -> None:
-    file.write_text(FILE.replace('pattern = "eu/**"', 'pattern = "eu/**"\nretention = {}'))
+    file.write_text(FILE + '[[group]]\ntopics = ["a", "b"]\n')
 
-    assert "topic[0].retention is not available yet" in run(capsys, "check", code=2)
+    assert "group[0] is not available yet" in run(capsys, "check", code=2)
 
 
 def test_a_token_that_others_may_read_ends_with_2(capsys: pytest.CaptureFixture[str], file: Path) -> None:

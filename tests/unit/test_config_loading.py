@@ -267,7 +267,6 @@ def test_a_file_that_everybody_can_write_is_warned_of() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('[[topic]]\npattern = "**"\nretention = {}', "line 3: topic[0].retention is not available yet"),
         ('[[group]]\ntopics = ["a", "b"]', "line 1: group[0] is not available yet"),
     ],
 )  # fmt: skip

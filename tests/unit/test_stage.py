@@ -22,6 +22,7 @@ from ordered_pubsub.core.messages import (
     Opened,
     Operation,
     Pass,
+    Passed,
     Publication,
     PublishAsk,
     Refusal,
@@ -213,7 +214,11 @@ def test_the_end_of_a_subscription_leaves_nothing_whatever_it_would_add() -> Non
     ask(stage, Request("c", 1, 1, 0, 0, (ChangeAsk("s", ("a",)),)))
     (answer,) = ask(stage, Request("c", 1, 2, 1, 0, (ChangeAsk("s", ("b",), ends=True),)))
     assert isinstance(answer, Answer)
-    assert (stage.state.groups.holdings, stage.state.registrar.subscriptions) == ({}, {})
+    assert stage.state.groups.holdings == {}
+    assert stage.state.registrar.subscriptions["s"].leaving == {"a": (0, 2)}  # it may still need what came before
+
+    stage.handle_passed(Passed("s", ("a",)))
+    assert stage.state.registrar.subscriptions == {}
 
 
 def test_a_client_has_so_many_subscriptions_at_a_stage_also_after_a_crash_and_room_again_when_one_ends() -> None:
@@ -239,7 +244,8 @@ def test_what_a_stage_remembers_of_subscriptions_goes_with_them() -> None:
     ask(stage, Request("c", 1, 1, 0, 0, (ChangeAsk("s", ("a",)),)))
     assert stage.state.registrar.subscriptions["s"].planned is None
     ask(stage, Request("c", 1, 2, 1, 0, (ChangeAsk("s", ends=True),)))
-    assert stage.state.registrar.held == {}
+    stage.handle_passed(Passed("s", ("a",)))
+    assert (stage.state.registrar.held, stage.state.registrar.lingering) == ({}, {})
 
 
 def test_thousands_of_changes_that_waited_for_their_turn_start_one_after_the_other() -> None:
