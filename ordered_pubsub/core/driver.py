@@ -176,6 +176,7 @@ class Driver:
         crash_point("restore:replayed")
         log = LogWriter(journal.shelf)
         log.cut(stage.state.clocks.numbers, stage.state.kept)
+        journal.sync()
         crash_point("restore:log-cut")
         pubends = Pubends(LogReader(journal.read_shelf))
         for topic, number in stage.state.kept.items():

@@ -177,7 +177,7 @@ class SqliteJournal:
 
     def _replace(self, snapshot: bytes) -> None:
         run = self._connection.execute
-        run("BEGIN")
+        self._begin()
         run("DELETE FROM batch")
         run("DELETE FROM snapshot")
         for number, start in enumerate(range(0, len(snapshot), PIECE_BYTES)):

@@ -19,23 +19,40 @@ from fuzz.mutation import TEXTS, mutate_bytes, mutated, split
 from ordered_pubsub.config.reading import read_text
 from ordered_pubsub.core.messages import (
     Ack,
+    Acked,
+    AckExpected,
+    Alive,
     Answer,
+    AskFloors,
     Change,
     ChangeAsk,
+    Chunk,
+    Curious,
     Done,
+    Ended,
+    Floors,
+    Follows,
     Frame,
+    FromSubscriber,
     Hello,
+    Hosts,
     Launch,
     Mark,
     Operation,
     Pass,
     PeerMessage,
+    Progress,
     Publication,
     PublishAsk,
+    Recall,
+    Recalled,
     Refusal,
     Relay,
     Reply,
     Request,
+    Saved,
+    Told,
+    Want,
 )
 from ordered_pubsub.server.server import Server
 from ordered_pubsub.wire.channel import Channel
@@ -257,7 +274,8 @@ def draw_request(random: Random, session: str, sequence: int) -> Request:
     parts: list[PublishAsk | ChangeAsk] = []
     for _ in range(random.choice((0, 1, 1, 1, 2, 5))):
         if random.random() < 0.6:
-            parts.append(PublishAsk(_topic(random), random.choice((1, 1, 2, 100_000, 0, -1, 2**63 - 1))))
+            count = random.choice((1, 1, 2, 100_000, 0, -1, 2**63 - 1))
+            parts.append(PublishAsk(_topic(random), count, random.random() < 0.5, _chunks(random, count)))
         else:
             identity = f"{session}/{random.choice((1, 2, 'x', ''))}" if random.random() < 0.95 else random.choice(TEXTS)
             add, remove = (tuple(_topic(random) for _ in range(random.choice((0, 1, 3)))) for _ in range(2))
@@ -267,6 +285,68 @@ def draw_request(random: Random, session: str, sequence: int) -> Request:
     done = random.choice((0, sequence - 1, sequence, -1, 2**63 - 1))
     epoch = 1 if random.random() < 0.97 else random.choice((0, 2, -1, 2**63 - 1))
     return Request(session if random.random() < 0.99 else "x", epoch, sequence, after, done, tuple(parts))
+
+
+def _chunks(random: Random, count: int) -> tuple[Chunk, ...]:
+    """Events of a batch, mostly as many as it has."""
+    kind = random.random()
+    if kind < 0.4:
+        return ()
+    if kind < 0.8:
+        return (Chunk(count, b"events"),)
+    return tuple(Chunk(random.choice((1, 2, 0, -1, 2**62)), random.randbytes(3)) for _ in range(random.randrange(4)))
+
+
+NUMBERS = (1, 1, 2, 3, 7) * 4 + (0, -1, 2**39, 2**39 + 1, 2**62)
+
+
+def _wants(random: Random) -> list[Want]:
+    return [
+        Want(_topic(random), random.choice(NUMBERS), random.choice(NUMBERS), random.random() < 0.3)
+        for _ in range(random.choice((0, 1, 1, 3)))
+    ]
+
+
+def _counts(random: Random) -> dict[str, int]:
+    return {_topic(random): random.choice(NUMBERS) for _ in range(random.randrange(3))}
+
+
+def draw_of_subscriber(random: Random, session: str) -> FromSubscriber:
+    """What a subscription may say of what it has and what it misses, mostly."""
+    identity = f"{session}/1" if random.random() < 0.95 else random.choice(TEXTS)
+    kind = random.randrange(5)
+    if kind < 2:
+        return Curious(identity, _wants(random))
+    if kind < 4:
+        return Follows(identity, _counts(random), random.random() < 0.3, random.choice(NUMBERS))
+    serial, version, position = (random.choice(NUMBERS) for _ in range(3))
+    return Acked(identity, session, serial, version, _counts(random), position)
+
+
+def draw_of_log(random: Random) -> PeerMessage:
+    """What a stage may say of what its clients miss, or of what its log has, mostly."""
+    counts = _counts(random)
+    hosts = {topic: None if random.random() < 0.2 else count for topic, count in counts.items()}
+    first, last, floor = (random.choice(NUMBERS) for _ in range(3))
+    recalled = [
+        Recalled(first, last, _counts(random), random.random() < 0.3, [Mark("s", 1)], first, 1, 1.7e9, list(chunks))
+        for chunks in (_chunks(random, last - first + 1) for _ in range(random.randrange(3)))
+    ]
+    return random.choice(
+        (
+            Recall(_wants(random)),
+            Told(_topic(random), first, last, floor, recalled),
+            Hosts(hosts, random.random() < 0.3),
+            AckExpected(counts),
+            Floors(first, counts),
+            AskFloors(last),
+            Progress([Follows(random.choice(("s#1/1", *TEXTS)), counts, random.random() < 0.3, first)]),
+            Alive(random.sample(("s#1", "s#2", *TEXTS), random.randrange(3))),
+            Acked("s#1/1", "s#1", first, last, counts, floor),
+            Saved("s#1/1", "s#1", first),
+            Ended("s#1/1", "s#1", "ended", "reason"),
+        )
+    )
 
 
 def _topic(random: Random) -> str:
@@ -286,7 +366,8 @@ async def client_frames(bench: Bench, random: Random) -> None:
             sequence = sequence + 1 if random.random() < 0.95 else random.choice((0, 1, -1, 2**63 - 1))
             requests.append(draw_request(random, key.session, sequence))
         message = random.choice((Ask(requests), Ask(requests), Ask(requests), Inquire(sequence), Ping(), Pong()))
-        payload = encode(message)[HEAD_BYTES:]
+        said = draw_of_subscriber(random, key.session) if random.random() < 0.3 else message
+        payload = encode(said)[HEAD_BYTES:]
         line.say(frame(payload if random.random() < 0.7 else mutated(random, payload) or b"\xc0"))
         await bench.settle()
     await bench.check()
@@ -305,7 +386,9 @@ def draw_operation(random: Random) -> Operation:
             first, place = (random.choice((0, 0, 1, 2, 9) * 4 + (-4, 2**62)) for _ in range(2))
             marks = [Mark("s", 1)] * random.randrange(3)
             count = random.choice((1, 1, 3) * 5 + (0, -2, 2**62))
-            parts.append(Publication(_topic(random), count, 1.7e9, first, place, random.random() < 0.2, entries, marks))
+            part = Publication(_topic(random), count, 1.7e9, first, place, random.random() < 0.2, entries, marks)
+            part.is_kept, part.chunks = random.random() < 0.5, _chunks(random, count)
+            parts.append(part)
         else:
             old, new = (tuple(_topic(random) for _ in range(random.randrange(4))) for _ in range(2))
             version, weight = random.choice((1, 2, 3) * 5 + (0, -3)), random.choice((0, 1, 2) * 5 + (5,))
@@ -318,7 +401,9 @@ def draw_operation(random: Random) -> Operation:
 
 def draw_peer_message(random: Random, number: int, fingerprint: str) -> PeerMessage:
     """What a stage may say, mostly."""
-    kind = random.randrange(10)
+    kind = random.randrange(14)
+    if kind > 9:
+        return draw_of_log(random)
     if kind < 5:
         return Frame(number, random.choice((Launch, Pass, Done))(draw_operation(random)))
     if kind == 5:

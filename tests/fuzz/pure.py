@@ -15,15 +15,16 @@ import trustme
 from fuzz.mutation import TEXTS, mutate_bytes, mutate_text, mutate_value, mutated, split
 from ordered_pubsub.adapter import Frame, load_adapter
 from ordered_pubsub.client.frames import CONTENT_TYPE, PACK, STAMP, read_arrivals
+from ordered_pubsub.client.logged import read_recalled
 from ordered_pubsub.config.dumping import common, differences, dump
 from ordered_pubsub.config.reading import read_text
 from ordered_pubsub.core.best_effort import BestEffort
 from ordered_pubsub.core.delivery import Delivery
-from ordered_pubsub.core.messages import Change, Mark
+from ordered_pubsub.core.messages import Change, Chunk, Mark, Recalled
 from ordered_pubsub.core.topics import check_pattern, check_topic, matches
 from ordered_pubsub.errors import BufferOverflow, ConfigurationError, NotOffered, ProtocolError, TopicError
 from ordered_pubsub.wire.framing import Deframer, frame
-from ordered_pubsub.wire.pack import Pack, PackedBatch, PackedEvent, decode_pack, encode_pack
+from ordered_pubsub.wire.pack import Logged, Pack, PackedBatch, PackedEvent, decode_pack, encode_logged, encode_pack
 from ordered_pubsub.wire.stamp import Stamp, decode_stamp, encode_stamp
 from ordered_pubsub.wire.tls import TlsLayer
 
@@ -86,6 +87,20 @@ def packs(random: Random) -> None:
     data = draw_pack(random)
     with suppress(ProtocolError):
         decode_pack(data)
+
+
+def logged(random: Random) -> None:
+    """`wire.pack`: events as a log keeps them, as a subscriber reads what it missed"""
+    count = random.choice((1, 1, 2, 3, 0, -1))
+    events = [PackedEvent(f"id-{n}", b"1", "text/plain", {"k": "v"}, {"b": b"v"}) for n in range(random.randrange(4))]
+    chunk = Chunk(count, _versioned(random, encode_logged(Logged("p", events))))
+    first = random.choice((1, 2, 7, 2**39))
+    item = Recalled(
+        first, first + count - 1, _entries(random), random.random() < 0.3, _marks(random), first, 1, 1.7e9, [chunk]
+    )
+    with suppress(ProtocolError):
+        found = read_recalled("a", item)
+        assert [arrival.number for arrival in found] == list(range(first, first + count))
 
 
 def arrivals(random: Random) -> None:
@@ -337,6 +352,7 @@ def tls(random: Random) -> None:
 TARGETS: Mapping[str, Callable[[Random], None]] = {
     "stamps": stamps,
     "packs": packs,
+    "logged": logged,
     "arrivals": arrivals,
     "configuration": configuration,
     "topic-matching": topic_matching,

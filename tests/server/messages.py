@@ -8,7 +8,9 @@ from ordered_pubsub.core.messages import (
     Ack,
     Acked,
     AckExpected,
+    Alive,
     Answer,
+    AskFloors,
     Change,
     ChangeAsk,
     Chunk,
@@ -27,6 +29,7 @@ from ordered_pubsub.core.messages import (
     Operation,
     Pass,
     PeerMessage,
+    Progress,
     Publication,
     PublishAsk,
     Recall,
@@ -91,6 +94,7 @@ TOLD = Told(
         Recalled(10, 12, {}, False, [], 10, 13, 1.7e9, []),
     ],
 )  # fmt: skip
+FOLLOWS = Follows(SUBSCRIPTION, {"a": 6, "b": 0}, True, 2)
 ACKED = Acked(SUBSCRIPTION, KEY.session, 3, 2, {"a": 7}, 9)
 SAVED, ENDED = Saved(SUBSCRIPTION, KEY.session, 3), Ended(SUBSCRIPTION, KEY.session, "taken-over", "elsewhere")
 
@@ -104,7 +108,7 @@ FROM_CLIENT = (
         ]
     ),
     Curious(SUBSCRIPTION, WANTS),
-    Follows(SUBSCRIPTION, {"a": 6, "b": 0}, True),
+    FOLLOWS,
     ACKED,
     Inquire(4),
     Ping(),
@@ -137,7 +141,10 @@ PEER_MESSAGES: tuple[PeerMessage, ...] = (
     TOLD,
     Hosts({"a": 7, "b": None}, True),
     AckExpected({"a": 12}),
-    Floors({"a": 7, "b": None}, True),
+    Progress([FOLLOWS]),
+    AskFloors(4),
+    Floors(4, {"a": 7}),
+    Alive([KEY.session]),
     ACKED,
     SAVED,
     ENDED,

@@ -36,6 +36,7 @@ VALUES = st.recursive(
 TAGS = [
     "client", "peer", "welcome", "rejected", "ask", "tell", "inquire", "report", "say", "claim", "names", "differs",
     "curious", "follows", "inform", "expect", "acked", "saved", "ended", "recall", "told", "hosts", "expected", "floors",
+    "ask-floors", "progress", "alive",
 ]  # fmt: skip
 
 

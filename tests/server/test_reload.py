@@ -19,8 +19,7 @@ from ordered_pubsub.config.addresses import Address
 from ordered_pubsub.config.checks import stages_to_serve
 from ordered_pubsub.config.files import hash_token, make_token, write_token
 from ordered_pubsub.config.reading import load
-from ordered_pubsub.core.messages import Answer, PublishAsk, Refusal, Request
-from ordered_pubsub.errors import JournalError
+from ordered_pubsub.core.messages import Answer, Publication, PublishAsk, Refusal, Request
 from ordered_pubsub.server import serving as serving_module
 from ordered_pubsub.server.server import Server
 from ordered_pubsub.server.serving import Serving
@@ -438,9 +437,12 @@ async def test_a_certificate_that_has_changed_is_read_again_by_itself(
 # -- the end ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_store_that_fails_ends_the_process_and_says_why(
+async def test_a_store_that_fails_shuts_everybody_out_until_it_is_mended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """With the reason; what was not answered is asked again then, and has its number."""
+    monkeypatch.setattr("ordered_pubsub.server.server.MEND_FIRST_S", 0.01)
+    monkeypatch.setattr("ordered_pubsub.server.server.MEND_MOST_S", 0.05)
     run = make_run(tmp_path, "", STAGE.replace("memory", "sqlite:main.db"))
     await run.start()
     key = make_session(None)
@@ -448,16 +450,23 @@ async def test_a_store_that_fails_ends_the_process_and_says_why(
     def fail(journal: object) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("ordered_pubsub.server.store.SqliteJournal.sync", fail)
-    async with raw(run.server.port) as line:
-        await enter(line, key, "")
-        line.send(Ask([Request(key.session, 1, 1, 0, 0, (PublishAsk("a"),))]))
-        assert run.task is not None
-        with pytest.raises(JournalError, match="Input/output error"):
-            await soon(run.task)
-        last = await line.receive()
+    with monkeypatch.context() as broken:
+        broken.setattr("ordered_pubsub.server.store.SqliteJournal.sync", fail)
+        async with raw(run.server.port) as line:
+            await enter(line, key, "")
+            line.send(Ask([Request(key.session, 1, 1, 0, 0, (PublishAsk("a"),))]))
+            rejected = await line.expect(Rejected)
+        assert rejected.code == "unavailable"
+        assert "Input/output error" in rejected.reason
 
-    assert not isinstance(last, Tell)
+    await until(lambda: not run.server.doors.trouble)
+    async with raw(run.server.port) as line:
+        assert isinstance(await enter(line, key, ""), Welcome)
+        answer = await ask(line, key, "a", 1)
+    await run.stop()
+
+    assert isinstance(answer, Answer)
+    assert [part.first for part in answer.parts if isinstance(part, Publication)] == [1]
 
 
 async def test_a_stage_that_cannot_start_leaves_nothing_of_the_others(tmp_path: Path) -> None:

@@ -11,23 +11,31 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
+from weakref import WeakKeyDictionary
 
 import attrs
 
 from ordered_pubsub.core import history
+from ordered_pubsub.core.buffer import Arrival
 from ordered_pubsub.core.changes import Changes
 from ordered_pubsub.core.clocks import Clocks
+from ordered_pubsub.core.curiosity import Consolidation
 from ordered_pubsub.core.delivery import Delivery, Lane
-from ordered_pubsub.core.driver import Driver
+from ordered_pubsub.core.driver import Batch, Driver
 from ordered_pubsub.core.groups import IN_GROUP, Groups
 from ordered_pubsub.core.links import Link
-from ordered_pubsub.core.messages import Change, Operation, Publication, Refusal, Request
-from ordered_pubsub.core.registrar import Registrar
+from ordered_pubsub.core.log import LogReader, LogWriter, Reading
+from ordered_pubsub.core.messages import Change, ChangeAsk, Chunk, Operation, Publication, Recalled, Refusal, Request
+from ordered_pubsub.core.pubends import Pubends
+from ordered_pubsub.core.ranges import ENDLESS
+from ordered_pubsub.core.registrar import Registrar, Subscription
 from ordered_pubsub.core.requests import Requests, Verdict
+from ordered_pubsub.core.retention import Retention
 from ordered_pubsub.core.session import Session
 from ordered_pubsub.core.stage import Stage
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.testing import checkers
+from ordered_pubsub.testing.hosts import ClientHost
 from ordered_pubsub.testing.record import Violation
 from ordered_pubsub.testing.simulation import Simulation
 from ordered_pubsub.testing.world import World, draw
@@ -227,6 +235,111 @@ def _see_nothing(clocks: Clocks, topic: str, number: int) -> None:
     return None
 
 
+# -- the guards of exactly-once -------------------------------------------------------------------------------------------
+
+
+def _log_last(driver: Driver, batch: Batch) -> None:
+    """The journal first, and the log when that is on disk."""
+    effects = batch.effects
+    if effects.journal or effects.forget:
+        if effects.journal:
+            driver.journal.append(effects.journal)
+        driver.journal.sync()
+        driver.on_synced(effects)
+        driver.crash_point("flush:before-log")
+        driver.log.write(effects.kept, batch.published)
+        for topic, up_to in effects.forget:
+            driver.log.forget(topic, up_to)
+        driver.crash_point("flush:after-sync")
+    if batch.snapshot is not None:
+        driver.journal.replace(batch.snapshot)
+
+
+def _last_number(retention: Retention, topic: str) -> int:
+    return retention.shelf.last(topic)
+
+
+def _named_floors_only(retention: Retention, topic: str) -> int:
+    if len(retention._floors) < retention.registrars:
+        return 0
+    return min(acked.get(topic, ENDLESS) for acked, _ in retention._floors.values())
+
+
+_begin_at = Delivery.begin_at
+
+
+def _begin_at_by_delta(delivery: Delivery, clock: Any, version: int = 0, position: int = 0) -> None:
+    _begin_at(delivery, clock, version, position)
+    for lane in delivery._lanes.values():
+        lane.segment.needs_full = False
+
+
+def _expect_nothing(pubends: Pubends, now: float) -> list[Any]:
+    return []
+
+
+_refuse = Registrar.refuse
+
+
+def _refuse_no_epoch(registrar: Registrar, request: Request, ask: ChangeAsk) -> Refusal | None:
+    subscription = registrar.subscriptions.get(ask.subscription)
+    if subscription is not None:
+        subscription.epoch = -1
+    return _refuse(registrar, request, ask)
+
+
+_read = LogReader.read
+
+
+def _read_incomplete(
+    reader: LogReader, topic: str, first: int, last: int, bytes_max: int, full: bool = False
+) -> Reading:
+    reading = _read(reader, topic, first, last, bytes_max, full)
+    told = {number for item in reading.items for number in range(item.first, item.last + 1)}
+    items = list(reading.items)
+    for row in reader.shelf.get("events", topic, max(first, reading.floor + 1), reading.read_to):
+        if row.first not in told:
+            chunk = Chunk(row.last - row.first + 1, row.data)
+            items.append(Recalled(row.first, row.last, {}, False, [], row.first, 0, 0.0, [chunk]))
+    return Reading(sorted(items, key=lambda item: item.first), reading.floor, reading.read_to)
+
+
+def _always_clean(delivery: Delivery) -> None:
+    delivery.clean = delivery.changes.version
+
+
+_unpack = ClientHost._unpack
+
+
+def _unpack_merged(client: ClientHost, delivery: Delivery, topic: str, item: Recalled) -> list[Arrival]:
+    """Silence that follows silence is one with it, and has no timestamp of its own."""
+    arrivals = _unpack(client, delivery, topic, item)
+    if arrivals[0].last:
+        ends = _silent_up_to.setdefault(delivery, {})
+        if ends.get(topic) == item.first - 1:
+            arrivals[0].entries = {}
+        ends[topic] = item.last
+    return arrivals
+
+
+_silent_up_to: WeakKeyDictionary[Delivery, dict[str, int]] = WeakKeyDictionary()
+
+
+def _floors_without_gains(subscription: Subscription) -> dict[str, int]:
+    if subscription.resume is None or subscription.ended:
+        return dict(subscription.low)
+    return subscription._named_floors(subscription.resume)
+
+
+def _nothing_unwanted(delivery: Delivery, topic: str, lane: Lane, head: Arrival) -> None:
+    _notify(delivery, topic, lane, head)
+    if lane.segment.wants is not None and not lane.segment.wants(head):
+        delivery.position -= 1
+
+
+_notify = Delivery._notify
+
+
 MUTANTS = (
     Mutant(
         "jump",
@@ -297,7 +410,10 @@ MUTANTS = (
         "slow-then-quick",
     ),
     Mutant(
-        "never-meet", "consecutive changes of a subscription visit a common stage", ((Registrar, "meet", _meet_nobody),)
+        "never-meet",
+        "consecutive changes of a subscription visit a common stage",
+        ((Registrar, "meet", _meet_nobody),),
+        "drop-then-gain",
     ),
     Mutant("settle-together", "outcomes of changes take effect one at a time", ((Changes, "settled", _all_at_once),)),
     Mutant(
@@ -316,6 +432,75 @@ MUTANTS = (
         ((Stage, "handle_request", _refuse_at_home),),
     ),
     Mutant("see-nothing", "a passing publication is counted at later stages", ((Clocks, "see", _see_nothing),)),
+    # Exactly once, over an ENS that loses.
+    Mutant(
+        "ask-once",
+        "what a home stage has asked an owner for is asked for again after a while",
+        ((Consolidation, "forget_expired", _nothing),),
+    ),
+    Mutant(
+        "log-after-journal",
+        "events are in the log before the journal says so, and before the answer",
+        ((Driver, "make_safe", _log_last),),
+    ),
+    Mutant(
+        "cut-nothing",
+        "what the journal knows nothing of is cut from the log",
+        ((LogWriter, "cut", _nothing),),
+        "reordered-after-crash",
+    ),
+    Mutant(
+        "incomplete-told",
+        "the log tells nothing of an operation that is not complete",
+        ((LogReader, "read", _read_incomplete),),
+    ),
+    Mutant(
+        "no-tail",
+        "an owner says how far a topic is, to those who have not acknowledged its last events",
+        ((Pubends, "tick", _expect_nothing),),
+    ),
+    Mutant(
+        "forget-unasked",
+        "what is not acknowledged is not forgotten",
+        ((Retention, "_acked", _last_number),),
+    ),
+    Mutant(
+        "default-to-now",
+        "of a topic that a registrar does not name only what there was when it was asked is not needed",
+        ((Retention, "_acked", _named_floors_only),),
+    ),
+    Mutant(
+        "gain-unblocked",
+        "nothing is forgotten of a topic that changes under way gain",
+        ((Subscription, "floors", _floors_without_gains),),
+    ),
+    Mutant(
+        "resume-by-delta",
+        "who resumes judges the first event of each topic by its full timestamp",
+        ((Delivery, "begin_at", _begin_at_by_delta),),
+        "gained-then-died",
+    ),
+    Mutant(
+        "clean-too-early",
+        "an acknowledgement names the last change before which nothing is being left any more",
+        ((Delivery, "_note_clean", _always_clean),),
+    ),
+    Mutant(
+        "late-opening",
+        "a request of an earlier session takes a named subscription from no later one",
+        ((Registrar, "refuse", _refuse_no_epoch),),
+        "opened-late",
+    ),
+    Mutant(
+        "silence-merged",
+        "silence covers no number that waits for more than its first",
+        ((ClientHost, "_unpack", _unpack_merged),),
+    ),
+    Mutant(
+        "count-wanted",
+        "what a filter takes out has its place, and is counted",
+        ((Delivery, "_notify", _nothing_unwanted),),
+    ),
 )
 
 

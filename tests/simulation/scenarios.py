@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from ordered_pubsub.testing.world import Action, Alter, Forbid, Publish, Subscribe, Weather, World
+from ordered_pubsub.testing.world import Action, Alter, Crash, Die, Forbid, Publish, Subscribe, Weather, World
 
 FAR_APART = Weather(
     ens_delay_s=0.01,
@@ -75,4 +75,79 @@ REFUSED_LATE = attrs.evolve(
 )
 """The refusal of a change is lost, and comes again after the next change has taken effect."""
 
-SCENARIOS = {"slow-then-quick": SLOW_THEN_QUICK, "exchange": EXCHANGE, "refused-late": REFUSED_LATE}
+DROP_THEN_GAIN = attrs.evolve(
+    _world(
+        {"t": 5, "u": 0},
+        3,
+        Subscribe(0.0, 0, "s", ("t",)),
+        *(Publish(1.0 + 0.1 * n, 1, (("t", 1), ("u", 1))) for n in range(160)),
+        *(Publish(1.0 + 0.05 * n, 2, (("u", 1),)) for n in range(320)),
+        *(Alter(2.0 + 5.0 * n, "s", (), ("t",)) for n in range(3)),
+        *(Alter(2.1 + 5.0 * n, "s", ("u",)) for n in range(3)),
+        *(Alter(5.0 + 5.0 * n, "s", ("t",), ("u",)) for n in range(3)),
+    ),
+    stages=6,
+)
+"""A subscription drops the lowest topic and then gains the highest, while a client publishes on both together."""
+
+OPENED_LATE = attrs.evolve(
+    _world(
+        {"a": 0, "b": 1},
+        2,
+        Subscribe(1.0, 0, "s", ("a", "b"), named=True),
+        *(Publish(2.0 + 0.1 * n, 1, (("ab"[n % 2], 1),)) for n in range(10)),
+    ),
+    stages=2,
+    kept=("a", "b"),
+    faults=(Die(1.05, 0, 0.01),),
+)
+"""A client dies while its home relays that it opens a subscription, and the next one is at home where the registrar is."""
+
+GAINED_THEN_DIED = attrs.evolve(
+    _world(
+        {"t": 1, "u": 0},
+        3,
+        Subscribe(0.0, 2, "d", ("t", "u")),
+        Subscribe(0.0, 0, "s", ("u",), named=True),
+        *(
+            action
+            for at in (1.0, 4.0, 7.0, 10.0, 13.0)
+            for action in (
+                *(Publish(at + 0.02 * n, 1, (("u", 1),)) for n in range(10)),
+                Publish(at + 0.4, 1, (("t", 1),)),
+                Alter(at + 0.5, "s", ("t",)),
+                Publish(at + 1.0, 1, (("t", 1),)),
+                Alter(at + 2.7, "s", (), ("t",)),
+            )
+        ),
+    ),
+    stages=2,
+    kept=("t", "u"),
+    weather=attrs.evolve(FAR_APART, ens_delay_s=1.0, ens_lose=0.6),
+    faults=tuple(Die(at, 0, 0.01) for at in (3.2, 6.2, 9.2, 12.2, 15.2)),
+)
+"""A client gains a topic, acknowledges that and dies, while events are missing that come before the topic's next one."""
+
+REORDERED_AFTER_CRASH = attrs.evolve(
+    _world(
+        {"t": 0},
+        4,
+        Subscribe(0.0, 0, "s", ("t",)),
+        *(Publish(1.0 + 0.03 * n, 1 + n % 3, (("t", 1 + n % 4),)) for n in range(120)),
+    ),
+    stages=1,
+    kept=("t",),
+    weather=attrs.evolve(FAR_APART, ens_lose=0.9, sync_s=0.05),
+    faults=tuple(Crash(1.2 + 0.4 * n, 0, "flush:before-sync", 0, 0.05) for n in range(8)),
+)
+"""A stage dies between writing and syncing; then its clients ask again, in another order, for batches of other sizes."""
+
+SCENARIOS = {
+    "slow-then-quick": SLOW_THEN_QUICK,
+    "exchange": EXCHANGE,
+    "refused-late": REFUSED_LATE,
+    "drop-then-gain": DROP_THEN_GAIN,
+    "opened-late": OPENED_LATE,
+    "gained-then-died": GAINED_THEN_DIED,
+    "reordered-after-crash": REORDERED_AFTER_CRASH,
+}

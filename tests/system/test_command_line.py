@@ -179,10 +179,11 @@ def broker() -> Iterator[Mosquitto]:
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StageProcess]:
-    """One that lets everybody in, and takes no large events."""
+    """One that lets everybody in, takes no large events, and keeps none whose topics begin with "ticks"."""
     folder = tmp_path_factory.mktemp("stage")
     write_token(str(folder / "stage.token"), make_token())
-    (stage,) = start_stages(folder, "[limits]\npayload_bytes_max = 5000\n", "main")
+    topics = '[[topic]]\npattern = "ticks/**"\ndelivery = "ordered"\n'
+    (stage,) = start_stages(folder, f"[limits]\npayload_bytes_max = 5000\n{topics}", "main")
     yield stage
     stage.kill()
 
@@ -348,10 +349,11 @@ def test_signals_end_it_cleanly(system: System, topic: str, number: signal.Signa
 
 
 def test_a_signal_does_not_lose_what_was_read(system: System, topic: str) -> None:
-    """It has its receipts, or it is said that it has none."""
+    """It has its receipts, or it is said that it has none. Nobody but the broker has these events."""
     with Mosquitto() as own:
         stuck, before = attrs.evolve(system, ens=own.url), system.events()
-        pubs = [stuck.start("pub", topic, "-", "--call-timeout", timeout) for timeout in ("0.5", "60")]
+        arguments = ("pub", f"ticks/{topic}", "-", "--delivery", "ordered", "--call-timeout")
+        pubs = [stuck.start(*arguments, timeout) for timeout in ("0.5", "60")]
         for pub in pubs:
             pub.read()
             pub.give("1\n", ends=False)

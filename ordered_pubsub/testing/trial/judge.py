@@ -5,10 +5,15 @@ the order of the other; pairs that do not are counted, exactly, and so are those
 each is used once, none is skipped, and whatever was published has one. Notifications: without gap and without repetition while
 a topic is held, each with the number that its receipt has, and those of one publisher in the order in which it published; their
 positions are 1, 2, 3, … without a break, whatever topics come and go.
+
+Those that are killed have several lives. A publisher may have published what it has no receipt for, or not; but once at most. The
+log of a subscriber that is killed stops somewhere: it has what comes before, and nothing else, and in its next life it begins
+anew. One with a name has no lives before the judge: its database has to be that of somebody who was never killed.
 """
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right, insort
 from collections.abc import Iterable, Sequence
 from itertools import combinations
@@ -16,8 +21,16 @@ from pathlib import Path
 
 import attrs
 
+from ordered_pubsub.testing.trial.results import lines_of
+
 NO_RECEIPT = "! "
 """Before what a publisher says of a publication that was never taken."""
+SENT = "? "
+"""Before what a publisher says that may be killed: that it is going to publish something."""
+KILLED = "="
+"""The line behind which another life begins."""
+DATABASE = ".db"
+"""The suffix of the database of a subscriber with a name."""
 
 
 @attrs.define
@@ -33,6 +46,12 @@ class Verdict:
     raw_compared_pairs: int = 0
     raw_disagreeing_pairs: int = 0
     """the same for the arrivals from the broker"""
+    without_receipt: int = 0
+    """events of publishers that were killed, which had no receipt and were notified all the same"""
+    again: int = 0
+    """notifications that came again to a subscriber with a name, and had no effect"""
+    latencies_us: array[int] = attrs.field(factory=lambda: array("q"), repr=False)
+    """from publication to notification"""
     faults: list[str] = attrs.field(factory=list)
     """numbers used twice or skipped, publications without one, gaps, repetitions, wrong numbers and positions"""
 
@@ -41,13 +60,22 @@ class Verdict:
         """Whether all was as promised."""
         return not self.disagreeing_pairs and not self.faults
 
+    def latency_ms(self, share: float) -> float:
+        """How long it took at most for this share of the notifications."""
+        ordered = sorted(self.latencies_us)
+        return ordered[min(int(share * len(ordered)), len(ordered) - 1)] / 1e3 if ordered else float("nan")
+
 
 def judge(receipts: Sequence[Path], logs: Sequence[Path], raws: Sequence[Path]) -> Verdict:
     """Read what publishers and subscribers have written down, and compare."""
     verdict = Verdict()
-    numbered = _read_receipts(receipts, verdict)
+    published = _Published(verdict)
+    for path in receipts:
+        published.read(path)
+    verdict.published = len(published.places)
     totals = totals_of(receipts)
-    orders = [_read_log(log, numbered, totals, verdict) for log in logs]
+    orders = [_read_log(log, published, totals, verdict) for log in logs]
+    published.find_skipped()
     for one, other in combinations(orders, 2):
         compared, disagreeing = compare(one, other)
         verdict.compared_pairs += compared
@@ -64,7 +92,7 @@ def totals_of(receipts: Iterable[Path]) -> dict[str, int]:
     totals: dict[str, int] = {}
     for path in receipts:
         for line in path.read_text().splitlines():
-            if not line.startswith(NO_RECEIPT):
+            if not line.startswith((NO_RECEIPT, SENT)):
                 topic, number, _ = line.split()
                 totals[topic] = max(totals.get(topic, 0), int(number))
     return totals
@@ -90,28 +118,54 @@ def _inversions(places: Sequence[int]) -> int:
     return inversions
 
 
-def _read_receipts(receipts: Iterable[Path], verdict: Verdict) -> dict[str, tuple[str, int]]:
-    """event → topic and number."""
-    numbered: dict[str, tuple[str, int]] = {}
-    used: dict[tuple[str, int], str] = {}
-    for path in receipts:
+@attrs.define
+class _Published:
+    """What publishers say of their events, and what notifications say of those that have no receipt."""
+
+    verdict: Verdict
+    places: dict[str, tuple[str, int]] = attrs.field(factory=dict)
+    """event → topic and number"""
+    _used: dict[tuple[str, int], str] = attrs.field(factory=dict)
+    _unknown: dict[str, str] = attrs.field(factory=dict)
+    """event without a receipt → its topic, as long as nobody was notified of it"""
+
+    def read(self, path: Path) -> None:
+        """What one publisher has written down."""
         for line in path.read_text().splitlines():
             if line.startswith(NO_RECEIPT):
-                verdict.faults.append(line.removeprefix(NO_RECEIPT))
-                continue
-            topic, number, event = line.split()
-            place = (topic, int(number))
-            if place in used:
-                verdict.faults.append(f"number {number} of {topic} was given to {used[place]} and to {event}")
-            used[place] = event
-            numbered[event] = place
-    verdict.published = len(numbered)
-    highest: dict[str, int] = {}
-    for topic, number_used in used:
-        highest[topic] = max(highest.get(topic, 0), number_used)
-    for topic, last in highest.items():
-        verdict.faults += [f"number {n} of {topic} was skipped" for n in range(1, last + 1) if (topic, n) not in used]
-    return numbered
+                self.verdict.faults.append(line.removeprefix(NO_RECEIPT))
+            elif line.startswith(SENT):
+                topic, event = line.removeprefix(SENT).split()
+                self._unknown[event] = topic
+            else:
+                topic, number, event = line.split()
+                self._unknown.pop(event, None)
+                self._use(event, (topic, int(number)))
+
+    def _use(self, event: str, place: tuple[str, int]) -> None:
+        if place in self._used:
+            self.verdict.faults.append(
+                f"number {place[1]} of {place[0]} was given to {self._used[place]} and to {event}"
+            )
+        self._used[place] = event
+        self.places[event] = place
+
+    def notified(self, event: str, place: tuple[str, int]) -> None:
+        """Somebody was notified; of an event without a receipt, this says what its number is, for all others too."""
+        if self._unknown.get(event) == place[0]:
+            del self._unknown[event]
+            self.verdict.without_receipt += 1
+            self._use(event, place)
+
+    def find_skipped(self) -> None:
+        """Each number was used, or may have been by an event that nobody has heard of."""
+        highest: dict[str, int] = {}
+        for topic, number in self._used:
+            highest[topic] = max(highest.get(topic, 0), number)
+        for topic, last in highest.items():
+            skipped = [number for number in range(1, last + 1) if (topic, number) not in self._used]
+            unheard = sum(1 for of in self._unknown.values() if of == topic)
+            self.verdict.faults += [f"number {number} of {topic} was skipped" for number in skipped[unheard:]]
 
 
 @attrs.define
@@ -123,13 +177,16 @@ class _Reader:
     """
 
     name: str
-    numbered: dict[str, tuple[str, int]]
+    published: _Published
+    totals: dict[str, int]
     verdict: Verdict
     order: list[str] = attrs.field(factory=list)
+    _began: int = 0
+    """how many notifications there were before this life"""
     _held: dict[str, list[list[int]]] = attrs.field(factory=dict)
     """topic → from behind which number to which it was held, each time; the last may have no end"""
     _notified: dict[str, list[int]] = attrs.field(factory=dict)
-    _published: dict[str, int] = attrs.field(factory=dict)
+    _last_of: dict[str, int] = attrs.field(factory=dict)
 
     def read(self, line: str) -> None:
         """A notification, or something about a topic."""
@@ -138,35 +195,48 @@ class _Reader:
             self._held.setdefault(words[1], []).append([int(words[2])])
         elif words[0] == "/":
             self._held[words[1]][-1].append(int(words[2]))
+        elif words[0] == "~":
+            self.verdict.again += 1
+            if words[5] != "1":
+                self._fault(f"{words[3]} came again as {words[1]} {words[2]}, and was something else before")
+        elif words[0] == KILLED:
+            self.finish(was_killed=True)
         else:
             self._take(words[0], int(words[1]), words[2], words[3])
+            self.verdict.latencies_us.extend(map(int, words[4:]))
 
     def _take(self, topic: str, number: int, event: str, position: str) -> None:
         self._notified.setdefault(topic, []).append(number)
         self.order.append(event)
-        if position != str(len(self.order)):
-            self._fault(f"{event} was notified in position {position}, and it was notification {len(self.order)}")
-        if self.numbered.get(event) != (topic, number):
-            self._fault(f"{event} was notified as {topic} {number}, and its receipt says {self.numbered.get(event)}")
+        if position != str(len(self.order) - self._began):
+            at = len(self.order) - self._began
+            self._fault(f"{event} was notified in position {position}, and it was notification {at}")
+        self.published.notified(event, (topic, number))
+        place = self.published.places.get(event)
+        if place != (topic, number):
+            self._fault(f"{event} was notified as {topic} {number}, and its receipt says {place}")
         publisher, _, sequence = event.rpartition("-")
-        if int(sequence) <= self._published.get(publisher, 0):
-            self._fault(f"{event} was notified after {publisher}-{self._published[publisher]}")
-        self._published[publisher] = int(sequence)
+        if int(sequence) <= self._last_of.get(publisher, 0):
+            self._fault(f"{event} was notified after {publisher}-{self._last_of[publisher]}")
+        self._last_of[publisher] = int(sequence)
 
-    def finish(self, totals: dict[str, int]) -> None:
-        """Compare what was notified with what was held."""
+    def finish(self, was_killed: bool = False) -> None:
+        """Compare what was notified with what was held; one that was killed need not have come to the end."""
         for topic in {**self._held, **self._notified}:
-            ranges = [
-                (held[0] + 1, held[1] if len(held) > 1 else totals.get(topic, 0)) for held in self._held.get(topic, [])
-            ]
-            expected = [number for first, last in ranges for number in range(first, last + 1)]
             found = self._notified.get(topic, [])
-            if found != expected:
+            # What has no receipt may have a number beyond the last receipt's.
+            to = max(self.totals.get(topic, 0), found[-1] if found else 0)
+            ranges = [(held[0] + 1, held[1] if len(held) > 1 else to) for held in self._held.get(topic, [])]
+            expected = [number for first, last in ranges for number in range(first, last + 1)]
+            if found != (expected[: len(found)] if was_killed else expected):
                 at = _first_difference(found, expected)
                 self._fault(
                     f"{topic}: held {ranges}, {len(expected)} notifications; notified {len(found)}, differing from place "
                     f"{at + 1} on: {found[at : at + 3]} instead of {expected[at : at + 3]}"
                 )
+        self._began = len(self.order)
+        self._held.clear()
+        self._notified.clear()
 
     def _fault(self, what: str) -> None:
         self.verdict.faults.append(f"{self.name}: {what}")
@@ -177,11 +247,11 @@ def _first_difference(found: Sequence[int], expected: Sequence[int]) -> int:
     return next((at for at in range(both) if found[at] != expected[at]), both)
 
 
-def _read_log(path: Path, numbered: dict[str, tuple[str, int]], totals: dict[str, int], verdict: Verdict) -> list[str]:
-    reader = _Reader(path.stem, numbered, verdict)
-    for line in path.read_text().splitlines():
+def _read_log(path: Path, published: _Published, totals: dict[str, int], verdict: Verdict) -> list[str]:
+    reader = _Reader(path.stem, published, totals, verdict)
+    for line in lines_of(path) if path.suffix == DATABASE else path.read_text().splitlines():
         reader.read(line)
-    reader.finish(totals)
+    reader.finish()
     verdict.notified += len(reader.order)
     return reader.order
 

@@ -1,4 +1,4 @@
-"""The process of a publisher or a subscriber, as the trial sees it: started, told things, heard, and gone in the end.
+"""The process of a publisher or a subscriber, as the trial sees it: started, told things, heard, killed, and gone in the end.
 
 It is spoken to by lines: words to it, JSON from it. Every wait for an answer has an end, and so has every process: a trial that
 hangs would say nothing about what hangs.
@@ -12,18 +12,33 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import attrs
 
 from ordered_pubsub.errors import OrderedPubSubError
+from ordered_pubsub.testing.lossy import Loss
 from ordered_pubsub.testing.processes import SpokenLines
+from ordered_pubsub.testing.trial.judge import KILLED
 
 START_S = 20.0
 """How long something may take to start, or to end."""
+CALL_S = 120.0
+"""How long a call of a client's may take (`timeout_s`)."""
 
 
 class TrialError(OrderedPubSubError):
     """A trial could not be held: something did not start, did not answer, or did not end."""
+
+
+def _popen(module: str, plan: dict[str, Any], errors: Path) -> subprocess.Popen[bytes]:
+    with errors.open("a") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", f"ordered_pubsub.testing.{module}", json.dumps(plan)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=output,
+        )
 
 
 @attrs.define(eq=False)
@@ -33,19 +48,43 @@ class WorkerProcess:
     plan: dict[str, Any]
     process: subprocess.Popen[bytes]
     lines: SpokenLines
+    _errors: Path | None = None
+    _is_ready: bool = False
 
     @classmethod
     def start(cls, plan: dict[str, Any], errors: Path) -> WorkerProcess:
         """Start one; it says when it is ready."""
-        with errors.open("a") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "ordered_pubsub.testing.trial.worker", json.dumps(plan)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=output,
-            )
+        process = _popen("trial.part", plan, errors)
         assert process.stdout is not None
-        return cls(plan, process, SpokenLines(process.stdout))
+        return cls(plan, process, SpokenLines(process.stdout), errors)
+
+    def await_ready(self) -> None:
+        """Return when it has said so."""
+        if not self._is_ready:
+            self.hear(START_S + 2 * CALL_S)
+            self._is_ready = True
+
+    def kill(self) -> None:
+        """As `kill -9`; what it was writing at that moment is no line of its files."""
+        self.process.kill()
+        self._close_pipes()
+        self.process.wait()
+        for path in (Path(self.plan["log"]), Path(self.plan["raw"])):
+            if path.exists():  # it may not have come that far
+                whole, newline, _ = path.read_bytes().rpartition(b"\n")
+                path.write_bytes(whole + newline)
+
+    def start_again(self) -> None:
+        """Another life, in which it knows what its files say."""
+        assert self._errors is not None
+        self.plan["life"] += 1
+        if self.plan["role"] == "subscriber":
+            with Path(self.plan["log"]).open("a") as log:
+                log.write(f"{KILLED}\n")
+        self.process = _popen("trial.part", self.plan, self._errors)
+        assert self.process.stdout is not None
+        self.lines = SpokenLines(self.process.stdout)
+        self._is_ready = False
 
     def tell(self, line: str) -> None:
         """Tell it something."""
@@ -79,13 +118,63 @@ class WorkerProcess:
 
     def end(self) -> None:
         """Let it go."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        with suppress(BrokenPipeError):  # it is gone already
-            self.process.stdin.close()
-        self.process.stdout.close()
+        self._close_pipes()
         try:
             self.process.wait(START_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+    def _close_pipes(self) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with suppress(BrokenPipeError):  # it is gone already
+            self.process.stdin.close()
+        self.process.stdout.close()
+
+
+@attrs.define(eq=False)
+class LineProcess:
+    """A bad line to the broker, for all subscribers (`ordered_pubsub.testing.lossy`)."""
+
+    process: subprocess.Popen[bytes]
+    lines: SpokenLines
+    address: str
+
+    @classmethod
+    def start(cls, ens: str, loss: Loss, seed: int, errors: Path) -> LineProcess:
+        """Start one to the broker with this URL."""
+        parts = urlsplit(ens)
+        plan = {"target": f"{parts.hostname}:{parts.port}", "kind": parts.scheme, "seed": seed, **attrs.asdict(loss)}
+        process = _popen("lossy", plan, errors)
+        assert process.stdout is not None
+        lines = SpokenLines(process.stdout)
+        try:
+            return cls(process, lines, lines.next(START_S).decode())
+        except (EOFError, TimeoutError):
+            process.kill()
+            process.wait()
+            raise TrialError(f"the bad line to {parts.scheme}://{parts.hostname}:{parts.port} did not start") from None
+
+    def url(self, ens: str) -> str:
+        """The broker's URL by way of this line."""
+        parts = urlsplit(ens)
+        login, at, _ = parts.netloc.rpartition("@")
+        return parts._replace(netloc=f"{login}{at}{self.address}").geturl()
+
+    def end(self) -> dict[str, int]:
+        """Let it go; say what it has done."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        try:
+            done: dict[str, int] = json.loads(self.lines.next(START_S))
+        except (EOFError, TimeoutError):
+            raise TrialError(
+                "the bad line did not say what it has done; its errors are in the trial's folder"
+            ) from None
+        finally:
+            self.process.kill()
+            self.process.wait()
+            self.process.stdout.close()
+        return done

@@ -1,6 +1,6 @@
 """A whole system as processes: stages that can be killed, publishers and subscribers.
 
-What is drawn from the seed: who subscribes to what, who publishes on what, when stages and the broker are killed. Publishers
+What is drawn from the seed: who subscribes to what, who publishes on what, when who is killed (`breaking`). Publishers
 go on until after the last restart. In the end every subscriber is told the last number of each topic and waits until it has
 got that far, or says for what it still waits. No wait is without end: who says nothing in time ends the trial.
 """
@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,12 +18,14 @@ from typing import Any
 
 import attrs
 
-from ordered_pubsub.testing.processes import HOST, free_port, kill, launch
+from ordered_pubsub.testing.lossy import Loss, Losses
+from ordered_pubsub.testing.trial.breaking import Breaking
 from ordered_pubsub.testing.trial.judge import Verdict, judge, totals_of
-from ordered_pubsub.testing.trial.process import START_S, TrialError, WorkerProcess
+from ordered_pubsub.testing.trial.process import CALL_S, LineProcess, TrialError, WorkerProcess
+from ordered_pubsub.testing.trial.stages import StageProcess, Stages
 
-CALL_S = 120.0
-"""How long a call of a client's may take (`timeout_s`)."""
+__all__ = ["Outcome", "Plan", "StageProcess", "Stages", "Trial"]
+
 PUBLISH_S = 1800.0
 """How long publishing may take in all; a hundred thousand events take minutes."""
 
@@ -52,6 +52,14 @@ class Plan:
     kills: int = 0
     """how often each stage is killed and started again"""
     broker_kills: int = 0
+    durable: int = 0
+    """how many of the subscribers have a name, and results of their own; these do not change their topics"""
+    subscriber_kills: int = 0
+    """how often each of those is killed, and goes on by its name"""
+    everything_kills: int = 0
+    """how often all are killed at once: stages, broker, publishers and subscribers"""
+    loss: Loss | None = None
+    """what becomes of events on the subscribers' lines to the broker: mqtt:// with QoS 0, nats:// without JetStream"""
     pause_s: float = 0.5
     """between a start and the next kill"""
     durability: str = "fsync"
@@ -75,6 +83,8 @@ class Outcome:
     kills: int
     waiting: list[str]
     """what subscribers still waited for in the end"""
+    losses: Losses | None = None
+    """what the line to the broker has done, if it was a bad one"""
 
     @property
     def is_good(self) -> bool:
@@ -83,92 +93,17 @@ class Outcome:
 
 
 @attrs.define(eq=False)
-class StageProcess:
-    """A stage that can be killed and started again on its store."""
-
-    name: str
-    config: Path
-    log: Path
-    port: int
-    process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Start, and wait until it says that it is ready."""
-        at = self.log.stat().st_size if self.log.exists() else 0
-        command = [sys.executable, "-m", "ordered_pubsub", "serve", "--config", str(self.config), "--stage", self.name]
-        self.process = launch([*command, "--log-level", "warning"], self.log)
-        give_up_at = time.monotonic() + START_S
-        while b" is ready at " not in self._said(at):
-            if self.process.poll() is not None or time.monotonic() > give_up_at:
-                raise TrialError(f"stage {self.name} did not start: {self._said(at).decode()[-2000:]}")
-            time.sleep(0.01)
-
-    def _said(self, at: int) -> bytes:
-        with self.log.open("rb") as file:
-            file.seek(at)
-            return file.read()
-
-    def kill(self) -> None:
-        """As `kill -9`."""
-        if self.process is not None:
-            kill(self.process)
-
-    def stop(self) -> int:
-        """As SIGTERM; return the exit code."""
-        assert self.process is not None
-        self.process.terminate()
-        return self.process.wait(START_S)
-
-
-@attrs.define(eq=False)
-class Stages:
-    """The stages of one system, each a process with its store."""
-
-    folder: Path
-    patterns: Sequence[Sequence[str]]
-    """for each stage, in the order of their ranks, the topics that it owns"""
-    durability: str = "fsync"
-    more: str = ""
-    """more of the configuration"""
-    processes: list[StageProcess] = attrs.field(factory=list)
-
-    def start(self) -> None:
-        """Write the configuration, and start them all."""
-        config = self.folder / "ordered_pubsub.toml"
-        ports = [free_port() for _ in self.patterns]
-        parts = [self.more]
-        for rank, topics in enumerate(self.patterns):
-            parts.append(
-                f'[[stage]]\nname = "s{rank}"\nlisten = "{HOST}:{ports[rank]}"\ntopics = {json.dumps(list(topics))}\n'
-                f'store = "sqlite:s{rank}.db"\ndurability = "{self.durability}"\n'
-            )
-        config.write_text("\n".join(parts))
-        self.processes = [
-            StageProcess(f"s{rank}", config, self.folder / f"s{rank}.log", port) for rank, port in enumerate(ports)
-        ]
-        for stage in self.processes:
-            stage.start()
-
-    @property
-    def addresses(self) -> list[str]:
-        """Where clients reach them."""
-        return [f"ops://{HOST}:{stage.port}" for stage in self.processes]
-
-    def kill(self) -> None:
-        """All of them, at once."""
-        for stage in self.processes:
-            stage.kill()
-
-
-@attrs.define(eq=False)
 class Trial:
     """One trial, from its start to its verdict."""
 
     plan: Plan
     restart_broker: Callable[[], None] | None = None
-    """kills the broker and starts it again"""
+    """kills the broker if it runs, and starts it again"""
+    kill_broker: Callable[[], None] | None = None
     say: Callable[[str], None] = lambda _: None
-    _workers: list[WorkerProcess] = attrs.field(factory=list)
+    _subscribers: list[WorkerProcess] = attrs.field(factory=list)
+    _publishers: list[WorkerProcess] = attrs.field(factory=list)
+    _line: LineProcess | None = None
     _random: random.Random = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -184,13 +119,22 @@ class Trial:
             stages = Stages(folder, self._patterns(), self.plan.durability)
             try:
                 stages.start()
+                if self.plan.loss is not None:
+                    self._line = LineProcess.start(
+                        self.plan.ens, self.plan.loss, self.plan.seed, folder / "line.errors"
+                    )
                 return self._run(folder, stages)
             except TrialError as error:
                 raise TrialError(f"{error}\n{_tails(folder)}") from error
             finally:
-                for worker in self._workers:
-                    worker.end()
-                stages.kill()
+                self._end(stages)
+
+    def _end(self, stages: Stages) -> None:
+        for worker in (*self._subscribers, *self._publishers):
+            worker.end()
+        stages.kill()
+        if self._line is not None:
+            self._line.end()
 
     def _patterns(self) -> list[list[str]]:
         patterns: list[list[str]] = [[] for _ in range(self.plan.stages)]
@@ -200,36 +144,70 @@ class Trial:
 
     def _run(self, folder: Path, stages: Stages) -> Outcome:
         plan = self.plan
-        subscribers = [self._start("subscriber", n, folder, stages) for n in range(plan.subscribers)]
-        publishers = [self._start("publisher", n, folder, stages) for n in range(plan.publishers)]
-        for worker in (*subscribers, *publishers):
-            worker.hear(START_S + 2 * CALL_S)
+        self._subscribers = [self._start("subscriber", n, folder, stages) for n in range(plan.subscribers)]
+        self._publishers = [self._start("publisher", n, folder, stages) for n in range(plan.publishers)]
+        for worker in (*self._subscribers, *self._publishers):
+            worker.await_ready()
         self.say("everybody is ready")
         began = time.monotonic()
-        for worker in publishers:
+        for worker in self._publishers:
             worker.tell("go")
-        kills = self._break(stages)
-        for worker in publishers:
+        named = self._subscribers[: plan.durable]
+        breaking = Breaking(stages, self._publishers, self._subscribers, self.restart_broker, self.kill_broker)
+        kills = breaking.run(
+            self._random,
+            plan.pause_s,
+            stages=plan.kills,
+            broker=plan.broker_kills,
+            named=(named, plan.subscriber_kills),
+            everything=plan.everything_kills,
+        )
+        self.say(f"killed and started again: {kills} times")
+        self._stop_publishing()
+        said = self._finish_subscribing()
+        return self._outcome(time.monotonic() - began, kills, said)
+
+    def _stop_publishing(self) -> None:
+        for worker in self._publishers:
+            worker.await_ready()
             worker.tell("stop")
         give_up_at = time.monotonic() + PUBLISH_S
-        for worker in publishers:
-            worker.hear(max(give_up_at - time.monotonic(), 0.0) + plan.receipts_s)
+        for worker in self._publishers:
+            worker.hear(max(give_up_at - time.monotonic(), 0.0) + self.plan.receipts_s)
         self.say("everything is published")
-        receipts = [Path(worker.plan["log"]) for worker in publishers]
-        totals = json.dumps(totals_of(receipts))
-        for worker in subscribers:
+
+    def _finish_subscribing(self) -> list[dict[str, Any]]:
+        totals = json.dumps(totals_of(self._receipts))
+        for worker in self._subscribers:
+            worker.await_ready()
             worker.tell(f"finish {totals}")
-        said = [worker.hear(plan.patience_s + 3 * CALL_S) for worker in subscribers]  # ... change, take, close
-        seconds = time.monotonic() - began
-        verdict = judge(
-            receipts,
-            [Path(worker.plan["log"]) for worker in subscribers],
-            [Path(worker.plan["raw"]) for worker in subscribers],
-        )
+        limit_s = self.plan.patience_s + 3 * CALL_S  # ... change, take, close
+        return [worker.hear(limit_s) for worker in self._subscribers]
+
+    @property
+    def _receipts(self) -> list[Path]:
+        return [Path(worker.plan["log"]) for worker in self._publishers]
+
+    def _outcome(self, seconds: float, kills: int, said: list[dict[str, Any]]) -> Outcome:
+        losses = None
+        if self._line is not None:
+            line, self._line = self._line, None
+            losses = Losses(**line.end())
+        logs = [Path(worker.plan[_writes_down(worker)]) for worker in self._subscribers]
+        verdict = judge(self._receipts, logs, [Path(worker.plan["raw"]) for worker in self._subscribers])
         waiting = [
-            f"{w.plan['name']}: {s['waiting_for']}" for w, s in zip(subscribers, said, strict=True) if s["missing"]
+            f"{w.plan['name']}: {s['waiting_for']}"
+            for w, s in zip(self._subscribers, said, strict=True)
+            if s["missing"]
         ]
-        return Outcome(verdict, seconds, sum(one["changes"] for one in said), kills, waiting)
+        return Outcome(verdict, seconds, sum(one["changes"] for one in said), kills, waiting, losses)
+
+    def _role(self, role: str, number: int) -> str:
+        if role == "subscriber" and number < self.plan.durable:
+            return "subscriber with a name"
+        if role == "publisher" and self.plan.everything_kills:
+            return "surviving publisher"
+        return role
 
     def _start(self, role: str, number: int, folder: Path, stages: Stages) -> WorkerProcess:
         plan = self.plan
@@ -237,48 +215,39 @@ class Trial:
         held = self._random.sample(every, min(plan.topics_each, plan.topics))
         addresses = stages.addresses
         at = number % len(addresses)
-        worker = WorkerProcess.start(
+        name = f"{role[0]}{number}"
+        ens = plan.ens if self._line is None or role == "publisher" else self._line.url(plan.ens)
+        return WorkerProcess.start(
             {
-                "role": role,
-                "name": f"{role[0]}{number}",
+                "role": self._role(role, number),
+                "name": name,
+                "life": 1,
                 "seed": self._random.randrange(1 << 30),
-                "ens": plan.ens,
+                "ens": ens,
                 "sequencer": addresses[at:] + addresses[:at],
                 "topics": sorted(held),
                 "every_topic": every,
-                "events": -(-plan.events // plan.publishers),
+                # One that is killed has so many lives.
+                "events": -(-plan.events // plan.publishers // (1 + plan.everything_kills)),
                 "rate": plan.rate,
                 "filler": plan.filler,
                 "change_every": plan.change_every,
+                "acknowledges_events": number % 2 == 0,
                 "patience_s": plan.patience_s,
                 "receipts_s": plan.receipts_s,
                 "call_s": CALL_S,
                 "settings": plan.settings,
-                "raw": str(folder / f"{role[0]}{number}.raw"),
-                "log": str(folder / f"{role[0]}{number}.log.txt"),
+                "raw": str(folder / f"{name}.raw"),
+                "log": str(folder / f"{name}.log.txt"),
+                "results": str(folder / f"{name}.db"),
             },
-            folder / f"{role[0]}{number}.errors",
+            folder / f"{name}.errors",
         )
-        self._workers.append(worker)
-        return worker
 
-    def _break(self, stages: Stages) -> int:
-        """Kill and start again, in an order that the seed decides, while everybody goes on."""
-        plan = self.plan
-        victims: list[StageProcess | None] = [stage for stage in stages.processes for _ in range(plan.kills)]
-        victims += [None] * plan.broker_kills
-        self._random.shuffle(victims)
-        for victim in victims:
-            time.sleep(plan.pause_s)
-            if victim is not None:
-                victim.kill()
-                victim.start()
-            elif self.restart_broker is not None:
-                self.restart_broker()
-        if victims:
-            time.sleep(plan.pause_s)
-            self.say(f"killed and started again: {len(victims)} times")
-        return len(victims)
+
+def _writes_down(worker: WorkerProcess) -> str:
+    """Which of its files says what a subscriber was notified of."""
+    return "results" if worker.plan["role"] == "subscriber with a name" else "log"
 
 
 def _tails(folder: Path) -> str:

@@ -3,7 +3,7 @@
 Both say `ready`, and begin when they are told `go`. A publisher publishes until it is told `stop`, and writes down what it
 was given receipts for, and with `!` what has none; after one without it publishes nothing more. A subscriber notes every
 notification, and what it changes, until it has everything up to the numbers that it is told with `finish`. When the standard
-input is closed, whoever started it is gone, and so is it.
+input is closed, whoever started it is gone, and so is it. (`surviving` has those that are killed, and go on.)
 """
 
 from __future__ import annotations
@@ -13,19 +13,32 @@ import json
 import os
 import random
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
 
 import ordered_pubsub
 from ordered_pubsub.adapter import Adapter, Capabilities, Frame, FramesHandler, StateHandler, load_adapter
 from ordered_pubsub.core.messages import Change, ChangeAsk
+from ordered_pubsub.errors import UnavailableError
 from ordered_pubsub.testing.trial.judge import NO_RECEIPT
 
 PIPELINE = 500
+CONNECT_PAUSE_S = 0.1
 
 
 def _writer(path: str) -> IO[str]:
-    return open(path, "w", encoding="utf-8")
+    return open(path, "a", encoding="utf-8")
+
+
+def data_of(identity: str, filler: int) -> dict[str, Any]:
+    """What an event carries: who it is, and when it was published by the clock that all processes of a machine share."""
+    return {"id": identity, "at": time.monotonic(), "filler": "x" * filler}
+
+
+def latency_us(event: ordered_pubsub.Event) -> int:
+    """How long ago an event was published, in microseconds."""
+    return int((time.monotonic() - event.data["at"]) * 1e6)
 
 
 class Tap(Adapter):
@@ -92,11 +105,27 @@ class Worker:
         """Connect, do what it is for, and close."""
         plan = self.plan
         with _writer(plan["raw"]) as raw, _writer(plan["log"]) as log:
-            adapter = Tap(load_adapter(plan["ens"]), raw)
-            async with ordered_pubsub.connect(
-                adapter, sequencer=plan["sequencer"], name=plan["name"], timeout_s=plan["call_s"], **plan["settings"]
-            ) as client:
+            async with await self._connect(raw) as client:
                 await self.work(client, log)
+
+    async def _connect(self, raw: IO[str]) -> ordered_pubsub.Client:
+        """Connect, and try again while the broker or the stages are down, for as long as a call may take."""
+        plan, loop = self.plan, asyncio.get_running_loop()
+        give_up_at = loop.time() + plan["call_s"]
+        while True:
+            adapter = Tap(load_adapter(plan["ens"]), raw)
+            try:
+                return await ordered_pubsub.connect(
+                    adapter,
+                    sequencer=plan["sequencer"],
+                    name=plan["name"],
+                    timeout_s=plan["call_s"],
+                    **plan["settings"],
+                )
+            except UnavailableError:
+                if loop.time() > give_up_at:
+                    raise
+                await asyncio.sleep(CONNECT_PAUSE_S)
 
     async def work(self, client: ordered_pubsub.Client, log: IO[str]) -> None:
         """What it is for."""
@@ -117,8 +146,8 @@ class Publishing(Worker):
         while is_well and (count < self.plan["events"] or not stopped.done()):
             count += 1
             identity = f"{self.plan['name']}-{count}"
-            data = {"id": identity, "filler": "x" * self.plan["filler"]}
-            waiting[identity] = client.publish_nowait(self.random.choice(self.plan["topics"]), data, id=identity)
+            topic = self.random.choice(self.plan["topics"])
+            waiting[identity] = client.publish_nowait(topic, data_of(identity, self.plan["filler"]), id=identity)
             if len(waiting) >= PIPELINE:
                 is_well = await self._note(waiting, log)
             ahead_s = count / self.plan["rate"] - (loop.time() - began)
@@ -153,7 +182,7 @@ class Subscribing(Worker):
         super().__init__(plan, lines)
         self.notified = 0
         self.changes = 0
-        self._news = asyncio.Event()
+        self.news = asyncio.Event()
         self._enough = False
         """whether no more changes are wanted"""
 
@@ -166,18 +195,29 @@ class Subscribing(Worker):
         self.say(state="ready")
         taking = asyncio.ensure_future(self._take(subscription, log))
         changing = asyncio.ensure_future(self._change(subscription, log))
-        while (order := await self.told())[0] != "finish":
-            pass
+        totals = await self.told_totals()
         self._enough = True
-        self._news.set()
+        self.news.set()
         await changing
-        missing = await self._finish(subscription, json.loads(order[1]))
-        lag = subscription.lag
+        missing = await self.finish(lambda: subscription.clock, totals)
+        waiting_for = self.lacks(client, subscription, missing)
         await subscription.close()
         await taking
         log.flush()
-        waiting_for = "" if not missing else f"{missing}; {lag.waiting_for}; {client.status()['waiting_for']}"
         self.say(state="done", notified=self.notified, changes=self.changes, missing=missing, waiting_for=waiting_for)
+
+    async def told_totals(self) -> dict[str, int]:
+        """Wait until it is told up to which numbers it is to go on."""
+        while (order := await self.told())[0] != "finish":
+            pass
+        totals: dict[str, int] = json.loads(order[1])
+        return totals
+
+    def lacks(
+        self, client: ordered_pubsub.Client, subscription: ordered_pubsub.Subscription, missing: dict[str, list[int]]
+    ) -> str:
+        """What it waits for, in words, if anything is missing."""
+        return f"{missing}; {subscription.lag.waiting_for}; {client.status()['waiting_for']}" if missing else ""
 
     def _note_changes(self, subscription: ordered_pubsub.Subscription, log: IO[str]) -> None:
         """Note behind which numbers topics are held and left, as the stages have decided: nothing else says so exactly."""
@@ -195,17 +235,17 @@ class Subscribing(Worker):
 
     async def _take(self, subscription: ordered_pubsub.Subscription, log: IO[str]) -> None:
         async for event in subscription:
-            log.write(f"{event.topic} {event.number} {event.data['id']} {event.position}\n")
+            log.write(f"{event.topic} {event.number} {event.data['id']} {event.position} {latency_us(event)}\n")
             self.notified += 1
-            self._news.set()
+            self.news.set()
 
     async def _change(self, subscription: ordered_pubsub.Subscription, log: IO[str]) -> None:
         """Leave a topic, or hold one more, each time that so many events were notified."""
         while self.plan["change_every"]:
             goal = self.notified + self.plan["change_every"]
             while self.notified < goal and not self._enough:
-                self._news.clear()
-                await self._news.wait()
+                self.news.clear()
+                await self.news.wait()
             if self._enough:
                 return
             held = subscription.topics
@@ -218,28 +258,16 @@ class Subscribing(Worker):
                 await subscription.remove(topic)
             self.changes += 1
 
-    async def _finish(self, subscription: ordered_pubsub.Subscription, totals: dict[str, int]) -> dict[str, list[int]]:
+    async def finish(self, clock_now: Callable[[], Mapping[str, int]], totals: dict[str, int]) -> dict[str, list[int]]:
         """Wait until it has everything; say what it has not."""
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + self.plan["patience_s"]
         while True:
-            clock = subscription.clock
+            clock = clock_now()
             missing = {t: [clock[t], total] for t, total in totals.items() if t in clock and clock[t] < total}
             if not missing or loop.time() > give_up_at:
                 return missing
-            self._news.clear()
-            timer = loop.call_later(0.5, self._news.set)
-            await self._news.wait()
+            self.news.clear()
+            timer = loop.call_later(0.5, self.news.set)
+            await self.news.wait()
             timer.cancel()
-
-
-async def _main() -> None:
-    plan = json.loads(sys.argv[1])
-    lines = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    kind = Publishing if plan["role"] == "publisher" else Subscribing
-    await kind(plan, lines).run()
-
-
-if __name__ == "__main__":
-    asyncio.run(_main())
