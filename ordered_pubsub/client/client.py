@@ -247,7 +247,9 @@ class Client:
         except BaseException:
             intake.stop()
             raise
-        subscription = Subscription(intake, handling, on_bad_event, self._forget)
+        subscription = Subscription(
+            intake, handling, on_bad_event, self._forget, partial(self._check_topics, level=level)
+        )
         self._subscriptions[subscription] = True
         return subscription
 
@@ -316,7 +318,7 @@ class Client:
             self._subscriptions.pop(subscription, None)
 
     def require(self, *, order: str | None = None, delivery: str | None = None) -> None:
-        """Raise, with the reason, if subscriptions of this order or delivery cannot be given here."""
+        """Raise, with the reason, if subscriptions of this order or delivery cannot be given here, whatever their topics."""
         self._level("total" if order is None else order, delivery)
 
     def _level(self, order: str, delivery: str | None) -> str:

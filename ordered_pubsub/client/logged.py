@@ -11,8 +11,10 @@ from ordered_pubsub.client.frames import HELD_ENTRY_BYTES, Body, held_bytes, pac
 from ordered_pubsub.client.home import Home
 from ordered_pubsub.core.buffer import Arrival
 from ordered_pubsub.core.messages import Chunk, Recalled
-from ordered_pubsub.wire.pack import Logged, decode_logged, encode_logged
+from ordered_pubsub.errors import ProtocolError, UnknownVersion
+from ordered_pubsub.wire.pack import Logged, PackedEvent, decode_logged, encode_logged
 
+UNREADABLE = "application/x-unreadable"
 CHUNK_BYTES = 1 << 15
 """About so many bytes are read together, unless one event has more."""
 
@@ -46,8 +48,18 @@ class LogPacker:
         return Chunk(len(items), encode_logged(Logged(self.publisher, [packed_event(item) for item in items])))
 
 
+def _read_chunk(chunk: Chunk) -> Logged:
+    """The events of a chunk. If its publisher has written something else, they are events that nobody can decode."""
+    try:
+        return decode_logged(chunk.data, chunk.count)
+    except UnknownVersion:
+        raise
+    except ProtocolError:
+        return Logged("", [PackedEvent("", chunk.data, UNREADABLE)] * chunk.count)
+
+
 def read_recalled(topic: str, recalled: Recalled) -> list[Arrival]:
-    """What a part of a log says: its events, or silence. Raises a `ProtocolError` if it cannot be read."""
+    """What a part of a log says: its events, or silence. Raises a `ProtocolError` if it was written by a newer release."""
     entries, marks, full = recalled.entries, recalled.marks, recalled.full
     if not recalled.chunks:
         return [Arrival(topic, recalled.first, entries, marks, full, last=recalled.last)]
@@ -55,13 +67,17 @@ def read_recalled(topic: str, recalled: Recalled) -> list[Arrival]:
     shared = entries if full else {}  # of a batch whose timestamp is full, so is every event's
     number = recalled.first
     for chunk in recalled.chunks:
-        logged = decode_logged(chunk.data, chunk.count)
+        logged = _read_chunk(chunk)
         for event in logged.events:
             headers = packed_headers(event)
             body = Body(event.payload, event.content_type, headers, logged.publisher, event.id, recalled.published_at)
             size = len(event.payload) + (held_bytes(headers) if headers else 0)
             arrivals.append(Arrival(topic, number, shared, [], full, body, size))
             number += 1
+    if not arrivals:
+        raise ProtocolError(
+            f"a log has chunks of topic {topic!r} from number {recalled.first} on, and no event in them"
+        )
     first = arrivals[0]
     first.entries, first.marks = entries, marks
     first.size += HELD_ENTRY_BYTES * len(entries)

@@ -4,8 +4,9 @@
                                                                       │ numbers, timestamps
     future <── receipt ── adapter.publish <── frames, by topic <── numbered
 
-Where the topic's log keeps the event, its publisher has the receipt as soon as it is numbered: it is published then, whatever
-happens. Else when the ENS has taken it.
+Where the topic's log keeps the event, it is published when it is numbered, whatever happens then. So its publisher has the
+receipt at once, unless half a pipeline of such events still waits for the ENS: then the publisher is to feel it. Else the receipt
+comes when the ENS has taken it.
 
 Publications are unfinished from `put` until the ENS has taken them. How many, and how many bytes, is bounded: that is the
 pipeline, and who finds it full waits or is told so. Frames are handed over topic by topic, so a topic whose subscribers are
@@ -92,6 +93,13 @@ class Publisher:
     _hand_overs: dict[str, asyncio.Task[None]] = attrs.field(factory=dict)
     _troubles: dict[str, str] = attrs.field(factory=dict)
     """topic → why the ENS did not take what was handed over"""
+    _given_up: dict[str, bool] = attrs.field(factory=dict)
+    """topics of which the ENS has not taken what their log keeps: until it takes something, it is asked once each time"""
+    _backlog_events: int = 0
+    """how many have their receipt, since their log has them, and are still to be handed to the ENS"""
+    _backlog_bytes: int = 0
+    _in_backlog: dict[int, bool] = attrs.field(factory=dict)
+    """by the identity of the batches in `_numbered`, which lives as long"""
     _is_abandoned: bool = False
     """whether what has no receipt is given up"""
     _waiters: OrderedDict[Outgoing, asyncio.Future[None]] = attrs.field(factory=OrderedDict)
@@ -207,9 +215,21 @@ class Publisher:
             self._admit()
             return
         for part, items in zip(outcome.publications, outcome.asked.items, strict=True):
-            if part.is_kept:
+            if part.is_kept and self._may_lag(items):
+                self._backlog_events += len(items)
+                self._backlog_bytes += sum([len(item.payload) for item in items])
                 _give_receipts(part, items)
+                self._forget(items)
+                self._in_backlog[id(items)] = True
             self._numbered.setdefault(part.topic, []).append((part, items))
+
+    def _may_lag(self, items: Sequence[Outgoing]) -> bool:
+        """Whether events that their log keeps may have their receipts before the ENS has them: half a pipeline of them may."""
+        settings = self.settings
+        return (
+            2 * (self._backlog_events + len(items)) <= settings.pipeline_events_max
+            and 2 * self._backlog_bytes <= settings.pipeline_bytes_max
+        )
 
     def hand_over(self) -> None:
         """Give everything that has a number to the ENS."""
@@ -223,8 +243,7 @@ class Publisher:
             while batches := self._numbered.pop(topic, []):
                 await self._give(topic, batches)
                 for part, items in batches:
-                    _give_receipts(part, items)
-                    self._forget(items)
+                    self._handed_over(part, items)
                 self._admit()
         except (Exception, asyncio.CancelledError) as error:
             self._keep(topic, batches, error)
@@ -232,6 +251,14 @@ class Publisher:
                 raise
         finally:
             del self._hand_overs[topic]
+
+    def _handed_over(self, part: Publication, items: list[Outgoing]) -> None:
+        if self._in_backlog.pop(id(items), False):
+            self._backlog_events -= len(items)
+            self._backlog_bytes -= sum([len(item.payload) for item in items])
+        else:
+            _give_receipts(part, items)
+        self._forget(items)
 
     def _keep(self, topic: str, batches: list[tuple[Publication, list[Outgoing]]], error: BaseException) -> None:
         """A hand-over ended before its time: begin it again, unless the client is at its end."""
@@ -251,7 +278,7 @@ class Publisher:
 
     async def _give(self, topic: str, batches: list[tuple[Publication, list[Outgoing]]]) -> None:
         pause_s = RETRY_FIRST_S
-        give_up_at = self._loop.time() + KEPT_RETRY_S
+        give_up_at = self._loop.time() + (0.0 if topic in self._given_up else KEPT_RETRY_S)
         while True:
             frames: list[Frame] = []
             try:
@@ -262,13 +289,14 @@ class Publisher:
                 trouble = f"the ENS did not take {events} events on {topic!r}: {error}{self._remedy(frames)}"
                 if (self.is_closed or self._loop.time() >= give_up_at) and all(part.is_kept for part, _ in batches):
                     _log.warning("%s; their topic's log has them, and gives them to who misses them", trouble)
-                    self._troubles.pop(topic, None)
+                    self._given_up[topic] = True
                     return
                 self._complain(topic, trouble, error, pause_s)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, RETRY_MOST_S)
             else:
                 self._troubles.pop(topic, None)
+                self._given_up.pop(topic, None)
                 return
 
     def _complain(self, topic: str, trouble: str, error: BaseException, pause_s: float) -> None:
@@ -300,7 +328,7 @@ class Publisher:
         for item in items:
             if unfinished.pop(item.serial, None) is not None:
                 self._unfinished_bytes -= len(item.payload)
-        if not unfinished:
+        if not unfinished and not self._backlog_events:
             self._idle.set()
 
     # -- the end ------------------------------------------------------------------------------------------------------
@@ -331,12 +359,12 @@ class Publisher:
             if not waiter.done():
                 waiter.set_exception(self._closed())
         self._waiters.clear()
-        if self._unfinished:
+        if self._unfinished or self._backlog_events:
             self._idle.clear()
             timer = self._loop.call_later(timeout_s, self._idle.set)
             await self._idle.wait()
             timer.cancel()
-        return self._abandon() if self._unfinished else ""
+        return self._abandon() if self._unfinished or self._backlog_events else ""
 
     def _abandon(self) -> str:
         left = "" if all(item.future.done() for item in self._unfinished.values()) else self.waiting_for()

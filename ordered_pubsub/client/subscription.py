@@ -60,11 +60,14 @@ class Subscription:
         notify: Handling | None,
         on_bad_event: Handler | None,
         on_end: Callable[[Subscription], None],
+        check: Callable[[list[str]], None],
     ) -> None:
         self._intake = intake
         self._notify = notify
         self._on_bad_event = on_bad_event
         self._on_end = on_end
+        self._check = check
+        """raises if it may not hold some topics"""
         self._decoder = Decoder(intake.settings.serializer)
         self._since_pause = 0
         self.settles = True
@@ -292,7 +295,9 @@ class Subscription:
         if where is not None:
             Filter.parse(where)
         self._raise_error()
-        await self._intake.change(check_topics(topics), where=where)
+        checked = check_topics(topics)
+        self._check(checked)
+        await self._intake.change(checked, where=where)
 
     async def remove(self, *topics: str) -> None:
         """Hold some topics no more; return when that has its place in the order.
