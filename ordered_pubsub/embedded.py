@@ -16,7 +16,7 @@ import attrs
 from ordered_pubsub.client.home import Home, Listener
 from ordered_pubsub.core.driver import Driver, MemoryJournal
 from ordered_pubsub.core.levels import Levels
-from ordered_pubsub.core.messages import Answer, FromSubscriber, Refusal, Request, ToSubscriber
+from ordered_pubsub.core.messages import Answer, FromSubscriber, Refusal, Request, ToSession
 from ordered_pubsub.core.retention import Policies, Policy
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import ConfigurationError
@@ -92,7 +92,7 @@ class EmbeddedStage:
         self.driver.serve()
         effects = self.driver.flush()
         self._answer(effects.replies)
-        told: dict[str, list[ToSubscriber]] = {}
+        told: dict[str, list[ToSession]] = {}
         for session, message in effects.tells:
             told.setdefault(session, []).append(message)
         for session, messages in told.items():
@@ -165,7 +165,7 @@ class EmbeddedHome(Home):
         if self._stage is not None:
             self._stage.handle_subscriber(self._session, message)
 
-    def told(self, messages: Sequence[ToSubscriber]) -> None:
+    def told(self, messages: Sequence[ToSession]) -> None:
         """The stage tells subscriptions something."""
         if self._listener is not None:
             self._listener.on_told(messages)

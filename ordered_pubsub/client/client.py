@@ -11,6 +11,7 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from functools import lru_cache, partial
 from itertools import count
 from types import TracebackType
@@ -208,8 +209,8 @@ class Client:
     ) -> Subscription:
         """Hold topics together, in one order; return when that has its place: what is published afterwards is notified.
 
-        `where` is a filter, as in "symbol = 'ACME' and price > 100" (docs/filters.md). `start` is "new", "earliest", or a clock:
-        topic → the number after which it begins. A subscription with a `name` outlives its client: subscribing under the name
+        `where` is a filter, as in "symbol = 'ACME' and price > 100" (docs/filters.md). `start` is "new", "earliest", a clock
+        (topic → the number after which it begins), or a time, as a datetime or in seconds since 1970. A subscription with a `name` outlives its client: subscribing under the name
         again, with the same topics or none, goes on after the last event that was acknowledged; that is done by taking the
         next event, or, with ack="manual", by `event.ack()` or `subscription.commit()`.
 
@@ -235,6 +236,8 @@ class Client:
         settings = self._settings.changed(ttl_s=ttl_s, buffer_events_max=buffer_events_max)
         self._subscription_count += 1
         identity = f"{self._engine.key.session}/{self._subscription_count}"
+        if type(start) in (int, float, datetime):
+            start = await self._engine.locate(checked, _seconds_of(start), settings.timeout_s)
         beginning = self._beginning(name, start, ack, checked)
         if level == BEST_EFFORT and (beginning != NOW or where is not None):
             raise NotOffered("name=, start= and where= go with delivery='exactly-once', not with 'best-effort'")
@@ -453,9 +456,21 @@ def _clock_of(start: object, topics: list[str]) -> dict[str, int] | None:
             return dict(start)
         raise UsageError(f"start= has {', '.join(map(repr, strangers))}, which the subscription does not hold")
     raise ConfigurationError(
-        f"start={start!r} does not fit; start is 'new', 'earliest', or a clock: a mapping from topics to numbers, such as "
-        "the vector of an event"
+        f"start={start!r} does not fit; start is 'new', 'earliest', a time (a datetime, or seconds since 1970), or a clock: a "
+        "mapping from topics to numbers, such as the vector of an event"
     )
+
+
+def _seconds_of(start: object) -> float:
+    """A time in seconds since 1970."""
+    if isinstance(start, datetime):
+        if start.tzinfo is None:
+            raise ConfigurationError(
+                f"start={start!r} has no time zone: say which, as in datetime.now(timezone.utc) - timedelta(hours=1)"
+            )
+        return start.timestamp()
+    assert isinstance(start, (int, float))
+    return float(start)
 
 
 def _check_handlers(**handlers: object) -> None:

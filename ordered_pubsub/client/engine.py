@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 import attrs
@@ -22,10 +23,21 @@ from ordered_pubsub.client.publisher import Outgoing, Publisher, error_of
 from ordered_pubsub.client.reception import Reception
 from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.client.waiting import forget_outcome
-from ordered_pubsub.core.messages import Answer, Change, ChangeAsk, Follows, FromSubscriber, Refusal, ToSubscriber
+from ordered_pubsub.core.messages import (
+    Answer,
+    Change,
+    ChangeAsk,
+    Follows,
+    FromSubscriber,
+    Locate,
+    Located,
+    Refusal,
+    ToSession,
+    ToSubscriber,
+)
 from ordered_pubsub.core.registrar import WRONG_EPOCH
 from ordered_pubsub.core.session import Outcome, Session
-from ordered_pubsub.errors import Closed, OrderedPubSubError
+from ordered_pubsub.errors import Closed, OrderedPubSubError, Timeout
 from ordered_pubsub.wire.sessions import make_session
 
 _log = logging.getLogger(__name__)
@@ -34,6 +46,7 @@ TICK_S = 0.5
 UNFOLLOWED_MAX = 1_000
 VERSION_MAX = 1 << 40
 """Later than any change."""
+LOCATE_AGAIN_S = 1.0
 FOLLOW_S = 1.0
 """So often a subscription says how far it is, if there is news."""
 
@@ -96,6 +109,9 @@ class Engine:
         """what hears of its subscriptions' topics from the stage"""
         self._unfollowed: OrderedDict[str, Follows] = OrderedDict()
         """subscriptions that are over, which the stage may not have heard"""
+        self._locating = 0
+        self._located: dict[int, tuple[dict[str, int], asyncio.Event]] = {}
+        """what the stages say where topics were at a time, by the serial of who asks"""
         self._follow_handle: asyncio.TimerHandle | None = None
         self.is_closed = False
         self._tasks: dict[asyncio.Task[Any], bool] = {}
@@ -177,11 +193,41 @@ class Engine:
         if self._followers and not self.is_closed:
             self._follow_handle = self.loop.call_later(FOLLOW_S, self._report)
 
-    def _take_told(self, messages: Sequence[ToSubscriber]) -> None:
+    def _take_told(self, messages: Sequence[ToSession]) -> None:
         for message in messages:
+            if isinstance(message, Located):
+                self._take_located(message)
+                continue
             follower = self._followers.get(message.subscription)
             if follower is not None:
                 follower.told(message)
+
+    async def locate(self, topics: Sequence[str], at: float, timeout_s: float) -> dict[str, int]:
+        """Where topics were at a time: for each the last number before it. Cancelled, nothing changes."""
+        self._locating += 1
+        serial, numbers = self._locating, dict[str, int]()
+        self._located[serial] = (numbers, asyncio.Event())
+        give_up_at = self.loop.time() + timeout_s
+        try:
+            while missing := [topic for topic in topics if topic not in numbers]:
+                if self.loop.time() >= give_up_at:
+                    raise Timeout(
+                        f"the stages did not say within {timeout_s:g} s (timeout_s) where {missing[0]!r} was at start="
+                    )
+                self.say(Locate(self.key.session, serial, missing, at))
+                news = self._located[serial][1]
+                news.clear()
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(news.wait(), min(LOCATE_AGAIN_S, timeout_s))
+        finally:
+            del self._located[serial]
+        return numbers
+
+    def _take_located(self, located: Located) -> None:
+        numbers, news = self._located.get(located.serial, ({}, None))
+        numbers.update(located.numbers)
+        if news is not None:
+            news.set()
 
     # -- in -----------------------------------------------------------------------------------------------------------
 

@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from ordered_pubsub.core.levels import Levels
-from ordered_pubsub.core.messages import Answer, FromSubscriber, Refusal, Request, ToSubscriber
+from ordered_pubsub.core.messages import Answer, FromSubscriber, Refusal, Request, ToSession
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.wire.sessions import SessionKey
 
 AnswersHandler = Callable[[Sequence[Answer | Refusal]], None]
 """Takes all the answers that came at once; never called from within `send`."""
 
-ToldHandler = Callable[[Sequence[ToSubscriber]], None]
+ToldHandler = Callable[[Sequence[ToSession]], None]
 """Takes what the stage tells subscriptions; never called from within `say`."""
 
 StateHandler = Callable[[bool, str], None]

@@ -25,7 +25,7 @@ from ordered_pubsub.client.home import NOBODY, Home, Listener
 from ordered_pubsub.client.talk import Talk
 from ordered_pubsub.config.addresses import Address, parse_address
 from ordered_pubsub.core.levels import Levels
-from ordered_pubsub.core.messages import Answer, FromSubscriber, Refusal, Request, ToSubscriber
+from ordered_pubsub.core.messages import Answer, FromSubscriber, Refusal, Request, ToSession
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.errors import (
     AccessDenied,
@@ -284,7 +284,7 @@ class NetworkHome(Home):
         if self._talk is not None:
             self._talk.send(encode(message))
 
-    def told(self, messages: list[ToSubscriber]) -> None:
+    def told(self, messages: list[ToSession]) -> None:
         """The stage tells subscriptions something."""
         self._listener.on_told(messages)
 

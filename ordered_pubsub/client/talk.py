@@ -11,7 +11,7 @@ from typing import Protocol
 import attrs
 
 from ordered_pubsub.config.addresses import Address
-from ordered_pubsub.core.messages import Answer, Ended, Expect, Inform, Refusal, Saved, ToSubscriber
+from ordered_pubsub.core.messages import Answer, Ended, Expect, Inform, Located, Refusal, Saved, ToSession
 from ordered_pubsub.errors import (
     AccessDenied,
     ConfigurationError,
@@ -54,7 +54,7 @@ class Hearer(Protocol):
     def answered(self, answers: list[Answer | Refusal]) -> None:
         """The stage brings answers."""
 
-    def told(self, messages: list[ToSubscriber]) -> None:
+    def told(self, messages: list[ToSession]) -> None:
         """The stage tells subscriptions something."""
 
     def reported(self, report: Report) -> None:
@@ -95,12 +95,12 @@ class Talk:
     def received(self, payloads: list[bytes]) -> None:
         """The stage says something."""
         answers: list[Answer | Refusal] = []
-        told: list[ToSubscriber] = []
+        told: list[ToSession] = []
         for payload in payloads:
             message = decode(to_client, payload, f"stage {self.address}")
             if isinstance(message, Tell):
                 answers += message.answers
-            elif isinstance(message, (Inform, Expect, Saved, Ended)):
+            elif isinstance(message, (Inform, Expect, Saved, Ended, Located)):
                 told.append(message)
             elif isinstance(message, Ping):
                 self.send(_PONG)

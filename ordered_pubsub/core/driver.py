@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 import attrs
+from msgspec.structs import replace
 
 from ordered_pubsub.core.expiry import Expiry
 from ordered_pubsub.core.floors import Needs
@@ -35,6 +36,8 @@ from ordered_pubsub.core.messages import (
     FromSubscriber,
     Hello,
     Hosts,
+    Locate,
+    Located,
     Passed,
     PeerMessage,
     Progress,
@@ -222,7 +225,9 @@ class Driver:
         elif isinstance(message, Alive):
             for ended in self.expiry.heard(message.sessions, self._now):
                 self.stage.effects.sends.append((peer, ended))
-        elif isinstance(message, (Saved, Ended)):
+        elif isinstance(message, Locate):
+            self.stage.effects.sends.append((peer, self._located(message)))
+        elif isinstance(message, (Saved, Ended, Located)):
             self.stage.effects.tells.append((message.session, message))
         elif isinstance(message, AckExpected):
             self.hosting.expected(message)
@@ -244,8 +249,26 @@ class Driver:
             self._spread()
         elif isinstance(message, Follows):
             self.hosting.follows(session, message)
+        elif isinstance(message, Locate):
+            self._locate(message)
         else:
             self._pass_on(message)
+
+    def _locate(self, locate: Locate) -> None:
+        """Ask the owners of some topics where these were at a time."""
+        by_owner: dict[int, list[str]] = {}
+        for topic in locate.topics:
+            by_owner.setdefault(self.stage.topology.owner(topic), []).append(topic)
+        for rank, topics in by_owner.items():
+            asked = replace(locate, topics=topics)
+            if rank == self.stage.rank:
+                self.stage.effects.tells.append((locate.session, self._located(asked)))
+            elif rank in self.stage.greeted:
+                self.stage.effects.sends.append((rank, asked))
+
+    def _located(self, locate: Locate) -> Located:
+        before = self.pubends.reader.last_before
+        return Located(locate.session, locate.serial, {topic: before(topic, locate.at) for topic in locate.topics})
 
     def _pass_on(self, acked: Acked) -> None:
         """An acknowledgement goes to the registrar of its subscription."""

@@ -254,6 +254,18 @@ class LogReader:
             return None
         return row.first, _decode_stamp(topic, row).published_at
 
+    def last_before(self, topic: str, wall_s: float) -> int:
+        """The last number that was published before a time: times rise with the numbers, nearly, so it is found by halves."""
+        low, high = self.shelf.floor(topic), self.shelf.last(topic)
+        while low < high:
+            middle = (low + high + 1) // 2
+            found = self.published_at(topic, middle)
+            if found is None or found[1] >= wall_s:
+                high = middle - 1 if found is None else min(middle, found[0]) - 1
+            else:
+                low = middle
+        return low
+
     def full_at(self, topic: str, number: int) -> dict[str, int] | None:
         """The full timestamp of a number; None if something before it is not complete yet."""
         found = self.shelf.before("fulls", topic, number)

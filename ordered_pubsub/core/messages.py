@@ -377,6 +377,23 @@ class Alive(msgspec.Struct, frozen=True, array_like=True, tag="alive", gc=False)
     sessions: list[str]
 
 
+class Locate(msgspec.Struct, frozen=True, array_like=True, tag="locate", gc=False):
+    """A client asks where some topics were at a time, by the wall clocks of their owners; `serial` comes back."""
+
+    session: str
+    serial: int
+    topics: list[str]
+    at: float
+
+
+class Located(msgspec.Struct, frozen=True, array_like=True, tag="located", gc=False):
+    """An owner answers: the last number of each topic that was published before that time, and is kept."""
+
+    session: str
+    serial: int
+    numbers: dict[str, int]
+
+
 class Expect(msgspec.Struct, frozen=True, array_like=True, tag="expect", gc=False):
     """A home stage tells a subscription how far some of its topics are."""
 
@@ -456,9 +473,12 @@ PeerMessage = (
     | Floors
     | Alive
     | Progress
+    | Locate
+    | Located
 )
-FromSubscriber = Curious | Follows | Acked
+FromSubscriber = Curious | Follows | Acked | Locate
 ToSubscriber = Inform | Expect | Saved | Ended
+ToSession = ToSubscriber | Located
 
 
 # What a stage's journal holds: its inputs, in order.

@@ -136,11 +136,11 @@ class Retention:
             self._sizes[topic].forget(up_to)
 
     def _old_up_to(self, topic: str, wall_s: float) -> int:
-        policy, last = self.policies.of(topic), self.shelf.last(topic)
-        up_to = min(self._acked(topic), self._before(topic, wall_s - policy.keep_age_s))
+        policy, last, reader = self.policies.of(topic), self.shelf.last(topic), LogReader(self.shelf)
+        up_to = min(self._acked(topic), reader.last_before(topic, wall_s - policy.keep_age_s))
         if policy.keep_bytes is not None:
             up_to = min(up_to, self._sizes_of(topic, policy.keep_bytes).beyond(policy.keep_bytes))
-        up_to = max(up_to, self._before(topic, wall_s - policy.max_age_s))
+        up_to = max(up_to, reader.last_before(topic, wall_s - policy.max_age_s))
         if policy.max_bytes is not None:
             up_to = max(up_to, self._sizes_of(topic, policy.max_bytes).beyond(policy.max_bytes))
         return min(up_to, last)
@@ -150,18 +150,6 @@ class Retention:
         if len(self._floors) < self.registrars:
             return 0
         return min(acked.get(topic, numbers.get(topic, 0)) for acked, numbers in self._floors.values())
-
-    def _before(self, topic: str, wall_s: float) -> int:
-        """The last number that was published before a time: times rise with the numbers, nearly, so it is found by halves."""
-        reader, low, high = LogReader(self.shelf), self.shelf.floor(topic), self.shelf.last(topic)
-        while low < high:
-            middle = (low + high + 1) // 2
-            found = reader.published_at(topic, middle)
-            if found is None or found[1] > wall_s:
-                high = middle - 1 if found is None else min(middle, found[0]) - 1
-            else:
-                low = middle
-        return low
 
     def _sizes_of(self, topic: str, most: int) -> _Sizes:
         sizes = self._sizes.get(topic)

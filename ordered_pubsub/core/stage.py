@@ -68,7 +68,7 @@ from ordered_pubsub.core.messages import (
     Reply,
     Request,
     Saved,
-    ToSubscriber,
+    ToSession,
     find_change,
 )
 from ordered_pubsub.core.registrar import EXPIRING, TOPICS_MAX, Registrar, Waiting
@@ -115,7 +115,7 @@ class Effects:
     journal: list[bytes] = attrs.field(factory=list)
     sends: list[tuple[int, PeerMessage]] = attrs.field(factory=list)
     replies: list[Answer | Refusal] = attrs.field(factory=list)
-    tells: list[tuple[str, ToSubscriber]] = attrs.field(factory=list)
+    tells: list[tuple[str, ToSession]] = attrs.field(factory=list)
     """what clients miss: for a session, what it is brought"""
     forget: list[tuple[str, int]] = attrs.field(factory=list)
     """topics, and up to which number the log may forget them"""

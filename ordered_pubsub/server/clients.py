@@ -9,7 +9,7 @@ reason. Nothing is lost by that, since it asks again what it has no answer to.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import attrs
@@ -21,10 +21,11 @@ from ordered_pubsub.core.messages import (
     ChangeAsk,
     Curious,
     Follows,
+    Locate,
     PublishAsk,
     Refusal,
     Request,
-    ToSubscriber,
+    ToSession,
 )
 from ordered_pubsub.core.registrar import TOPICS_MAX
 from ordered_pubsub.core.stage import PARTS_MAX
@@ -116,7 +117,7 @@ class ClientConnection:
             message = decode(from_client, payload, f"client {self.session}")
             if isinstance(message, Ask):
                 requests += message.requests
-            elif isinstance(message, (Curious, Follows, Acked)):
+            elif isinstance(message, (Curious, Follows, Acked, Locate)):
                 if self._may_follow(message):
                     self.node.handle_subscriber(self.session, message)
             elif isinstance(message, Inquire):
@@ -137,8 +138,10 @@ class ClientConnection:
         self.node.counters.refusals += len(refusals)
         self.node.handle_requests(requests, refusals)
 
-    def _may_follow(self, message: Curious | Follows | Acked) -> bool:
+    def _may_follow(self, message: Curious | Follows | Acked | Locate) -> bool:
         """Whether a subscription may ask this, or say it; the rights are those of now, whatever it was allowed before."""
+        if isinstance(message, Locate):
+            return self._may_locate(message)
         numbers = _numbers_of(message)
         unfit = self._unfit(message.subscription)
         if unfit or any(not 0 <= number <= NUMBER_MAX for number in numbers):
@@ -158,6 +161,16 @@ class ClientConnection:
             topics = list(message.acked)
         else:
             topics = [want.topic for want in message.wants]
+        return self._may_read(topics)
+
+    def _may_locate(self, message: Locate) -> bool:
+        if message.session != self.session or len(message.topics) > TOPICS_MAX:
+            raise ProtocolError(
+                f"session {self.session!r} asked in the name of {message.session!r}, or for too many topics"
+            )
+        return self._may_read(message.topics)
+
+    def _may_read(self, topics: Iterable[str]) -> bool:
         return all((self._judged.get(("subscribe", t)) or self._judge("subscribe", t)) is _FINE for t in topics)
 
     def _note_following(self, message: Follows) -> None:
@@ -269,7 +282,7 @@ class ClientConnection:
         """Bring answers."""
         self._write(encode(Tell(answers)))
 
-    def inform(self, messages: list[ToSubscriber]) -> None:
+    def inform(self, messages: list[ToSession]) -> None:
         """Bring what its subscriptions miss."""
         self._write(b"".join(map(encode, messages)))
 

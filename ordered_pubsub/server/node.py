@@ -29,7 +29,7 @@ from ordered_pubsub.core.messages import (
     PeerMessage,
     Refusal,
     Request,
-    ToSubscriber,
+    ToSession,
 )
 from ordered_pubsub.core.retention import Policies
 from ordered_pubsub.core.stage import Effects
@@ -51,7 +51,7 @@ class Asker(Protocol):
     def tell(self, answers: list[Answer | Refusal]) -> None:
         """Bring answers."""
 
-    def inform(self, messages: list[ToSubscriber]) -> None:
+    def inform(self, messages: list[ToSession]) -> None:
         """Bring what its subscriptions miss."""
 
 
@@ -281,8 +281,8 @@ class Node:
         self._inform(effects.tells)
         self._count(effects)
 
-    def _inform(self, tells: Sequence[tuple[str, ToSubscriber]]) -> None:
-        to_clients: dict[str, list[ToSubscriber]] = {}
+    def _inform(self, tells: Sequence[tuple[str, ToSession]]) -> None:
+        to_clients: dict[str, list[ToSession]] = {}
         for session, message in tells:
             to_clients.setdefault(session, []).append(message)
         for session, messages in to_clients.items():

@@ -13,10 +13,11 @@ from ordered_pubsub.core.messages import (
     Frame,
     FromSubscriber,
     Hello,
+    Located,
     PeerMessage,
     Refusal,
     Request,
-    ToSubscriber,
+    ToSession,
 )
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ _peer_decoder = msgspec.msgpack.Decoder(PeerMessage)
 _request_decoder = msgspec.msgpack.Decoder(Request)
 _answer_decoder = msgspec.msgpack.Decoder(Answer | Refusal)
 _from_subscriber = msgspec.msgpack.Decoder(FromSubscriber)
-_to_subscriber = msgspec.msgpack.Decoder(ToSubscriber)
+_to_subscriber = msgspec.msgpack.Decoder(ToSession)
 
 
 @attrs.define(eq=False)
@@ -201,7 +202,7 @@ class Network:
         kind = type(message).__name__.lower()
         host.handle(kind, lambda driver: driver.handle_subscriber(client.name, message, now))
 
-    def stage_to_subscriber(self, rank: int, session: str, message: ToSubscriber) -> None:
+    def stage_to_subscriber(self, rank: int, session: str, message: ToSession) -> None:
         """What a home says to a subscription; it may get lost."""
         simulation, weather = self.simulation, self.simulation.weather
         client = simulation.clients_by_name.get(session)
@@ -220,7 +221,9 @@ class Network:
         if client.paused_until > simulation.now:
             simulation.at(client.paused_until, self._at_subscriber, client, connection, data)
             return
-        client.handle_told(_to_subscriber.decode(data))
+        message = _to_subscriber.decode(data)
+        if not isinstance(message, Located):  # nobody asks for it here
+            client.handle_told(message)
 
     def stage_to_client(self, rank: int, answer: Answer | Refusal) -> None:
         """An answer on its way from the client's home."""

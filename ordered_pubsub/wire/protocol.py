@@ -26,11 +26,13 @@ from ordered_pubsub.core.messages import (
     Follows,
     FromSubscriber,
     Inform,
+    Locate,
+    Located,
     PeerMessage,
     Refusal,
     Request,
     Saved,
-    ToSubscriber,
+    ToSession,
 )
 from ordered_pubsub.errors import ProtocolError
 from ordered_pubsub.wire.framing import frame
@@ -189,8 +191,8 @@ class Names(_Base, frozen=True, tag="names"):
 
 
 Greeting = ClientGreeting | PeerGreeting
-FromClient = Ask | Curious | Follows | Acked | Inquire | Ping | Pong
-ToClient = Welcome | Rejected | Tell | Inform | Expect | Saved | Ended | Report | Ping | Pong
+FromClient = Ask | Curious | Follows | Acked | Locate | Inquire | Ping | Pong
+ToClient = Welcome | Rejected | Tell | Inform | Expect | Saved | Ended | Located | Report | Ping | Pong
 FromPeer = Welcome | Rejected | Differs | Say | Claim | Claimed | Names | Ping | Pong
 
 _encoder = msgspec.msgpack.Encoder()
@@ -200,7 +202,7 @@ to_client: msgspec.msgpack.Decoder[ToClient] = msgspec.msgpack.Decoder(ToClient)
 from_peer: msgspec.msgpack.Decoder[FromPeer] = msgspec.msgpack.Decoder(FromPeer)
 
 
-def encode(message: _Base | FromSubscriber | ToSubscriber) -> bytes:
+def encode(message: _Base | FromSubscriber | ToSession) -> bytes:
     """A message as a frame."""
     return frame(_encoder.encode(message))
 

@@ -120,7 +120,7 @@ def test_the_last_keep_bytes_are_kept_though_nobody_needs_them(shelf: MemoryShel
 
 
 def test_what_is_in_either_of_them_is_kept(shelf: MemoryShelf) -> None:
-    policy = Policy(keep_age_s=LATER - 20.0, keep_bytes=100 * BUCKETS, max_age_s=FOR_EVER)
+    policy = Policy(keep_age_s=LATER - 20.5, keep_bytes=100 * BUCKETS, max_age_s=FOR_EVER)
     retention = all_acknowledged(shelf, policy, BUCKETS + 36, size=100)
     assert retention.find_old(0.0, LATER) == [("a", 20)]
 
