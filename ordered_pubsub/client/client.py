@@ -210,9 +210,11 @@ class Client:
         """Hold topics together, in one order; return when that has its place: what is published afterwards is notified.
 
         `where` is a filter, as in "symbol = 'ACME' and price > 100" (docs/filters.md). `start` is "new", "earliest", a clock
-        (topic → the number after which it begins), or a time, as a datetime or in seconds since 1970. A subscription with a `name` outlives its client: subscribing under the name
-        again, with the same topics or none, goes on after the last event that was acknowledged; that is done by taking the
-        next event, or, with ack="manual", by `event.ack()` or `subscription.commit()`.
+        (topic → the number after which it begins), or a time, as a datetime or in seconds since 1970.
+
+        A subscription with a `name` outlives its client: subscribing under the name again, with the same topics or none, goes on
+        after the last event that was acknowledged; that is done by taking the next event, or, with ack="manual", by
+        `event.ack()` or `subscription.commit()`.
 
         `notify` and `on_bad_event` are plain or async functions that take an event: the first is called with each instead of
         iterating, the second with each that cannot be decoded (without it, those are notified with `data=None` and `error` set).

@@ -76,12 +76,13 @@ class Finding:
 
 
 def find(mutant: Mutant, seeds_max: int = SEEDS_MAX) -> Finding | None:
-    """Run worlds without the guard until an invariant falls."""
-    with mutant.active():
-        for seed in range(seeds_max):
-            record = Simulation(mutant.world(seed)).run()
-            if record.violations:
-                return Finding(seed, record.violations[0])
+    """Run worlds without the guard until an invariant falls, in a world in which none falls with it."""
+    for seed in range(seeds_max):
+        world = mutant.world(seed)
+        with mutant.active():
+            violations = Simulation(world).run().violations
+        if violations and not Simulation(world).run().violations:
+            return Finding(seed, violations[0])
     return None
 
 
@@ -484,6 +485,7 @@ MUTANTS = (
         "clean-too-early",
         "an acknowledgement names the last change before which nothing is being left any more",
         ((Delivery, "_note_clean", _always_clean),),
+        "left-then-died",
     ),
     Mutant(
         "late-opening",
@@ -509,10 +511,11 @@ HEAD = """\
 
 A simulation that finds nothing may be blind. So the guards of the protocol are taken away one at a time, and the
 simulation must find each of them missing within 2,000 seeds (or within 2,000 chances of a named scenario,
-`tests/simulation/scenarios.py`). The first twelve belong to the protocol as it was designed;
-the others are guards that the simulation itself has taught us. This page is written by `make mutants`, and
-`tests/simulation/test_mutants.py` runs every line of it. To see one: `python -m ordered_pubsub.testing.simulate --seed N`
-with the guard taken away in the code.
+`tests/simulation/scenarios.py`); it counts only if nothing falls there with the guard. The first twelve belong to the
+protocol as it was designed; the next nine, from `lead-the-change` on, are guards that the simulation itself has taught us;
+those from `ask-once` on make it exactly once over an ENS that loses, also for who dies and comes back. This page is written
+by `make mutants`, and `tests/simulation/test_mutants.py` runs every line of it. To see one:
+`python -m ordered_pubsub.testing.simulate --seed N` with the guard taken away in the code.
 
 "I" numbers are those of [invariants.md](invariants.md); "order" is the one total order of all operations.
 

@@ -128,6 +128,28 @@ GAINED_THEN_DIED = attrs.evolve(
 )
 """A client gains a topic, acknowledges that and dies, while events are missing that come before the topic's next one."""
 
+LEFT_THEN_DIED = attrs.evolve(
+    _world(
+        {"t": 1, "u": 0},
+        2,
+        Subscribe(0.0, 0, "s", ("t", "u"), named=True),
+        *(
+            action
+            for at in (1.0, 4.0, 7.0, 10.0, 13.0)
+            for action in (
+                *(Publish(at + 0.02 * n, 1, (("t", 1),)) for n in range(10)),
+                Alter(at + 0.3, "s", (), ("t",)),
+                Alter(at + 2.7, "s", ("t",)),
+            )
+        ),
+    ),
+    stages=2,
+    kept=("t", "u"),
+    weather=attrs.evolve(FAR_APART, ens_delay_s=1.0, ens_lose=0.6),
+    faults=tuple(Die(at, 0, 0.01) for at in (3.2, 6.2, 9.2, 12.2, 15.2)),
+)
+"""A client leaves a topic, acknowledges that and dies, while some of the topic's last events are missing."""
+
 REORDERED_AFTER_CRASH = attrs.evolve(
     _world(
         {"t": 0},
@@ -149,5 +171,6 @@ SCENARIOS = {
     "drop-then-gain": DROP_THEN_GAIN,
     "opened-late": OPENED_LATE,
     "gained-then-died": GAINED_THEN_DIED,
+    "left-then-died": LEFT_THEN_DIED,
     "reordered-after-crash": REORDERED_AFTER_CRASH,
 }

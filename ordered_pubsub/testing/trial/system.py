@@ -239,7 +239,7 @@ class Trial:
                 "settings": plan.settings,
                 "raw": str(folder / f"{name}.raw"),
                 "log": str(folder / f"{name}.log.txt"),
-                "results": str(folder / f"{name}.db"),
+                "results": str(folder / f"{name}.results.db"),
             },
             folder / f"{name}.errors",
         )
