@@ -32,7 +32,7 @@ from ordered_pubsub.core.messages import (
 from ordered_pubsub.core.missing import Missing
 from ordered_pubsub.core.past import Part, Past
 from ordered_pubsub.core.vector import History
-from ordered_pubsub.errors import HistoryLost, SessionExpired
+from ordered_pubsub.errors import AccessDenied, HistoryLost, SessionExpired
 
 TIMER_S_MIN = 0.005
 WANTS_MAX = 1_000
@@ -210,7 +210,9 @@ class Following:
             self._read_on(past)
 
     def _take_end(self, ended: Ended) -> None:
-        if self._acknowledging is not None:
+        if ended.code == "forbidden":
+            raise AccessDenied(f"the stage gives this subscription nothing any more: {ended.reason}")
+        if self._acknowledging is not None or ended.code == "expired":
             raise SessionExpired(f"the stage says: {ended.reason}")
 
     # -- what it says -------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from ordered_pubsub.core.messages import (
     Answer,
     ChangeAsk,
     Curious,
+    Ended,
     Follows,
     Locate,
     PublishAsk,
@@ -54,6 +55,7 @@ SUBSCRIPTION_NAME = re.compile("[A-Za-z0-9._-]{1,64}")
 SUBSCRIPTION_LENGTH_MAX = 64
 """How much the id of a subscription may have after its client's session."""
 
+FORBIDDEN = "forbidden"
 _FINE = ("", "")
 _PING, _PONG = encode(Ping()), encode(Pong())
 
@@ -161,17 +163,25 @@ class ClientConnection:
             topics = list(message.acked)
         else:
             topics = [want.topic for want in message.wants]
-        return self._may_read(topics)
+        denial = self._denial(topics)
+        if denial:
+            self._write(encode(Ended(message.subscription, self.session, FORBIDDEN, denial)))
+        return not denial
 
     def _may_locate(self, message: Locate) -> bool:
         if message.session != self.session or len(message.topics) > TOPICS_MAX:
             raise ProtocolError(
                 f"session {self.session!r} asked in the name of {message.session!r}, or for too many topics"
             )
-        return self._may_read(message.topics)
+        return not self._denial(message.topics)
 
-    def _may_read(self, topics: Iterable[str]) -> bool:
-        return all((self._judged.get(("subscribe", t)) or self._judge("subscribe", t)) is _FINE for t in topics)
+    def _denial(self, topics: Iterable[str]) -> str:
+        """Why it may not read one of these topics; empty if it may read all."""
+        for topic in topics:
+            verdict = self._judged.get(("subscribe", topic)) or self._judge("subscribe", topic)
+            if verdict is not _FINE:
+                return verdict[1]
+        return ""
 
     def _note_following(self, message: Follows) -> None:
         if message.acked or not message.is_all:

@@ -28,7 +28,7 @@ from ordered_pubsub.core.messages import (
     Want,
 )
 from ordered_pubsub.core.pubends import Pubends
-from ordered_pubsub.errors import NotOffered
+from ordered_pubsub.errors import AccessDenied, NotOffered
 from ordered_pubsub.server.server import Server
 from ordered_pubsub.server.serving import Serving
 from ordered_pubsub.testing.processes import HOST
@@ -350,3 +350,19 @@ async def test_who_may_not_subscribe_gets_nothing_from_the_log_though_it_never_s
         await publish(line, writer, "a", 1)
 
         assert await recalled(line, Curious(f"{writer.session}/1", [Want("a", 1, 1)])) is None
+
+
+async def test_who_may_not_subscribe_any_more_is_told_so(guarded: Serving, tmp_path: Path) -> None:
+    """Its subscription ends with the reason, instead of waiting for what never comes."""
+    token = tmp_path / "reader.token"
+    token.write_text(READER)
+    token.chmod(0o600)
+    ens = f"memory://rights-{uuid4()}"
+    sequencer = f"ops://{HOST}:{guarded.servers[0].port}"
+    async with ordered_pubsub.connect(ens, sequencer=sequencer, token_file=str(token)) as client:
+        subscription = await client.subscribe("a")
+        (tmp_path / "ordered_pubsub.toml").write_text(rights('["b"]'))
+        guarded.reload()
+
+        with pytest.raises(AccessDenied, match="identity 'reader' may not subscribe to 'a'"):
+            await soon(subscription.wait())
