@@ -103,14 +103,17 @@ def measure(level: str, count: int, seconds: float, folder: Path, broker: str) -
     )
     own = [sys.executable, __file__, "--ens", broker, "--sequencer", sequencer, "--level", level]
     try:
-        assert stage.stdout is not None and "ready" in stage.stdout.readline()
+        assert stage.stdout is not None
+        assert "ready" in stage.stdout.readline()
         readers = subprocess.Popen(
             [*own, "--subscribe", str(count)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        assert readers.stdout is not None and readers.stdin is not None
+        assert readers.stdout is not None
+        assert readers.stdin is not None
         assert readers.stdout.readline() == "ready\n"
         writer = subprocess.Popen([*own, "--publish", str(seconds + 3)], stdout=subprocess.PIPE, text=True)
-        assert writer.stdout is not None and writer.stdout.readline() == "ready\n"
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
         time.sleep(1.5)  # until all topics have been published on
         readers.stdin.write("begin\n")
         readers.stdin.flush()
@@ -157,7 +160,8 @@ def table(points: list[tuple[int, dict[str, dict[str, float]]]], seconds: float,
         p99 = [1_000 * one["p99_s"] for one in (best, exactly)]
         lines.append(
             f"{count:13}  {own[0]:4.1f}  {own[1]:7.1f}  {own[1] - own[0]:+8.1f}       {stage[0]:4.1f}  {stage[1]:7.1f}  "
-            f"{stage[1] - stage[0]:+8.1f}      {p50[0]:5.2f}  {p50[1]:7.2f}  {p50[1] - p50[0]:+5.2f}    {p99[0]:5.2f}  {p99[1]:7.2f}"
+            f"{stage[1] - stage[0]:+8.1f}      {p50[0]:5.2f}  {p50[1]:7.2f}  {p50[1] - p50[0]:+5.2f}    "
+            f"{p99[0]:5.2f}  {p99[1]:7.2f}"
         )
     lines.append(f"a commit of this disk takes {1_000 * disk_s:.2f} ms (median)")
     return "\n".join(lines)

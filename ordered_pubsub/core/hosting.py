@@ -34,7 +34,7 @@ from ordered_pubsub.core.messages import (
     Want,
 )
 from ordered_pubsub.core.missing import NRT_CEILING_S, NRT_FLOOR_S
-from ordered_pubsub.core.ranges import ENDLESS, Ranges
+from ordered_pubsub.core.ranges import Ranges
 from ordered_pubsub.core.topology import Topology
 
 CACHE_BYTES_MAX = 32 << 20
@@ -89,6 +89,8 @@ class Hosting:
     """subscription → its topics"""
     _news: dict[Follower, Follows] = attrs.field(factory=dict)
     """what subscriptions have said and the registrars do not know yet"""
+    _spoken_of: dict[str, dict[str, dict[str, bool]]] = attrs.field(factory=dict)
+    """session → its subscriptions that have said something → topics of which they have missed something"""
     _stirred: dict[str, bool] = attrs.field(factory=dict)
     """topics of which the owners are to be told"""
     sessions: dict[str, bool] = attrs.field(factory=dict)
@@ -105,6 +107,7 @@ class Hosting:
         """A subscription says how far it is."""
         follower = (session, follows.subscription)
         held = self._held.setdefault(follower, {})
+        self._spoken_of.setdefault(session, {}).setdefault(follows.subscription, {})
         if follows.is_all:
             for topic in [topic for topic in held if topic not in follows.acked]:
                 self._leave(follower, topic)
@@ -114,6 +117,7 @@ class Hosting:
             self._acked.setdefault(topic, {})[follower] = acked
         if not held:
             del self._held[follower]
+            self._stop_missing(follower)
 
     def _note_news(self, follower: Follower, follows: Follows) -> None:
         """The registrar is told what is said, several words as one."""
@@ -178,6 +182,7 @@ class Hosting:
         follower = (session, curious.subscription)
         for want in curious.wants:
             stream = self._streams.setdefault(want.topic, _Stream())
+            self._spoken_of.setdefault(session, {}).setdefault(curious.subscription, {})[want.topic] = True
             known = stream.curious.setdefault(follower, _Curious(now))
             known.heard = now
             known.numbers.add(want.first, want.last)
@@ -254,14 +259,23 @@ class Hosting:
     def forget(self, session: str) -> None:
         """A client is gone."""
         self.sessions.pop(session, None)
-        for follower in [follower for follower in self._held if follower[0] == session]:
-            for topic in list(self._held[follower]):
+        for subscription in list(self._spoken_of.get(session, ())):
+            follower = (session, subscription)
+            for topic in list(self._held.get(follower, ())):
                 self._leave(follower, topic)
-            del self._held[follower]
-        for topic, stream in list(self._streams.items()):
-            for follower in [follower for follower in stream.curious if follower[0] == session]:
-                stream.curious[follower].numbers.forget_up_to(ENDLESS)
-                self._tidy(topic, stream, follower)
+            self._held.pop(follower, None)
+            self._stop_missing(follower)
+
+    def _stop_missing(self, follower: Follower) -> None:
+        """A subscription has nothing to say here any more."""
+        session, subscription = follower
+        subscriptions = self._spoken_of[session]
+        for topic in subscriptions.pop(subscription):
+            stream = self._streams.get(topic)
+            if stream is not None and stream.curious.pop(follower, None) is not None and stream.is_empty:
+                del self._streams[topic]
+        if not subscriptions:
+            del self._spoken_of[session]
 
     def tick(self, now: float) -> None:
         """Forget what nobody asks for any more."""
