@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test brokers lint soak fuzz mutants prove-01 prove-02 bench clean
+.PHONY: help demo test brokers lint soak fuzz mutants prove-01 prove-02 prove-03 bench clean
 
 # The interpreter of .venv, 3.10 to 3.13. To take another one later: make clean, then PYTHON=...
 override PYTHON := $(or $(PYTHON),python3)
@@ -57,6 +57,9 @@ prove-01: $(VENV)/.ready-package ## print the evidence for the first milestone, 
 
 prove-02: brokers $(VENV)/.ready-prove ## … and for the second: brokers, kills, figures, security, fuzzing (two hours)
 	@$(BIN)/python benchmarks/prove_02.py
+
+prove-03: brokers $(VENV)/.ready-prove ## … and for the third: exactly once over lossy lines, whatever is killed (half an hour)
+	@$(BIN)/python benchmarks/prove_03.py
 
 bench: $(VENV)/.ready-bench ## measure the core
 	@$(BIN)/python benchmarks/core.py

@@ -48,7 +48,9 @@ def add_client_options(parser: argparse.ArgumentParser, has_ens: bool = True) ->
     group.add_argument("--token-file", metavar="FILE", help="the file that holds the token to show to the stages")
     if has_ens:
         group.add_argument("--name", help="the name of this client, which its events carry as their publisher")
-        group.add_argument("--delivery", metavar="LEVEL", help="'exactly-once' (the default), 'ordered' or 'best-effort'")
+        group.add_argument(
+            "--delivery", metavar="LEVEL", help="'exactly-once' (the default), 'ordered' or 'best-effort'"
+        )
     group.add_argument(
         "--call-timeout",
         type=seconds,

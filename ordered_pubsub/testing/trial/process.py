@@ -41,6 +41,14 @@ def _popen(module: str, plan: dict[str, Any], errors: Path) -> subprocess.Popen[
         )
 
 
+def _close_pipes(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with suppress(BrokenPipeError):  # it is gone already
+        process.stdin.close()
+    process.stdout.close()
+
+
 @attrs.define(eq=False)
 class WorkerProcess:
     """A publisher or a subscriber."""
@@ -67,7 +75,7 @@ class WorkerProcess:
     def kill(self) -> None:
         """As `kill -9`; what it was writing at that moment is no line of its files."""
         self.process.kill()
-        self._close_pipes()
+        _close_pipes(self.process)
         self.process.wait()
         for path in (Path(self.plan["log"]), Path(self.plan["raw"])):
             if path.exists():  # it may not have come that far
@@ -118,19 +126,12 @@ class WorkerProcess:
 
     def end(self) -> None:
         """Let it go."""
-        self._close_pipes()
+        _close_pipes(self.process)
         try:
             self.process.wait(START_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-
-    def _close_pipes(self) -> None:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        with suppress(BrokenPipeError):  # it is gone already
-            self.process.stdin.close()
-        self.process.stdout.close()
 
 
 @attrs.define(eq=False)
@@ -148,13 +149,15 @@ class LineProcess:
         plan = {"target": f"{parts.hostname}:{parts.port}", "kind": parts.scheme, "seed": seed, **attrs.asdict(loss)}
         process = _popen("lossy", plan, errors)
         assert process.stdout is not None
-        lines = SpokenLines(process.stdout)
+        line = cls(process, SpokenLines(process.stdout), "")
         try:
-            return cls(process, lines, lines.next(START_S).decode())
+            line.address = line.lines.next(START_S).decode()
         except (EOFError, TimeoutError):
-            process.kill()
-            process.wait()
-            raise TrialError(f"the bad line to {parts.scheme}://{parts.hostname}:{parts.port} did not start") from None
+            line._close()
+            raise TrialError(
+                f"the bad line to {parts.scheme}://{parts.hostname}:{parts.port} did not start: {errors.read_text()[-500:]}"
+            ) from None
+        return line
 
     def url(self, ens: str) -> str:
         """The broker's URL by way of this line."""
@@ -165,7 +168,6 @@ class LineProcess:
     def end(self) -> dict[str, int]:
         """Let it go; say what it has done."""
         assert self.process.stdin is not None
-        assert self.process.stdout is not None
         self.process.stdin.close()
         try:
             done: dict[str, int] = json.loads(self.lines.next(START_S))
@@ -174,7 +176,10 @@ class LineProcess:
                 "the bad line did not say what it has done; its errors are in the trial's folder"
             ) from None
         finally:
-            self.process.kill()
-            self.process.wait()
-            self.process.stdout.close()
+            self._close()
         return done
+
+    def _close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        _close_pipes(self.process)

@@ -232,7 +232,7 @@ class Trial:
                 "rate": plan.rate,
                 "filler": plan.filler,
                 "change_every": plan.change_every,
-                "acknowledges_events": number % 2 == 0,
+                "is_brief": number % 2 == 1,
                 "patience_s": plan.patience_s,
                 "receipts_s": plan.receipts_s,
                 "call_s": CALL_S,
