@@ -215,8 +215,7 @@ def _held_both(subscription: SubscriptionRecord, first: EventRecord, second: Eve
 def _topics_at(subscription: SubscriptionRecord, event: EventRecord) -> tuple[str, ...]:
     """What a subscription held at the place of an event that it was notified of."""
     topics: tuple[str, ...] = ()
-    for version in sorted(subscription.outcomes):
-        change = subscription.outcomes[version]
+    for _, change in _effective(subscription):
         if event.topic in change.topics and change.entries.get(event.topic, 0) >= event.number:
             break
         topics = change.new
@@ -226,12 +225,19 @@ def _topics_at(subscription: SubscriptionRecord, event: EventRecord) -> tuple[st
 # -- I3, I11: everything, once, and nothing else ------------------------------------------------------------------------
 
 
+def _effective(subscription: SubscriptionRecord) -> list[tuple[int, Change]]:
+    """Its changes, in order. Whose client died for good may have had an outcome without that of the change before it."""
+    outcomes = sorted(subscription.outcomes.items())
+    if not subscription.is_orphan:
+        return outcomes
+    return [(version, change) for place, (version, change) in enumerate(outcomes, start=1) if version == place]
+
+
 def _stretches(subscription: SubscriptionRecord, numbers: _Numbers) -> dict[str, list[Stretch]]:
     """What a subscription is entitled to, from the outcomes of its own changes alone."""
     stretches: dict[str, list[Stretch]] = {}
     open_at: dict[str, int] = {}
-    for version in sorted(subscription.outcomes):
-        change: Change = subscription.outcomes[version]
+    for version, change in _effective(subscription):
         for topic in change.new:
             if topic not in change.old:
                 from_start = subscription.from_start and version == 1

@@ -47,6 +47,7 @@ class EventRecord:
     is_refused: bool = False
     """whether it never happened"""
     _causes: dict[str, int] | None = None
+    _is_resolved: bool = False
 
     def numbered(self, number: int, sequence: int) -> None:
         """It got its place."""
@@ -73,8 +74,14 @@ class EventRecord:
 
     @property
     def is_resolved(self) -> bool:
-        """Whether it and all its causes have their numbers, or never will."""
-        return (self.number > 0 or self.is_refused) and all(event.is_resolved for event in self.known)
+        """Whether it and all its causes have their numbers, or never will: once so, always so.
+
+        What is known is remembered, since there are exponentially many ways from an event back to its first causes.
+        """
+        if not self._is_resolved:
+            has_place = self.number > 0 or self.is_refused
+            self._is_resolved = has_place and all(event.is_resolved for event in self.known)
+        return self._is_resolved
 
 
 @attrs.frozen

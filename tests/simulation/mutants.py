@@ -122,10 +122,15 @@ def _always_new(requests: Requests, request: Request, now: float) -> Verdict:
 
 
 def _answer_at_once(driver: Driver) -> Any:
-    effects = driver.stage.take_effects()
-    driver.journal.append(effects.journal) if effects.journal else None
-    driver.on_synced(effects)
-    return effects
+    """All is written, but nobody waits until it is on disk."""
+    batch = driver.take()
+    driver.log.write(batch.effects.kept, batch.published)
+    for topic, up_to in batch.effects.forget:
+        driver.log.forget(topic, up_to)
+    if batch.effects.journal:
+        driver.journal.append(batch.effects.journal)
+    driver.on_synced(batch.effects)
+    return driver.release(batch)
 
 
 def _exactly(clock: int, need: int) -> bool:
@@ -251,6 +256,7 @@ def _log_last(driver: Driver, batch: Batch) -> None:
         driver.log.write(effects.kept, batch.published)
         for topic, up_to in effects.forget:
             driver.log.forget(topic, up_to)
+        driver.journal.sync()
         driver.crash_point("flush:after-sync")
     if batch.snapshot is not None:
         driver.journal.replace(batch.snapshot)

@@ -143,10 +143,9 @@ class SubscribingOn(Subscribing):
         totals = await self.told_totals()
         missing = await self.finish(lambda: results.clock, totals)
         waiting_for = self.lacks(client, subscription, missing)
-        handling.cancel()
-        with suppress(asyncio.CancelledError):
-            await handling
         await subscription.close()
+        with suppress(asyncio.CancelledError):  # an acknowledgement that was still under way
+            await handling
         results.close()
         self.say(state="done", notified=self.notified, changes=0, missing=missing, waiting_for=waiting_for)
 
