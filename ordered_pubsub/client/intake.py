@@ -242,7 +242,9 @@ class Intake:
                     self._buffer.filters.pop(topic, None)
                 self._buffer.filters.update(self._filters_of(ask.where))
                 self._following.begin(change)
-            self._wanted.update(dict.fromkeys(change.new if change.resume is not None else (), True))
+            if change.resume is not None:  # what it holds is known only now
+                self._wanted.update(dict.fromkeys(change.new, True))
+                self.engine.spawn(self.engine.reception.hold(self, change.new), f"holding {self.identity} at the ENS")
             self._buffer.change_settled(change, ask.remove)
         except Exception as error:
             self._give_up(error)
