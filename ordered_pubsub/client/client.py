@@ -275,7 +275,7 @@ class Client:
                 f"topic {unkept!r} gives delivery='ordered': its events are not kept, so name= and start= cannot be given. Let "
                 "the stages give it 'exactly-once' ([[topic]] delivery)"
             )
-        return Beginning(name is not None, clock, start == "earliest", ack == "manual")
+        return Beginning(name is not None, clock, ack == "manual")
 
     def _handling(self, notify: Handler | None, retry: object, dead_letter: str | None) -> Handling | None:
         if notify is None:

@@ -18,21 +18,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from ordered_pubsub.client.engine import Engine, WrongEpoch
 from ordered_pubsub.client.following import NOW, Beginning, Following
+from ordered_pubsub.client.logged import read_recalled
 from ordered_pubsub.client.selecting import wanted_by
 from ordered_pubsub.client.serialization import Decoder
 from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.client.waiting import within
 from ordered_pubsub.core.best_effort import BestEffort
 from ordered_pubsub.core.buffer import Arrival, Notification
-from ordered_pubsub.core.delivery import BUFFER_EVENTS_MAX, WEIGHTS, Delivery, Order, Wants
-from ordered_pubsub.core.filters import Filter
+from ordered_pubsub.core.delivery import BUFFER_EVENTS_MAX, WEIGHTS, Delivery, Order
 from ordered_pubsub.core.levels import BEST_EFFORT
 from ordered_pubsub.core.messages import Change, ChangeAsk
 from ordered_pubsub.core.missing import Missing
+from ordered_pubsub.core.subend import Subend
 from ordered_pubsub.core.vector import Vector
 from ordered_pubsub.errors import AdapterError, Closed, OrderedPubSubError, Timeout, UsageError
 
@@ -90,12 +92,10 @@ class Intake:
         """its clock when it was over"""
         self._timer: asyncio.TimerHandle | None = None
         """tells the time to a best-effort buffer"""
-        self._decoder = Decoder(settings.serializer)
         self._following: Following | None = None
-        if isinstance(self._buffer, Delivery):
-            self._following = Following(
-                engine, identity, self._buffer, beginning, self._collect, self._give_up, self._filters_of
-            )
+        if missing is not None and isinstance(self._buffer, Delivery):
+            subend = Subend(self._buffer, missing, engine.session.topology.owner, read_recalled, beginning.start)
+            self._following = Following(engine, identity, subend, beginning.is_named, self._collect, self._give_up)
 
     # -- to look at ---------------------------------------------------------------------------------------------------
 
@@ -154,18 +154,12 @@ class Intake:
     async def save(self, notification: Notification | None) -> None:
         """Everything up to this event was handled; return when that is on the stage's disk."""
         if notification is not None and self._following is not None:
-            try:
-                await self._following.save(notification, self.settings.timeout_s)
-            except asyncio.TimeoutError:
-                raise Timeout(
-                    f"subscription {self.identity}: the stage did not say within {self.settings.timeout_s:g} s (timeout_s) that "
-                    "the acknowledgement is on its disk; it may be"
-                ) from None
+            await self._following.save(notification, self.settings.timeout_s)
 
     def was_redelivered(self, topic: str, number: int) -> bool:
         """Whether an earlier session may have been notified of an event."""
         following = self._following
-        return following is not None and number <= following.redelivered_to.get(topic, 0)
+        return following is not None and number <= following.subend.redelivered_to.get(topic, 0)
 
     async def wait_for_news(self, give_up_at: float | None = None) -> None:
         """Return when there may be an event, or the end, or at this time of the loop at the latest."""
@@ -237,11 +231,9 @@ class Intake:
     def settled(self, change: Change, ask: ChangeAsk) -> None:
         """A change of it has its place."""
         try:
-            if self._following is not None and isinstance(self._buffer, Delivery):
-                for topic in ask.add:
-                    self._buffer.filters.pop(topic, None)
-                self._buffer.filters.update(self._filters_of(ask.where))
-                self._following.begin(change)
+            if self._following is not None:
+                self._following.set_time()
+                self._following.subend.begin(change)
             if change.resume is not None:  # what it holds is known only now
                 self._wanted.update(dict.fromkeys(change.new, True))
                 self.engine.spawn(self.engine.reception.hold(self, change.new), f"holding {self.identity} at the ENS")
@@ -271,9 +263,7 @@ class Intake:
     def _collect(self) -> None:
         """Take what the buffer has ready."""
         buffer, following = self._buffer, self._following
-        ready = buffer.take_ready()
-        if following is not None and (past := following.take_past()):
-            ready = [*past, *ready]
+        ready = buffer.take_ready() if following is None else following.subend.take_ready()
         if ready and not self.is_over:
             self._enqueue(ready)
         for topic in buffer.take_left():
@@ -321,14 +311,6 @@ class Intake:
             self.engine.spawn(self.engine.reception.release(topics), f"unsubscribing from {', '.join(topics[:3])}")
 
     # -- changing topics ----------------------------------------------------------------------------------------------
-
-    def _filters_of(self, where: Mapping[str, str]) -> dict[str, Wants]:
-        """What decides which events of some topics are wanted."""
-        made: dict[str, Wants] = {}
-        for text in dict.fromkeys(where.values()):
-            wants = wanted_by(Filter.parse(text), self._decoder)
-            made.update((topic, wants) for topic, filter_of in where.items() if filter_of == text)
-        return made
 
     async def change(
         self, add: Sequence[str], remove: Sequence[str] = (), ends: bool = False, where: str | None = None
@@ -456,7 +438,8 @@ def _make_buffer(identity: str, order: Order, missing: Missing | None, settings:
     if missing is None:
         events_max = events_max or BEST_EFFORT_BUFFER_EVENTS_MAX
         return BestEffort(identity, events_max, settings.ttl_s, buffer_bytes_max=bytes_max)
-    return Delivery(identity, events_max or BUFFER_EVENTS_MAX, order, missing, buffer_bytes_max=bytes_max)
+    wants_of = partial(wanted_by, decoder=Decoder(settings.serializer))
+    return Delivery(identity, events_max or BUFFER_EVENTS_MAX, order, missing, wants_of, buffer_bytes_max=bytes_max)
 
 
 def _nothing() -> None:

@@ -346,11 +346,10 @@ class Publisher:
         topics = sorted(counts.items(), key=lambda pair: -pair[1])
         shown = ", ".join(f"{count} on {topic!r}" for topic, count in topics[:3])
         more = f" and on {len(topics) - 3} more topics" if len(topics) > 3 else ""
-        if not topics:
-            return "nothing"
         held = [topic for topic, _ in topics if topic in self._hand_overs]
         where = f"; the ENS has not taken those on {held[0]!r} yet (perhaps a subscriber does not read)" if held else ""
-        return f"publications without a receipt ({shown}{more}){where}{'; ' + self.trouble if self.trouble else ''}"
+        reasons = [f"publications without a receipt ({shown}{more}){where}" if topics else "", self.trouble]
+        return "; ".join(filter(None, reasons)) or "nothing"
 
     async def drain(self, timeout_s: float) -> str:
         """Take nothing more, wait until everything is finished, and say what had to be left, if anything."""

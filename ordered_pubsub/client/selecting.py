@@ -9,8 +9,9 @@ from ordered_pubsub.core.delivery import Wants
 from ordered_pubsub.core.filters import Filter
 
 
-def wanted_by(chosen: Filter, decoder: Decoder) -> Wants:
+def wanted_by(where: str, decoder: Decoder) -> Wants:
     """What decides for each event. One that cannot be decoded has no fields, so it matches what asks for none."""
+    chosen = Filter.parse(where)
     matches, needs_payload = chosen.matcher, chosen.needs_payload
 
     def wants(arrival: Arrival) -> bool:

@@ -44,6 +44,7 @@ Wants = Callable[[Arrival], bool]
 """A filter: it never raises."""
 Order = Literal["total", "pairwise", "topic"]
 WEIGHTS: dict[str, int] = {"total": 2, "pairwise": 1, "topic": 0}
+NO_FILTERS: Mapping[str, str] = {}
 BUFFER_EVENTS_MAX = 1_000_000
 LET_GO_SHARE = 16
 """When the buffer is full, one of so many events of a topic is let go at once: finding the last ones costs a look at all."""
@@ -106,8 +107,8 @@ class Delivery(Buffer):
     order: Order = "total"
     missing: Missing | None = None
     """asks for what has not come; None if nobody could be asked"""
-    filters: dict[str, Wants] = attrs.field(factory=dict)
-    """what is wanted of the topics that it gains from now on"""
+    wants_of: Callable[[str], Wants] | None = None
+    """makes of a filter as it is written what decides"""
     position: int = attrs.field(default=0, init=False)
     _lanes: dict[str, Lane] = attrs.field(factory=dict)
     _stash: dict[str, dict[int, Arrival]] = attrs.field(factory=dict)
@@ -126,12 +127,15 @@ class Delivery(Buffer):
 
     # -- topics come and go -------------------------------------------------------------------------------------------
 
-    def begin_at(self, clock: Mapping[str, int], version: int = 0, position: int = 0) -> None:
+    def begin_at(
+        self, clock: Mapping[str, int], version: int = 0, position: int = 0, where: Mapping[str, str] = NO_FILTERS
+    ) -> None:
         """Start at a clock that was given: every topic's first event is judged by its full timestamp."""
         self.changes.version = version
         self.position = position
+        wanted = self.wanted(where)
         for topic, count in clock.items():
-            segment = Segment(count, needs_full=True, wants=self.filters.get(topic))
+            segment = Segment(count, needs_full=True, wants=wanted.get(topic))
             self._lanes[topic] = lane = Lane(segment, count)
             self._unstash(topic, lane, count)
             self._look_for_full(topic, lane)
@@ -147,7 +151,7 @@ class Delivery(Buffer):
         if resume.version:
             ends = {topic: change.entries.get(topic, 0) for change in reversed(resume.changes) for topic in change.lost}
             clock = {topic: resume.clock.get(topic, ends.get(topic, 0)) for topic in resume.topics}
-            self.begin_at(clock, resume.version, resume.position)
+            self.begin_at(clock, resume.version, resume.position, resume.where)
             self._acked = resume.clock
         for change in resume.changes:
             self.change_settled(change, None)
@@ -201,9 +205,10 @@ class Delivery(Buffer):
             if topic not in new:
                 self._end(topic, change.entries.get(topic, 0))
         gained = [topic for topic in change.new if topic not in old]
+        wanted = self.wanted(change.where)
         baseline = self._baseline(change.entries) if gained and self.order != "topic" else None
         for topic in gained:
-            self._gain(topic, change.entries.get(topic, 0), baseline)
+            self._gain(topic, change.entries.get(topic, 0), baseline, wanted.get(topic))
         self._forget_strangers()
         self._note_clean()
         self._history.restart(self.clock)
@@ -239,8 +244,14 @@ class Delivery(Buffer):
                 baseline.setdefault(other, leaving.last_segment.end)
         return list(baseline.items())
 
-    def _gain(self, topic: str, start: int, baseline: list[tuple[str, int]] | None) -> None:
-        wants = self.filters.get(topic)
+    def wanted(self, where: Mapping[str, str]) -> dict[str, Wants]:
+        """What decides which events of some topics are for the subscription."""
+        if not where or self.wants_of is None:
+            return {}
+        made = {text: self.wants_of(text) for text in dict.fromkeys(where.values())}
+        return {topic: made[text] for topic, text in where.items()}
+
+    def _gain(self, topic: str, start: int, baseline: list[tuple[str, int]] | None, wants: Wants | None) -> None:
         segment = Segment(start, baseline=baseline, wants=wants)
         if self._acked.get(topic, 0) > start:
             start = self._acked[topic]

@@ -31,7 +31,7 @@ class Needs:
             known = self._said.setdefault(said.subscription, {})
             for topic, count in said.acked.items():
                 known[topic] = max(count, known.get(topic, 0))
-        topics = subscription.passed(said) if subscription.resume is None or subscription.ended else ()
+        topics = subscription.passed(said) if subscription.resume is None else ()
         return Passed(said.subscription, topics) if topics else None
 
     def floors(self) -> dict[str, int]:

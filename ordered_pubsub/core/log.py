@@ -67,8 +67,11 @@ class Shelf(Protocol):
     def last(self, topic: str) -> int:
         """The last number that has events; the floor if there is none."""
 
-    def drop(self, topic: str, up_to: int) -> None:
-        """Raise the floor: remove rows that end at or below it."""
+    def drop(self, topic: str, up_to: int, full: bytes | None = None) -> None:
+        """Raise the floor: remove rows that end at or below it. `full` is then the only full timestamp there: that of `up_to`.
+
+        All of it happens or nothing: of what follows, the timestamps could not be found without that one.
+        """
 
     def cut(self, topic: str, after: int) -> None:
         """Remove rows that begin above a number."""
@@ -193,8 +196,7 @@ class LogWriter:
         full = LogReader(self.shelf).full_at(topic, up_to)
         if up_to <= floor or full is None:
             return floor
-        self.shelf.put("fulls", topic, [Row(up_to, up_to, _encode(full))])
-        self.shelf.drop(topic, up_to)
+        self.shelf.drop(topic, up_to, _encode(full))
         return up_to
 
     def cut(self, numbers: dict[str, int], kept: dict[str, int]) -> None:
@@ -267,9 +269,14 @@ class LogReader:
         return low
 
     def full_at(self, topic: str, number: int) -> dict[str, int] | None:
-        """The full timestamp of a number; None if something before it is not complete yet."""
+        """The full timestamp of a number; None if it is gone, or something before it is not complete yet."""
         found = self.shelf.before("fulls", topic, number)
-        full, last = ({}, self.shelf.floor(topic)) if found is None else (_decode_full(found), found.last)
+        if found is not None:
+            full, last = _decode_full(found), found.last
+        elif number > (floor := self.shelf.floor(topic)):
+            full, last = {}, floor
+        else:
+            return None  # forgotten since the rest of it was read
         if number > last:
             for row in self.shelf.get("stamps", topic, last + 1, number):
                 if row.first != last + 1:

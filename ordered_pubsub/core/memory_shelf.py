@@ -74,15 +74,17 @@ class MemoryShelf:
         found = self.before("events", topic, 1 << 62)
         return self.floor(topic) if found is None else found.last
 
-    def drop(self, topic: str, up_to: int) -> None:
+    def drop(self, topic: str, up_to: int, full: bytes | None = None) -> None:
         """Raise the floor."""
         self._floors[topic] = max(up_to, self.floor(topic))
         for kind in KINDS:
             found = self._rows.get((topic, kind))
             if found is not None:
                 at = found.at_or_before(up_to)
-                gone = at + 1 if at >= 0 and found.rows[at].last <= up_to and kind != "fulls" else max(at, 0)
+                gone = at + 1 if at >= 0 and (found.rows[at].last <= up_to or kind == "fulls") else max(at, 0)
                 found.keep(gone, len(found.rows))
+        if full is not None:
+            MemoryShelf.put(self, "fulls", topic, [Row(up_to, up_to, full)])
 
     def cut(self, topic: str, after: int) -> None:
         """Remove rows that begin above a number."""

@@ -63,7 +63,7 @@ class ChangeAsk(msgspec.Struct, frozen=True, array_like=True, tag="change", gc=F
     start: dict[str, int] | None = None
     """where a named one begins in the past; None: at its place in the order"""
     where: dict[str, str] = {}
-    """what a named one wants of its topics: filters, as they are written"""
+    """what is wanted of the topics that it adds: filters, as they are written"""
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True, tag="request", gc=False):
@@ -124,6 +124,8 @@ class Change(msgspec.Struct, array_like=True, tag="change", gc=False):
     entries: dict[str, int] = msgspec.field(default_factory=dict)
     resume: Resume | None = None
     """where a named subscription goes on that was there already"""
+    where: dict[str, str] = msgspec.field(default_factory=dict)
+    """filters of the topics that it gains, as they are written"""
 
     @property
     def identity(self) -> str:
@@ -156,6 +158,7 @@ class Resume(msgspec.Struct, array_like=True, gc=False):
     position: int
     start: dict[str, int] | None
     where: dict[str, str]
+    """the filters of `topics`; later ones are in the changes"""
     changes: list[Change] = msgspec.field(default_factory=list)
 
 

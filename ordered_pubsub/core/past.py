@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 import attrs
 
 from ordered_pubsub.core.buffer import Arrival
+from ordered_pubsub.core.messages import Recalled
 from ordered_pubsub.core.missing import Missing
 
 
@@ -32,6 +33,14 @@ class Part:
     full: bool
     arrivals: list[Arrival]
     """none for silence"""
+
+    @classmethod
+    def of(cls, topic: str, item: Recalled, arrivals: list[Arrival]) -> Part:
+        """What a log has told, with what it was unpacked to."""
+        events = [] if arrivals[0].last else arrivals
+        return cls(
+            topic, item.first, item.last, item.batch, item.place, item.published_at, item.entries, item.full, events
+        )
 
 
 @attrs.define(eq=False)

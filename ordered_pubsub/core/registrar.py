@@ -22,6 +22,8 @@ not used again.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 import msgspec
 from msgspec.structs import replace
 
@@ -66,7 +68,9 @@ class Subscription(msgspec.Struct):
     epoch: int = 0
     """how often it was begun or resumed, if it has a name"""
     resume: Resume | None = None
-    """how far it has acknowledged, if it has a name"""
+    """how far it has acknowledged, if it has a name and has not ended"""
+    where: dict[str, str] = msgspec.field(default_factory=dict)
+    """its filters when all changes that were taken have passed"""
     gaining: dict[str, bool] = msgspec.field(default_factory=dict)
     """topics that changes gain that have not all passed yet"""
     low: dict[str, int] = msgspec.field(default_factory=dict)
@@ -90,8 +94,18 @@ class Subscription(msgspec.Struct):
                 self.low.setdefault(topic, change.entries.get(topic, 0))
         for topic in change.lost if not change.best_effort else ():
             self.leaving[topic] = (change.entries.get(topic, 0), change.version)
-        if self.resume is not None and change.version > self.resume.version:
+        if self.resume is None:
+            return
+        if change.version > self.resume.version:
             self.resume.changes.append(_remembered(change))
+        else:  # its client knew of it earlier
+            _change_filters(self.resume.where, change.lost, change.where)
+
+    def lose_name(self) -> None:
+        """It has ended: nobody goes on with it, but its client may still need what it has not acknowledged."""
+        if self.resume is not None:
+            self.low = {**self.low, **self._named_floors(self.resume)}
+            self.resume = None
 
     def passed(self, said: Follows) -> tuple[str, ...]:
         """What it had left and needs nothing of any more, by what its client says."""
@@ -103,17 +117,16 @@ class Subscription(msgspec.Struct):
 
     def floors(self) -> dict[str, int]:
         """Up to where it needs nothing, for each topic of which it may need anything."""
-        floors = dict(self.low) if self.resume is None or self.ended else self._named_floors(self.resume)
+        floors = dict(self.low) if self.resume is None else self._named_floors(self.resume)
         for topic in self.gaining:
             floors.setdefault(topic, 0)  # nothing is to be forgotten until it is known where it is gained
         return floors
 
     def _named_floors(self, resume: Resume) -> dict[str, int]:
         floors = dict(resume.clock)
-        if not resume.version and resume.start is not None:
-            floors = {
-                topic: resume.clock.get(topic, resume.start.get(topic, 0)) for topic in self.planned or self.topics
-            }
+        if not resume.version and resume.start is not None and resume.changes:
+            first = resume.changes[0]
+            floors = {topic: resume.clock.get(topic, resume.start.get(topic, 0)) for topic in first.new}
         for change in resume.changes:
             for topic in change.new:
                 if topic not in change.old:
@@ -132,7 +145,7 @@ class Subscription(msgspec.Struct):
             return f"is there and holds {held}: subscribe to the same, then change it by add() and remove()"
         if self.weight != ask.weight:
             return "is there with another order=: subscribe with the same, or end it first by unsubscribe()"
-        if self.resume.where != ask.where:
+        if self.where != ask.where:
             return "is there with another filter (where=): subscribe with the same, or end it first by unsubscribe()"
         return ""
 
@@ -188,16 +201,13 @@ class Registrar(msgspec.Struct):
             subscription = self.subscriptions[ask.subscription] = Subscription(client, weight=ask.weight)
             if ask.opens:
                 subscription.epoch = ask.opens
-                subscription.resume = Resume(0, (), {}, 0, ask.start, dict(ask.where))
+                subscription.resume = Resume(0, (), {}, 0, ask.start, {})
             self.held[client] = self.held.get(client, 0) + 1
         elif ask.opens:
             subscription.epoch = ask.opens
             self._hand_over(subscription, client)
         subscription.ended = ask.ends
-        if subscription.resume is not None:
-            for topic in ask.remove:
-                subscription.resume.where.pop(topic, None)
-            subscription.resume.where.update(ask.where)
+        _change_filters(subscription.where, ask.remove, ask.where)
         subscription.planned = subscription.after(ask)
         subscription.gaining.update(dict.fromkeys(ask.add, True))
         subscription.waiting.append(waiting)
@@ -240,6 +250,7 @@ class Registrar(msgspec.Struct):
             resume=None
             if resume is None
             else replace(resume, topics=subscription.acked_topics, changes=list(resume.changes)),
+            where=dict(ask.where),
         )
 
     def meet(self, name: str, ranks: list[int], here: int) -> int:
@@ -255,14 +266,13 @@ class Registrar(msgspec.Struct):
         subscription = self.subscriptions.get(change.subscription)
         if subscription is None or subscription.version != change.version:
             return None
-        if subscription.ended and subscription.resume is not None:
-            subscription.low = {**subscription.low, **subscription.floors()}
         subscription.settled(change)
         following = self.next_turn(change.subscription)
         if following is None:
             subscription.planned = None
             subscription.gaining.clear()
             if subscription.ended:
+                subscription.lose_name()
                 _add(self.lingering, subscription.client, 1)
             self._maybe_forget(change.subscription)
         return following
@@ -313,6 +323,9 @@ class Registrar(msgspec.Struct):
         subscription = self.subscriptions.get(acked.subscription)
         resume = None if subscription is None else subscription.resume
         if resume is not None and acked.position >= resume.position and acked.version >= resume.version:
+            for change in resume.changes:
+                if change.version <= acked.version:
+                    _change_filters(resume.where, change.lost, change.where)
             resume.changes = [change for change in resume.changes if change.version > acked.version]
             resume.version, resume.clock, resume.position = acked.version, dict(acked.clock), acked.position
 
@@ -327,6 +340,12 @@ def _add(counts: dict[str, int], key: str, step: int) -> None:
     counts[key] = counts.get(key, 0) + step
     if not counts[key]:
         del counts[key]
+
+
+def _change_filters(where: dict[str, str], lost: Iterable[str], gained: Mapping[str, str]) -> None:
+    for topic in lost:
+        where.pop(topic, None)
+    where.update(gained)
 
 
 def _remembered(change: Change) -> Change:

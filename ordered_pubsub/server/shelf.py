@@ -103,17 +103,17 @@ class SqliteShelf:
         ).fetchone()
         return self.floor(topic) if found is None else int(found[0])
 
-    def drop(self, topic: str, up_to: int) -> None:
-        """Raise the floor."""
+    def drop(self, topic: str, up_to: int, full: bytes | None = None) -> None:
+        """Raise the floor. It is part of a transaction, so all or nothing of it happens."""
         self._begin()
         base = self._base(topic, make=True)
         run = self._connection.execute
         run("UPDATE topic SET floor = max(floor, ?) WHERE name = ?", (up_to, topic))
         for kind in ("events", "stamps"):
             run(f"DELETE FROM {kind} WHERE key BETWEEN ? AND ? AND last <= ?", (base, base + up_to, up_to))
-        newest = self.before("fulls", topic, up_to)
-        if newest is not None:
-            run("DELETE FROM fulls WHERE key BETWEEN ? AND ?", (base, base + newest.first - 1))
+        run("DELETE FROM fulls WHERE key BETWEEN ? AND ?", (base, base + up_to))
+        if full is not None:
+            self.put("fulls", topic, [Row(up_to, up_to, full)])
 
     def cut(self, topic: str, after: int) -> None:
         """Remove rows that begin above a number."""

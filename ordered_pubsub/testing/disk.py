@@ -32,10 +32,10 @@ class DiskShelf(MemoryShelf):
         self._unsynced += [partial(MemoryShelf.put, kind=kind, topic=topic, rows=[row]) for row in rows]
         self.crash_point("log:put")
 
-    def drop(self, topic: str, up_to: int) -> None:
+    def drop(self, topic: str, up_to: int, full: bytes | None = None) -> None:
         """Raise the floor, without a sync."""
-        super().drop(topic, up_to)
-        self._unsynced.append(partial(MemoryShelf.drop, topic=topic, up_to=up_to))
+        super().drop(topic, up_to, full)
+        self._unsynced.append(partial(MemoryShelf.drop, topic=topic, up_to=up_to, full=full))
         self.crash_point("log:drop")
 
     def cut(self, topic: str, after: int) -> None:

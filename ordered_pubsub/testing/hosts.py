@@ -5,7 +5,7 @@ They hold no protocol decision: they feed the state machines of `ordered_pubsub.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ import msgspec
 
 from ordered_pubsub.core.acknowledging import Acknowledging
 from ordered_pubsub.core.best_effort import BestEffort
-from ordered_pubsub.core.buffer import Arrival, Notification
+from ordered_pubsub.core.buffer import Arrival
 from ordered_pubsub.core.delivery import WEIGHTS, Delivery, Wants
 from ordered_pubsub.core.driver import KEEP, Driver
 from ordered_pubsub.core.messages import (
@@ -26,6 +26,7 @@ from ordered_pubsub.core.messages import (
     Ended,
     Expect,
     Follows,
+    Inform,
     PublishAsk,
     Recalled,
     Refusal,
@@ -35,13 +36,12 @@ from ordered_pubsub.core.messages import (
     ToSubscriber,
 )
 from ordered_pubsub.core.missing import Missing
-from ordered_pubsub.core.past import Part, Past
 from ordered_pubsub.core.registrar import WRONG_EPOCH
 from ordered_pubsub.core.retention import Policies, Policy
 from ordered_pubsub.core.session import Outcome, Session
 from ordered_pubsub.core.stage import Effects
-from ordered_pubsub.core.vector import History
-from ordered_pubsub.errors import ProtocolError, TopologyMismatch
+from ordered_pubsub.core.subend import Subend
+from ordered_pubsub.errors import HistoryLost, ProtocolError, TopologyMismatch
 from ordered_pubsub.testing.disk import Disk
 from ordered_pubsub.testing.record import EventRecord, SubscriptionRecord
 from ordered_pubsub.testing.world import FAULTS_END_S, FOR_EVER, Alter, Crash, Edit, Subscribe
@@ -266,29 +266,9 @@ class Packer:
         return self.simulation.record.events[index]
 
 
-def _wants(every: int, arrival: Arrival) -> bool:
-    """A filter, as simple as can be."""
-    event: EventRecord = arrival.body
-    return event.index % every == 0
-
-
-def _filters_of(where: Mapping[str, str]) -> dict[str, Wants]:
-    """What decides, of filters as they are written."""
-    return {topic: partial(_wants, int(every)) for topic, every in where.items()}
-
-
-def _part_of(topic: str, item: Recalled, arrivals: list[Arrival]) -> Part:
-    return Part(
-        topic,
-        item.first,
-        item.last,
-        item.batch,
-        item.place,
-        item.published_at,
-        item.entries,
-        item.full,
-        [] if arrivals[0].last else arrivals,
-    )
+def _wants_of(every: str) -> Wants:
+    """What decides, of a filter as it is written: one as simple as can be."""
+    return lambda arrival: arrival.body.index % int(every) == 0
 
 
 @attrs.define(eq=False)
@@ -304,6 +284,8 @@ class ClientHost:
     ens_away_until: float = 0.0
     home_away_until: float = 0.0
     deliveries: dict[str, Delivery | BestEffort] = attrs.field(factory=dict)
+    subends: dict[str, Subend] = attrs.field(factory=dict)
+    """of all but best-effort subscriptions"""
     past: dict[str, int] = attrs.field(factory=dict)
     """for each topic the highest number that this client knows of: published or notified"""
     unresolved: list[EventRecord] = attrs.field(factory=list)
@@ -315,12 +297,6 @@ class ClientHost:
     opened: dict[str, Subscribe] = attrs.field(factory=dict)
     """what it subscribes to whenever it is started"""
     acknowledging: dict[str, Acknowledging] = attrs.field(factory=dict)
-    pasts: dict[str, Past] = attrs.field(factory=dict)
-    """subscriptions that have not come to the present yet"""
-    read: dict[str, int] = attrs.field(factory=dict)
-    """how many events of the past these have passed"""
-    histories: dict[str, History] = attrs.field(factory=dict)
-    """the vectors of these"""
     said: dict[str, tuple[int, dict[str, int]]] = attrs.field(factory=dict)
     """for each subscription, on which connection it has said last how far it is"""
     unnumbered: list[EventRecord] = attrs.field(factory=list)
@@ -386,17 +362,15 @@ class ClientHost:
         if action.best_effort:
             delivery = BestEffort(name, world.buffer_events_max, world.ttl_s)
         else:
-            delivery = Delivery(name, order=action.order, missing=self._missing())
-            if action.from_start:
-                delivery.hold()
+            missing = Missing(lambda topic: topic in world.kept, now=self.simulation.now)
+            delivery = Delivery(name, order=action.order, missing=missing, wants_of=_wants_of)
+            start: dict[str, int] | None = {} if action.from_start else None
+            unpack = partial(self._unpack, action)
+            self.subends[name] = Subend(delivery, missing, self.simulation.topology.owner, unpack, start)
             if action.named:
                 self.acknowledging[name] = Acknowledging(name, self.name)
         self.deliveries[name] = delivery
         self.alter(Alter(action.at, name, topics), opens=epoch if action.named else 0)
-
-    def _missing(self) -> Missing:
-        kept = self.simulation.world.kept
-        return Missing(lambda topic: topic in kept, now=self.simulation.now)
 
     # -- death --------------------------------------------------------------------------------------------------------
 
@@ -421,8 +395,8 @@ class ClientHost:
         for sequence, items in self.session.unreported():
             simulation.record.abandon((self.name, self.session.epoch, sequence), items)
         self.deliveries.clear()
+        self.subends.clear()
         self.acknowledging.clear()
-        self.pasts.clear()
         self.said.clear()
         self.unnumbered.clear()
         self.unresolved.clear()
@@ -529,20 +503,16 @@ class ClientHost:
                 delivery.tick(self.simulation.now)
                 self.notify(name, delivery)
             elif self.home is not None:
-                self._say(name, delivery)
+                self._say(name, self.subends[name])
 
-    def _say(self, name: str, delivery: Delivery) -> None:
+    def _say(self, name: str, subend: Subend) -> None:
         """Tell the home stage how far a subscription is, and what it misses."""
         network, kept = self.simulation.network, self.simulation.world.kept
-        acked = {topic: number for topic, number in delivery.clock.items() if topic in kept}
-        if name in self.pasts:
-            acked = dict(self.pasts[name].clock)
+        acked = {topic: number for topic, number in subend.needed_after.items() if topic in kept}
         if self.said.get(name) != (self.connection, acked) or self.simulation.chance.random() < 0.1:
             self.said[name] = (self.connection, acked)
-            network.subscriber_to_stage(self, Follows(name, acked, True, delivery.changes.version))
-        wants = delivery.missing.take_due(self.simulation.now) if delivery.missing is not None else []
-        if name in self.pasts:
-            wants += self.pasts[name].missing.take_due(self.simulation.now)
+            network.subscriber_to_stage(self, Follows(name, acked, True, subend.delivery.changes.version))
+        wants = subend.take_due(self.simulation.now)
         saying = self.acknowledging[name].take_due(self.simulation.now) if name in self.acknowledging else None
         if saying is not None:
             network.subscriber_to_stage(self, saying)
@@ -591,23 +561,20 @@ class ClientHost:
             assert outcome.asked.change is not None
             ask = outcome.asked.change
             if isinstance(delivery, Delivery):
-                self._set_time(delivery)
-                delivery.filters.update(_filters_of(ask.where))
-                self._begin(name, delivery, outcome.change)
+                self._begin(self.subends[name], outcome.change)
             delivery.change_settled(outcome.change, record.removed_at_end if ask.ends else ask.remove)
             self.notify(name, delivery)
 
-    def _begin(self, name: str, delivery: Delivery, change: Change) -> None:
-        """The first outcome of this life: it begins, now or in the past, or goes on where it was."""
-        record, resume = self.simulation.record.subscriptions[name], change.resume
-        if resume is not None:
-            self._resume(name, delivery, resume)
-            for topic, count in change.entries.items():
-                delivery.hear(topic, count, is_lost=True)
-        elif change.version == 1 and record.from_start:
-            self._read_past(name, {}, change)
+    def _begin(self, subend: Subend, change: Change) -> None:
+        """It may begin or go on by this outcome."""
+        subend.set_time(self.simulation.now)
+        if change.resume is not None:
+            self._note_resumed(change.subscription, change.resume)
+            for topic in change.new:
+                self.simulation.ens.subscribe(topic, self.index, change.subscription)
+        subend.begin(change)
 
-    def _resume(self, name: str, delivery: Delivery, resume: Resume) -> None:
+    def _note_resumed(self, name: str, resume: Resume) -> None:
         simulation = self.simulation
         record = simulation.record.subscriptions[name]
         simulation.trace("%s goes on at %s, version %d", name, resume.clock, resume.version)
@@ -616,53 +583,9 @@ class ClientHost:
                 "I3", f"{name} goes on at {resume.position}, but {record.position} was acknowledged"
             )
         record.resumed(resume.position)
-        delivery.filters.update(_filters_of(resume.where))
         for change in resume.changes:
             if change.old != change.new:
                 record.outcomes[change.version] = change
-        first = record.outcomes.get(1)
-        if record.from_start and not resume.version and first is not None:
-            self._read_past(name, dict(resume.clock), first, resume.position)
-        elif record.from_start:
-            delivery.go_on(0)
-        for topic in {topic for change in resume.changes for topic in change.topics} | set(resume.clock):
-            simulation.ens.subscribe(topic, self.index, name)
-        delivery.resume(resume)
-
-    def _read_past(self, name: str, clock: dict[str, int], first: Change, position: int = 0) -> None:
-        cut = {topic: first.entries.get(topic, 0) for topic in first.new}
-        topology = self.simulation.topology
-        self.pasts[name] = past = Past(clock, cut, topology.owner, self._missing())
-        self.read[name], self.histories[name] = position, History()
-        self.histories[name].restart(dict(past.clock))
-        self._read_on(name)
-
-    def _read_on(self, name: str) -> None:
-        """Notify what is known of the past by now, and go on to the present if that was all."""
-        past, delivery = self.pasts[name], self.deliveries[name]
-        assert isinstance(delivery, Delivery)
-        for part, first, last in past.read():
-            if not part.arrivals:
-                self.read[name] += last - first + 1
-                self.histories[name].jumped(part.topic, last)
-            for arrival in part.arrivals:
-                if first <= arrival.number <= last:
-                    self._pass_past(name, delivery, arrival)
-        if past.is_over:
-            del self.pasts[name]
-            delivery.go_on(self.read.pop(name))
-        elif name in self.acknowledging:
-            self.acknowledging[name].acknowledge(0, past.clock, self.read[name], self.simulation.now)
-
-    def _pass_past(self, name: str, delivery: Delivery, arrival: Arrival) -> None:
-        record = self.simulation.record.subscriptions[name]
-        self.read[name] += 1
-        position = None if record.order == "topic" else self.read[name]
-        vector, wants = self.histories[name].passed(arrival.topic), delivery.filters.get(arrival.topic)
-        if wants is None or wants(arrival):
-            self._learn(arrival.body)
-            record.notified(Notification(arrival, position, vector, 0, count=self.read[name]))
-            self.simulation.record.progress += 1
 
     def _take_refusal(self, outcome: Outcome, refusal: Refusal) -> None:
         """Nothing of it happens, ever."""
@@ -670,6 +593,7 @@ class ClientHost:
         if refusal.code in ("unknown", WRONG_EPOCH):
             name = outcome.asked.change.subscription if outcome.asked.change is not None else ""
             del self.deliveries[name]
+            self.subends.pop(name, None)
             is_there = refusal.code == WRONG_EPOCH
             topics = () if is_there else self.opened[name].topics
             self._open(self.opened[name], topics, int(refusal.reason) + 1 if is_there else 1)
@@ -686,7 +610,7 @@ class ClientHost:
         if ask is not None:
             delivery = self.deliveries[ask.subscription]
             if isinstance(delivery, Delivery):
-                self._set_time(delivery)
+                self.subends[ask.subscription].set_time(simulation.now)
             delivery.change_refused(ask.remove)
             self.notify(ask.subscription, delivery)
 
@@ -706,52 +630,37 @@ class ClientHost:
         if isinstance(delivery, BestEffort):
             delivery.receive(arrival, self.simulation.now)
         else:
-            self._set_time(delivery)
+            self.subends[subscription].set_time(self.simulation.now)
             delivery.receive(arrival)
         self.notify(subscription, delivery)
 
     def handle_told(self, message: ToSubscriber) -> None:
         """The home stage brings what a subscription misses, or says how far its topics are."""
-        delivery = self.deliveries.get(message.subscription)
-        if delivery is None:
+        name = message.subscription
+        subend = self.subends.get(name)
+        if subend is None:
             return  # of an earlier life
-        assert isinstance(delivery, Delivery)
-        self._set_time(delivery)
+        subend.set_time(self.simulation.now)
         if isinstance(message, Saved):
-            self._take_saved(self.acknowledging[message.subscription], message)
-            return
-        if isinstance(message, Ended):
+            self._take_saved(self.acknowledging[name], message)
+        elif isinstance(message, Ended):
             self._take_end(message)
-            return
-        if isinstance(message, Expect):
-            for topic, count in message.counts.items():
-                delivery.hear(topic, count, is_lost=True)
-        else:
-            told = message.told
-            delivery.told_of_floor(told.topic, told.floor)
-            past = self.pasts.get(message.subscription)
-            for item in told.items:
-                arrivals = self._unpack(delivery, told.topic, item)
-                if past is not None:
-                    past.missing.now = self.simulation.now
-                    past.take(_part_of(told.topic, item, arrivals))
-                for arrival in arrivals:
-                    delivery.receive(arrival)
-            if past is not None:
-                self._read_on(message.subscription)
-        self.notify(message.subscription, delivery)
+        elif isinstance(message, Expect):
+            subend.expected(message.counts)
+        elif isinstance(message, Inform):
+            try:
+                subend.told(message.told)
+            except HistoryLost as error:
+                self.simulation.record.violation("I3", f"{name} lost what it was to have: {error}")
+        self.notify(name, subend.delivery)
 
-    def _unpack(self, delivery: Delivery, topic: str, item: Recalled) -> list[Arrival]:
+    def _unpack(self, action: Subscribe, topic: str, item: Recalled) -> list[Arrival]:
         """What a log tells; silence for a batch of which nothing is wanted, as from a home that knows the filter."""
-        arrivals, wants = self.simulation.packer.unpack(topic, item), delivery.filters.get(topic)
-        if wants is None or not self.simulation.world.silent or any(map(wants, arrivals)):
+        arrivals = self.simulation.packer.unpack(topic, item)
+        is_for_all = action.every == 1 or not self.simulation.world.silent
+        if is_for_all or any(map(_wants_of(str(action.every)), arrivals)):
             return arrivals
         return [Arrival(topic, item.first, item.entries, item.marks, item.full, last=item.last)]
-
-    def _has_begun(self, subscription: str, delivery: Delivery | BestEffort) -> bool:
-        """Whether a named subscription has come to the present, so that it acknowledges what it is notified of."""
-        is_named = isinstance(delivery, Delivery) and subscription in self.acknowledging
-        return is_named and subscription not in self.pasts and delivery.changes.version > 0
 
     def _take_end(self, ended: Ended) -> None:
         """It is right only if it was this client that ended it."""
@@ -765,14 +674,11 @@ class ClientHost:
         if last is not None and saved.serial == last.serial:
             self.simulation.record.subscriptions[saved.subscription].position = last.position
 
-    def _set_time(self, delivery: Delivery) -> None:
-        if delivery.missing is not None:
-            delivery.missing.now = self.simulation.now
-
     def notify(self, subscription: str, delivery: Delivery | BestEffort) -> None:
         """Tell the application what is next."""
         record = self.simulation.record.subscriptions[subscription]
-        for notification in delivery.take_ready():
+        subend = self.subends.get(subscription)
+        for notification in delivery.take_ready() if subend is None else subend.take_ready():
             arrival = notification.arrival
             self._learn(arrival.body)
             record.notified(notification)
@@ -785,10 +691,9 @@ class ClientHost:
                 notification.position,
             )
             self._maybe_react()
-        if self._has_begun(subscription, delivery):
-            assert isinstance(delivery, Delivery)
-            clock, position = delivery.clock, delivery.position
-            self.acknowledging[subscription].acknowledge(delivery.clean, clock, position, self.simulation.now)
+        acknowledging = self.acknowledging.get(subscription)
+        if acknowledging is not None and subend is not None and (subend.reads_past or delivery.changes.version > 0):
+            acknowledging.acknowledge(*subend.passed, self.simulation.now)
         for topic in delivery.take_left():
             if not delivery.changes.asked:
                 self.simulation.ens.unsubscribe(topic, self.index, subscription)

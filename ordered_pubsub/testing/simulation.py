@@ -251,7 +251,7 @@ class Simulation:
             for name, delivery in client.deliveries.items():
                 if name in client.acknowledging and client.acknowledging[name].next_due is not None:
                     reasons.append(f"{name} has acknowledgements that are not on disk")
-                if name in client.pasts:
+                if name in client.subends and client.subends[name].reads_past:
                     reasons.append(f"{name} still reads the past")
                 if delivery.buffered or delivery.changes.asked:
                     reasons.append(f"{name} waits for: {delivery.waiting_for()}")

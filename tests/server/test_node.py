@@ -287,9 +287,9 @@ async def test_a_snapshot_that_was_due_before_the_stop_is_written_after_the_star
         first.driver.handle_request(request, 1.0)
     disk.append(first.driver.take().effects.journal)  # and then it was killed
     await first.close()
-    disk.events.clear()
 
     second = make(disk)
+    disk.events.clear()
     second.askers["c"] = asker = Asker(disk.events)
     second.handle_requests([ask()])
 

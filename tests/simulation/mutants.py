@@ -33,12 +33,13 @@ from ordered_pubsub.core.requests import Requests, Verdict
 from ordered_pubsub.core.retention import Retention
 from ordered_pubsub.core.session import Session
 from ordered_pubsub.core.stage import Stage
+from ordered_pubsub.core.subend import Subend
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.testing import checkers
 from ordered_pubsub.testing.hosts import ClientHost
 from ordered_pubsub.testing.record import Violation
 from ordered_pubsub.testing.simulation import Simulation
-from ordered_pubsub.testing.world import World, draw
+from ordered_pubsub.testing.world import Subscribe, World, draw
 from simulation.scenarios import SCENARIOS
 
 SEEDS_MAX = 2000
@@ -275,8 +276,8 @@ def _named_floors_only(retention: Retention, topic: str) -> int:
 _begin_at = Delivery.begin_at
 
 
-def _begin_at_by_delta(delivery: Delivery, clock: Any, version: int = 0, position: int = 0) -> None:
-    _begin_at(delivery, clock, version, position)
+def _begin_at_by_delta(delivery: Delivery, *place: Any) -> None:
+    _begin_at(delivery, *place)
     for lane in delivery._lanes.values():
         lane.segment.needs_full = False
 
@@ -318,18 +319,18 @@ def _always_clean(delivery: Delivery) -> None:
 _unpack = ClientHost._unpack
 
 
-def _unpack_merged(client: ClientHost, delivery: Delivery, topic: str, item: Recalled) -> list[Arrival]:
+def _unpack_merged(client: ClientHost, action: Subscribe, topic: str, item: Recalled) -> list[Arrival]:
     """Silence that follows silence is one with it, and has no timestamp of its own."""
-    arrivals = _unpack(client, delivery, topic, item)
+    arrivals = _unpack(client, action, topic, item)
     if arrivals[0].last:
-        ends = _silent_up_to.setdefault(delivery, {})
+        ends = _silent_up_to.setdefault(client.subends[action.subscription], {})
         if ends.get(topic) == item.first - 1:
             arrivals[0].entries = {}
         ends[topic] = item.last
     return arrivals
 
 
-_silent_up_to: WeakKeyDictionary[Delivery, dict[str, int]] = WeakKeyDictionary()
+_silent_up_to: WeakKeyDictionary[Subend, dict[str, int]] = WeakKeyDictionary()
 
 
 def _floors_without_gains(subscription: Subscription) -> dict[str, int]:

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from ordered_pubsub.core.buffer import Arrival
 from ordered_pubsub.core.delivery import LET_GO_SHARE, Delivery
@@ -677,8 +678,8 @@ def odd(arrival: Arrival) -> bool:
 
 
 def test_what_a_filter_takes_out_has_its_place_and_nobody_is_told() -> None:
-    delivery = Delivery("s", filters={"a": odd})
-    delivery.change_settled(change(1, "", "ab"))
+    delivery = Delivery("s", wants_of=lambda where: {"odd": odd}[where])
+    delivery.change_settled(replace(change(1, "", "ab"), where={"a": "odd"}))
     for arrival in (event("a1"), event("b1", a=2), event("a2"), event("a3")):
         delivery.receive(arrival)
     notifications = delivery.take_ready()
@@ -691,12 +692,25 @@ def test_what_a_filter_takes_out_has_its_place_and_nobody_is_told() -> None:
 
 def test_a_filter_holds_for_what_is_gained_from_then_on() -> None:
     delivery = delivery_of("a")
-    delivery.filters["a"] = odd
+    delivery.wants_of = lambda where: {"odd": odd}[where]
     delivery.receive(event("a1"))
     delivery.receive(event("a2"))
     assert ready(delivery) == ["a1", "a2"]
     delivery.change_settled(change(2, "a", "", a=2))
-    delivery.change_settled(change(3, "", "a", a=2))
+    delivery.change_settled(replace(change(3, "", "a", a=2), where={"a": "odd"}))
     for name in ("a3", "a4", "a5"):
         delivery.receive(event(name))
     assert ready(delivery) == ["a3", "a5"]
+
+
+def test_each_filter_holds_for_its_change_in_whatever_order_the_outcomes_come() -> None:
+    """Taken by the one that came last, what is gained second would be chosen by the filter that is gained third."""
+    delivery = delivery_of("a")
+    delivery.wants_of = lambda where: {"odd": odd, "even": lambda arrival: not odd(arrival)}[where]
+    gained_even = replace(change(3, "", "a", a=2), where={"a": "even"})
+    gained_odd = replace(change(5, "", "a", a=4), where={"a": "odd"})
+    for later in (gained_odd, change(4, "a", "", a=4), gained_even, change(2, "a", "", a=2)):
+        delivery.change_settled(later)
+    for name in ("a1", "a2", "a3", "a4", "a5", "a6"):
+        delivery.receive(event(name))
+    assert ready(delivery) == ["a1", "a2", "a4", "a5"]

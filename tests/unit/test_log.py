@@ -381,6 +381,36 @@ def test_reading_much_goes_on_where_it_stopped(shelves: tuple[Any, Any, Any]) ->
     assert pieces > 10
 
 
+def test_there_is_no_timestamp_of_what_is_forgotten(shelves: tuple[Any, Any, Any]) -> None:
+    """Who reads while it happens, in another thread, would take one for it that lacks what came before."""
+    shelf, read_shelf, sync = shelves
+    writer, reader = LogWriter(shelf), LogReader(read_shelf)
+    for number in range(1, 4):
+        kept, complete = published(number)
+        complete.entries["b/c"] = number
+        writer.write([kept], [complete])
+    sync()
+    assert writer.forget("a", 2) == 2
+    sync()
+    assert [reader.full_at("a", number) for number in (1, 2, 3)] == [None, {"b/c": 2}, {"b/c": 3}]
+
+
+def test_a_log_that_begins_anew_has_nothing_of_an_earlier_timestamp(shelves: tuple[Any, Any, Any]) -> None:
+    """What is not kept in between is not known here; the first that is has its timestamp in full."""
+    shelf, read_shelf, sync = shelves
+    writer, reader = LogWriter(shelf), LogReader(read_shelf)
+    for number in range(1, 3):
+        kept, complete = published(number)
+        complete.entries["b/c"] = number
+        writer.write([kept], [complete])
+    writer.forget("a", 1)
+    kept, complete = published(9)
+    complete.entries["d"], complete.full = 5, True
+    writer.write([kept._replace(begins=True)], [complete])
+    sync()
+    assert reader.full_at("a", 9) == {"d": 5}
+
+
 def test_a_log_that_lacks_what_the_journal_promised_is_refused(shelves: tuple[Any, Any, Any]) -> None:
     shelf, _, sync = shelves
     writer = LogWriter(shelf)

@@ -141,6 +141,31 @@ def test_who_resumes_is_told_what_was_acknowledged_last(registrar: Registrar) ->
     assert (resume.version, resume.clock, resume.position, resume.topics) == (1, {"a": 5, "b": 3}, 7, ("a", "b"))
 
 
+def test_who_resumes_is_told_the_filters_of_what_was_held_and_of_what_came_since(registrar: Registrar) -> None:
+    """Of a topic that it has lost since it needs some events still, by the filter of that time."""
+    take(registrar, opening("ab", where={"a": "x > 1", "b": "x > 2"}))
+    registrar.acknowledged(acked(1, 0, a=0, b=0))
+    take(registrar, adding("c", "a", where={"c": "x > 3"}))
+    resume = take(registrar, opening("", epoch=2), "two").resume
+    assert resume is not None
+    assert resume.where == {"a": "x > 1", "b": "x > 2"}
+    assert [change.where for change in resume.changes] == [{"c": "x > 3"}]
+    registrar.acknowledged(acked(3, 0, "two", b=0, c=0))
+    resume = take(registrar, opening("", epoch=3), "three").resume
+    assert resume is not None
+    assert (resume.where, resume.changes) == ({"b": "x > 2", "c": "x > 3"}, [])
+
+
+def test_filters_are_kept_of_what_was_acknowledged_before_it_is_known_here(registrar: Registrar) -> None:
+    """A client knows where its change has passed before the registrar does."""
+    change = start(registrar, opening("a", where={"a": "x > 1"}))
+    registrar.acknowledged(acked(1, 0, a=0))
+    finish(registrar, change)
+    resume = take(registrar, opening("", epoch=2), "two").resume
+    assert resume is not None
+    assert resume.where == {"a": "x > 1"}
+
+
 def test_who_resumes_before_anything_was_acknowledged_is_told_where_it_begins(registrar: Registrar) -> None:
     first = take(registrar, opening("ab", start={"a": 2}), a=9)
     resume = take(registrar, opening(epoch=2), "two").resume
@@ -283,6 +308,23 @@ def test_one_with_a_name_needs_what_it_has_not_acknowledged(registrar: Registrar
 def test_one_with_a_name_needs_its_past_from_where_it_starts(registrar: Registrar) -> None:
     take(registrar, opening("ab", start={"a": 2}), a=9, b=9)
     assert floors(registrar) == {"a": 2, "b": 0}
+
+
+def test_one_that_has_ended_still_needs_the_past_that_it_had_not_read(registrar: Registrar) -> None:
+    take(registrar, opening("ab", start={"a": 2}), a=9, b=9)
+    take(registrar, adding(ends=True), a=12, b=10)
+    assert floors(registrar) == {"a": 2, "b": 0}
+    assert Needs(registrar).follows(Follows("s", {"a": 12, "b": 9})) == Passed("s", ("a",))
+
+
+def test_one_that_is_being_ended_before_it_has_begun_needs_all(registrar: Registrar) -> None:
+    change = start(registrar, opening("a", start={}))
+    ask = adding(ends=True)
+    assert registrar.ask(ask, Waiting(request(ask, "one"), 0, 0.0)) is None
+    assert floors(registrar) == {"a": 0}
+    finish(registrar, change, a=9)
+    finish(registrar, registrar.begin(ask), a=9)
+    assert floors(registrar) == {"a": 0}
 
 
 def test_one_that_has_ended_is_forgotten_when_it_needs_nothing_any_more(registrar: Registrar) -> None:

@@ -1,0 +1,167 @@
+"""The subscriber's end of its topics' logs: where a subscription begins, what it reads of the past, and what it misses.
+
+It is `Delivery` for the present and, before that, `Past` for what came before the subscription's place. While the past is read
+the present is held; both are asked for by `Missing`. A subscription that has a name and is there already goes on where it had
+acknowledged (`Resume`), which may be in the past as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import attrs
+
+from ordered_pubsub.core.buffer import Arrival, Notification
+from ordered_pubsub.core.delivery import Delivery, Wants
+from ordered_pubsub.core.messages import Change, Recalled, Told, Want
+from ordered_pubsub.core.missing import Missing
+from ordered_pubsub.core.past import Part, Past
+from ordered_pubsub.core.vector import History
+from ordered_pubsub.errors import HistoryLost
+
+
+@attrs.define(eq=False)
+class Subend:
+    """One subscription and the logs of its topics."""
+
+    delivery: Delivery
+    missing: Missing
+    """the one of `delivery`"""
+    owner: Callable[[str], int]
+    unpack: Callable[[str, Recalled], list[Arrival]]
+    """makes of a part of a topic's log its events, or its silence"""
+    start: Mapping[str, int] | None = None
+    """where it begins in the past; a topic that is not named begins where its log does. None: at its place in the order"""
+    redelivered_to: dict[str, int] = attrs.field(factory=dict)
+    """up to where an earlier session may have been notified"""
+    _past: Past | None = None
+    _begun_at: Mapping[str, int] = attrs.field(factory=dict)
+    """the topics that are to have all of their past, from there on"""
+    _wanted: dict[str, Wants] = attrs.field(factory=dict)
+    """the filters that hold in the past"""
+    _read: int = 0
+    """how many numbers of the past it has passed"""
+    _history: History = attrs.field(factory=History)
+    _ready: list[Notification] = attrs.field(factory=list)
+
+    def __attrs_post_init__(self) -> None:
+        if self.start is not None:
+            self.delivery.hold()
+
+    # -- where it begins ----------------------------------------------------------------------------------------------
+
+    def begin(self, change: Change) -> None:
+        """The outcome of a change came: it may be the one by which it begins, or goes on."""
+        resume = change.resume
+        if resume is None:
+            if change.version == 1 and self.start is not None:
+                self._begin_past(self.start, change, 0)
+            return
+        self.redelivered_to = dict(change.entries)
+        if resume.start is not None:
+            self.delivery.hold()
+        self.delivery.resume(resume)
+        for topic, count in change.entries.items():
+            self.delivery.hear(topic, count, is_lost=True)
+        first = next((earlier for earlier in resume.changes if earlier.version == 1), None)
+        if resume.start is not None and not resume.version and first is not None:
+            self._begin_past(resume.clock or resume.start, first, resume.position)
+        elif resume.start is not None:
+            self.delivery.go_on(0)
+
+    def _begin_past(self, start: Mapping[str, int], first: Change, position: int) -> None:
+        cut = {topic: first.entries.get(topic, 0) for topic in first.new}
+        clock = {topic: min(start.get(topic, 0), cut[topic]) for topic in cut}
+        self._begun_at, self._wanted, self._read = start, self.delivery.wanted(first.where), position
+        self._past = Past(clock, cut, self.owner, Missing(self.missing.is_kept, now=self.missing.now))
+        self._history.restart(dict(clock))
+        self._read_on(self._past)
+
+    def _read_on(self, past: Past) -> None:
+        """Take what is known of the past by now, and go on to the present if that was all."""
+        for part, first, last in past.read():
+            if not part.arrivals:
+                self._history.jumped(part.topic, last)
+                self._read += last - first + 1
+            for arrival in part.arrivals:
+                if first <= arrival.number <= last:
+                    self._pass(arrival)
+        if past.is_over:
+            self._past = None
+            self.delivery.go_on(self._read)
+
+    def _pass(self, arrival: Arrival) -> None:
+        self._read += 1
+        vector, wants = self._history.passed(arrival.topic), self._wanted.get(arrival.topic)
+        if wants is None or wants(arrival):
+            position = None if self.delivery.order == "topic" else self._read
+            self._ready.append(Notification(arrival, position, vector, 0, count=self._read))
+
+    # -- what the stage says ------------------------------------------------------------------------------------------
+
+    def set_time(self, now: float) -> None:
+        """Tell the time, before any other input."""
+        self.missing.now = now
+        if self._past is not None:
+            self._past.missing.now = now
+
+    def told(self, told: Told) -> None:
+        """A log has told something. Raises `HistoryLost` if it does not have what the subscription is entitled to."""
+        past, topic = self._past, told.topic
+        if past is not None and told.floor > past.clock.get(topic, told.floor):
+            if topic in self._begun_at:
+                raise HistoryLost(self.delivery.subscription, topic, past.clock[topic] + 1, told.floor + 1)
+            past.skip(topic, told.floor)
+            self._history.restart(dict(past.clock))
+        self.delivery.told_of_floor(topic, told.floor)
+        for item in told.items:
+            arrivals = self.unpack(topic, item)
+            if past is not None:
+                past.take(Part.of(topic, item, arrivals))
+            for arrival in arrivals:
+                self.delivery.receive(arrival)
+        if past is not None:
+            self._read_on(past)
+
+    def expected(self, counts: Mapping[str, int]) -> None:
+        """Some topics have come so far; what is not here of that is lost."""
+        for topic, count in counts.items():
+            self.delivery.hear(topic, count, is_lost=True)
+
+    # -- what comes of it ---------------------------------------------------------------------------------------------
+
+    def take_ready(self) -> list[Notification]:
+        """The events to be notified since the last call, in their order."""
+        past, self._ready = self._ready, []
+        ready = self.delivery.take_ready()
+        return [*past, *ready] if past else ready
+
+    def take_due(self, now: float) -> list[Want]:
+        """What to ask for now."""
+        return [want for missing in self._curious() for want in missing.take_due(now)]
+
+    @property
+    def next_due(self) -> float | None:
+        """When `take_due` should be called next, if nothing comes until then; None if nothing is missing."""
+        return min((due for missing in self._curious() if (due := missing.next_due) is not None), default=None)
+
+    def _curious(self) -> list[Missing]:
+        all_missing = [self.missing] if self._past is None else [self._past.missing, self.missing]
+        return [missing for missing in all_missing if missing.is_curious]
+
+    @property
+    def reads_past(self) -> bool:
+        """Whether it has not come to the present yet."""
+        return self._past is not None
+
+    @property
+    def needed_after(self) -> dict[str, int]:
+        """Up to where it needs nothing of the logs: what came is here, whether the application has taken it or not."""
+        return dict(self.delivery.clock if self._past is None else self._past.clock)
+
+    @property
+    def passed(self) -> tuple[int, dict[str, int], int]:
+        """What is acknowledged when all that was ready is handled: version, clock, and how many numbers."""
+        if self._past is not None:
+            return 0, dict(self._past.clock), self._read
+        return self.delivery.clean, self.delivery.clock, self.delivery.position
