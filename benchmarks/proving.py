@@ -9,6 +9,7 @@ import argparse
 import os
 import subprocess
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -81,6 +82,9 @@ def _verdict(name: str, line: Callable[[], str | None]) -> str:
         verdict = f"FAILS: {failure}"
     except NotRun as reason:
         verdict = f"NOT RUN: {reason}"
+    except Exception as error:  # the other lines are to be run all the same
+        traceback.print_exc()
+        verdict = f"FAILS: {type(error).__name__}: {error}"
     else:
         verdict = f"holds: {said}" if said else "holds"
     verdict = f"{verdict} ({time.monotonic() - started:.0f} s)"

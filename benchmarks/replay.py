@@ -27,6 +27,8 @@ EVENTS = 1_000_000
 BYTES = 200
 LIVE_RATE = 200
 CALM_S = 5.0
+READ_S = 600.0
+"""How long the replay may take."""
 
 
 def memory_mb(pid: int | str) -> float:
@@ -76,9 +78,9 @@ async def replay(ens: str, sequencer: str, events: int, stage_pid: int) -> dict[
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
     memory = [memory_mb(stage_pid)]
     own = [memory_mb("self")]
-    async with ordered_pubsub.connect(ens, sequencer=sequencer, name="desk") as client:
-        begin, count = time.monotonic(), 0
-        subscription = await client.subscribe(name="replay")
+
+    async def read(subscription: ordered_pubsub.Subscription) -> None:
+        count = 0
         async for batch in subscription.batches(5_000, 0.01):
             if [event.number for event in batch] != list(range(count + 1, count + len(batch) + 1)):
                 raise AssertionError(f"out of order after {count}")
@@ -86,12 +88,16 @@ async def replay(ens: str, sequencer: str, events: int, stage_pid: int) -> dict[
             memory.append(memory_mb(stage_pid))
             own.append(memory_mb("self"))
             if count >= events:
-                break
+                return
+
+    async with ordered_pubsub.connect(ens, sequencer=sequencer, name="desk") as client:
+        begin = time.monotonic()
+        await asyncio.wait_for(read(await client.subscribe(name="replay")), READ_S)
         took = time.monotonic() - begin
     half = len(memory) // 2
     return {
-        "events": count,
-        "events_per_s": count / took,
+        "events": events,
+        "events_per_s": events / took,
         "took_s": took,
         "stage_mb_half": max(memory[:half]),
         "stage_mb": max(memory),

@@ -15,10 +15,14 @@ from ordered_pubsub.client.event import Event, Receipt
 from ordered_pubsub.client.subscription import Lag, Subscription
 from ordered_pubsub.connecting import connect
 from ordered_pubsub.errors import (
+    AccessDenied,
     AdapterError,
     BufferOverflow,
     Closed,
     ConfigurationError,
+    EventVoid,
+    FilterError,
+    HistoryLost,
     NotOffered,
     OrderedPubSubError,
     ProtocolError,
@@ -36,12 +40,16 @@ except PackageNotFoundError:  # run from a checkout that was not installed
     __version__ = "0+unknown"
 
 __all__ = [
+    "AccessDenied",
     "AdapterError",
     "BufferOverflow",
     "Client",
     "Closed",
     "ConfigurationError",
     "Event",
+    "EventVoid",
+    "FilterError",
+    "HistoryLost",
     "Lag",
     "NotOffered",
     "OrderedPubSubError",

@@ -88,6 +88,10 @@ class BufferOverflow(UnavailableError):
     """A subscription's buffer of waiting events is full; it stopped at its clock and lost nothing before it."""
 
 
+class EventVoid(UnavailableError):
+    """An event got its number, and was not at the ENS in time: nobody is notified of it. Publish it again."""
+
+
 class HistoryLost(UnavailableError):
     """Events that a subscription is entitled to are not kept any more; it stopped before the first of them."""
 

@@ -18,23 +18,31 @@ import attrs
 
 from ordered_pubsub.adapter import Adapter
 from ordered_pubsub.client.home import Home, Listener
+from ordered_pubsub.client.leasing import Leasing
 from ordered_pubsub.client.logged import LogPacker
 from ordered_pubsub.client.publisher import Outgoing, Publisher, error_of
 from ordered_pubsub.client.reception import Reception
 from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.client.waiting import forget_outcome
+from ordered_pubsub.core.lease import Lease
 from ordered_pubsub.core.messages import (
     Answer,
     Change,
     ChangeAsk,
+    Decided,
     Follows,
     FromSubscriber,
+    Leased,
     Locate,
     Located,
+    Range,
     Refusal,
+    Seal,
+    Sealed,
     ToSession,
     ToSubscriber,
 )
+from ordered_pubsub.core.ranges import Ranges
 from ordered_pubsub.core.registrar import WRONG_EPOCH
 from ordered_pubsub.core.session import Outcome, Session
 from ordered_pubsub.errors import Closed, OrderedPubSubError, Timeout
@@ -76,6 +84,12 @@ class Following(Protocol):
     def told(self, message: ToSubscriber) -> None:
         """The stage brings what it misses, or says how far its topics are. Never raises."""
 
+    def seal(self, topic: str, numbers: list[Range]) -> list[Range]:
+        """An owner asks which of these numbers were seen; the others are not used until it is decided what they are."""
+
+    def decided(self, decided: Decided) -> None:
+        """An owner says what some numbers are. Never raises."""
+
 
 @attrs.define(eq=False)
 class _Asked:
@@ -98,7 +112,8 @@ class Engine:
         self.adapter = adapter
         self.home = home
         self.reception = Reception(adapter, settings.unordered == "deliver")
-        self.publisher = Publisher(self.name, adapter, settings, self._queue)
+        leasing = Leasing(Lease(self.key.session), self.say, lambda topic: self.session.topology.owner(topic))
+        self.publisher = Publisher(self.name, adapter, settings, self._queue, leasing)
         self.session: Session
         self.state = {"ens": False, "stage": False}
         self._lost: dict[str, bool] = {}
@@ -197,10 +212,21 @@ class Engine:
         for message in messages:
             if isinstance(message, Located):
                 self._take_located(message)
-                continue
-            follower = self._followers.get(message.subscription)
-            if follower is not None:
-                follower.told(message)
+            elif isinstance(message, Leased):
+                self.publisher.leasing.leased(message)
+            elif isinstance(message, Seal):
+                self._seal(message)
+            elif isinstance(message, Decided):
+                for follower in list(self._followers.values()):
+                    follower.decided(message)
+            elif (found := self._followers.get(message.subscription)) is not None:
+                found.told(message)
+
+    def _seal(self, seal: Seal) -> None:
+        """An owner asks for numbers whose publisher has vanished."""
+        followers = self._followers.values()
+        seen = [part for follower in followers for part in follower.seal(seal.topic, seal.numbers)]
+        self.say(Sealed(seal.serial, seal.rank, [self.key.session], list(Ranges(seen))))
 
     async def locate(self, topics: Sequence[str], at: float, timeout_s: float) -> dict[str, int]:
         """Where topics were at a time: for each the last number before it. Cancelled, nothing changes."""
@@ -315,6 +341,7 @@ class Engine:
 
     async def close(self) -> None:
         """Disconnect. Whatever is still under way is given up."""
+        self.publisher.leasing.close()
         self.is_closed = True
         for handle in (self._tick_handle, self._follow_handle):
             if handle is not None:

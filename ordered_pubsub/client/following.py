@@ -15,13 +15,11 @@ from ordered_pubsub.client.engine import Engine
 from ordered_pubsub.client.waiting import within
 from ordered_pubsub.core.acknowledging import Acknowledging
 from ordered_pubsub.core.buffer import Notification
-from ordered_pubsub.core.messages import Curious, Ended, Expect, Follows, Inform, Saved, ToSubscriber
+from ordered_pubsub.core.messages import Decided, Ended, Expect, Follows, Inform, Range, Saved, ToSubscriber
 from ordered_pubsub.core.subend import Subend
 from ordered_pubsub.errors import AccessDenied, SessionExpired
 
 TIMER_S_MIN = 0.005
-WANTS_MAX = 1_000
-"""Ranges that are asked for in one message."""
 SAID_FOR_S = 30.0
 """After so long what has not changed is said again: who has forgotten it knows it then."""
 
@@ -72,6 +70,24 @@ class Following:
         self.subend.set_time(now)
         return now
 
+    def seal(self, topic: str, numbers: list[Range]) -> list[Range]:
+        """An owner asks which of these numbers were seen; the others are not used until it is decided what they are."""
+        self.set_time()
+        seen = [] if self._is_over else self.subend.seal(topic, numbers)
+        self.pump()
+        return seen
+
+    def decided(self, decided: Decided) -> None:
+        """An owner says what some numbers are. Never raises."""
+        if self._is_over:
+            return
+        self.set_time()
+        try:
+            self.subend.decided(decided)
+        except Exception as error:
+            self.give_up(error)
+        self.collect()
+
     def told(self, message: ToSubscriber) -> None:
         """The stage brings what it misses, or says how far its topics are, or it is. Never raises."""
         if self._is_over:
@@ -101,8 +117,7 @@ class Following:
     def report(self, is_all: bool = False) -> None:
         """Tell the stage how far it is, as far as that is news, or all of it."""
         now = self.engine.loop.time()
-        is_kept = self.engine.home.levels.is_kept
-        clock = {topic: count for topic, count in self.subend.needed_after.items() if is_kept(topic)}
+        clock = self.subend.needed_after
         if is_all or clock.keys() != self._said.keys() or now > self._said_at + SAID_FOR_S:
             self.engine.say(Follows(self.identity, clock, True, self.subend.delivery.changes.version))
             self._said_at = now
@@ -115,9 +130,8 @@ class Following:
         if self._is_over:
             return
         now, acking = self.set_time(), self._acknowledging
-        wants = self.subend.take_due(now)
-        for first in range(0, len(wants), WANTS_MAX):
-            self.engine.say(Curious(self.identity, wants[first : first + WANTS_MAX]))
+        for said in self.subend.take_due(now):
+            self.engine.say(said)
         if acking is not None and (acked := acking.take_due(now)) is not None:
             self.engine.say(acked)
         dues = (self.subend.next_due, None if acking is None else acking.next_due)

@@ -19,6 +19,9 @@ from ordered_pubsub.errors import ConfigurationError
 
 _log = logging.getLogger(__name__)
 
+RETRY_FIRST_S, RETRY_MOST_S = 0.1, 10.0
+"""Between the first attempts, and at most; what comes between doubles, with some jitter."""
+
 Handler = Callable[[Event], Awaitable[object] | object]
 """What `notify=` takes: a plain or an async function."""
 
@@ -78,9 +81,10 @@ def policy_of(retry: object) -> tenacity.AsyncRetrying | None:
             before_sleep=retry.before_sleep,
         )
     if isinstance(retry, int) and not isinstance(retry, bool) and retry >= 1:
-        return tenacity.AsyncRetrying(
-            stop=tenacity.stop_after_attempt(retry), wait=tenacity.wait_exponential_jitter(initial=0.1, max=10.0)
+        wait = tenacity.wait_exponential(multiplier=RETRY_FIRST_S, max=RETRY_MOST_S) + tenacity.wait_random(
+            0, RETRY_FIRST_S
         )
+        return tenacity.AsyncRetrying(stop=tenacity.stop_after_attempt(retry), wait=wait)
     raise ConfigurationError(
         f"retry={retry!r} does not fit; retry is how many times to try in all, or a policy of tenacity, such as "
         "AsyncRetrying(stop=stop_after_attempt(5), wait=wait_fixed(1))"

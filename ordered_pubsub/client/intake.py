@@ -94,7 +94,9 @@ class Intake:
         """tells the time to a best-effort buffer"""
         self._following: Following | None = None
         if missing is not None and isinstance(self._buffer, Delivery):
-            subend = Subend(self._buffer, missing, engine.session.topology.owner, read_recalled, beginning.start)
+            subend = Subend(
+                self._buffer, missing, engine.session.topology.owner, read_recalled, beginning.start, engine.key.session
+            )
             self._following = Following(engine, identity, subend, beginning.is_named, self._collect, self._give_up)
 
     # -- to look at ---------------------------------------------------------------------------------------------------

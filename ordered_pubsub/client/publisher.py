@@ -15,7 +15,8 @@ slow holds up its own publications only.
 A number that was given must be published, or subscribers wait for it. So what the ENS does not take is handed over again,
 for as long as the client lives, whatever became of those who waited for a receipt, and whatever went wrong. Frames are made
 anew each time, since a broker that comes back may take less than before. What a log keeps is handed over for a while only:
-subscribers get it from there.
+subscribers get it from there. What nobody keeps may have become void, if the stages have not heard of this client for long; then
+it is not handed over, and its publisher is told.
 """
 
 from __future__ import annotations
@@ -33,12 +34,15 @@ import msgspec
 from ordered_pubsub.adapter import Adapter, Frame
 from ordered_pubsub.client.event import Receipt
 from ordered_pubsub.client.frames import PACK_BYTES, frame_bytes, packed, stamped
+from ordered_pubsub.client.leasing import Leasing
 from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.core.messages import Publication
+from ordered_pubsub.core.ranges import Range
 from ordered_pubsub.core.session import Outcome
 from ordered_pubsub.errors import (
     AccessDenied,
     Closed,
+    EventVoid,
     OrderedPubSubError,
     SessionExpired,
     Timeout,
@@ -80,6 +84,7 @@ class Publisher:
     settings: Settings
     queue: Callable[[list[tuple[str, list[Outgoing]]]], None]
     """gives publications to the session, in their order: runs on one topic, and their events"""
+    leasing: Leasing
     is_closed: bool = False
     _loop: asyncio.AbstractEventLoop = attrs.field(factory=asyncio.get_running_loop)
     _unfinished: dict[int, Outgoing] = attrs.field(factory=dict)
@@ -215,7 +220,9 @@ class Publisher:
             self._admit()
             return
         for part, items in zip(outcome.publications, outcome.asked.items, strict=True):
-            if part.is_kept and self._may_lag(items):
+            if not part.is_kept:
+                self.leasing.numbered(part, items, outcome)
+            elif self._may_lag(items):
                 self._backlog_events += len(items)
                 self._backlog_bytes += sum([len(item.payload) for item in items])
                 _give_receipts(part, items)
@@ -242,6 +249,7 @@ class Publisher:
         try:
             while batches := self._numbered.pop(topic, []):
                 await self._give(topic, batches)
+                await self._drop_voids(batches)  # while it took its time, they may have become so
                 for part, items in batches:
                     self._handed_over(part, items)
                 self._admit()
@@ -258,7 +266,38 @@ class Publisher:
             self._backlog_bytes -= sum([len(item.payload) for item in items])
         else:
             _give_receipts(part, items)
+            self.leasing.handed(items)
         self._forget(items)
+
+    async def _drop_voids(self, batches: list[tuple[Publication, list[Outgoing]]]) -> None:
+        """Take out what is void, if that may be."""
+        leasing = self.leasing
+        for place in reversed(range(len(batches))):
+            part, items = batches[place]
+            while not (part.is_kept or leasing.holds(part, items)):
+                self._troubles[part.topic] = (
+                    f"the stages have not heard of this client for too long: it asks whether its events on {part.topic!r} are "
+                    "void"
+                )
+                voids = await leasing.voids_of(part, items)
+                self._troubles.pop(part.topic, None)
+                if voids:
+                    self._fail_voids(part, items, voids)
+                    batches[place : place + 1] = leasing.without(part, items, voids)
+                    break
+
+    def _fail_voids(self, part: Publication, items: list[Outgoing], voids: list[Range]) -> None:
+        for first, last in voids:
+            for item in items[first - part.first : last - part.first + 1]:
+                self._fail(
+                    item,
+                    EventVoid(
+                        f"the event for {item.topic!r} is void: the stages had not heard of this client for "
+                        f"{self.leasing.lease.lease_s:g} s before it was at the ENS, and have given up its number. Nobody is "
+                        "notified of it: publish it again"
+                    ),
+                )
+        self._admit()
 
     def _keep(self, topic: str, batches: list[tuple[Publication, list[Outgoing]]], error: BaseException) -> None:
         """A hand-over ended before its time: begin it again, unless the client is at its end."""
@@ -282,8 +321,10 @@ class Publisher:
         while True:
             frames: list[Frame] = []
             try:
+                await self._drop_voids(batches)
                 frames = self._frames(topic, batches)
-                await self.adapter.publish(frames)
+                if frames:
+                    await self.adapter.publish(frames)
             except Exception as error:  # whatever it is, the numbers have been given
                 events = sum(len(items) for _, items in batches)
                 trouble = f"the ENS did not take {events} events on {topic!r}: {error}{self._remedy(frames)}"

@@ -11,7 +11,19 @@ from typing import Protocol
 import attrs
 
 from ordered_pubsub.config.addresses import Address
-from ordered_pubsub.core.messages import Answer, Ended, Expect, Inform, Located, Refusal, Saved, ToSession
+from ordered_pubsub.core.messages import (
+    Answer,
+    Decided,
+    Ended,
+    Expect,
+    Inform,
+    Leased,
+    Located,
+    Refusal,
+    Saved,
+    Seal,
+    ToSession,
+)
 from ordered_pubsub.errors import (
     AccessDenied,
     ConfigurationError,
@@ -100,7 +112,7 @@ class Talk:
             message = decode(to_client, payload, f"stage {self.address}")
             if isinstance(message, Tell):
                 answers += message.answers
-            elif isinstance(message, (Inform, Expect, Saved, Ended, Located)):
+            elif isinstance(message, (Inform, Expect, Saved, Ended, Located, Leased, Seal, Decided)):
                 told.append(message)
             elif isinstance(message, Ping):
                 self.send(_PONG)

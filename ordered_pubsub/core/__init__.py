@@ -1,8 +1,14 @@
 """The protocol, sans-IO: plain state machines that take an input and the time, and return what to store and to send.
 
-Read in this order: `topics` and `topology` (who owns what), `messages` (what travels), `groups` and `clocks` (what a
-timestamp contains), `requests` and `registrar` (how operations begin), `links` (FIFO between stages), `stage` (the
-journey), `changes`, `buffer`, `delivery`, `best_effort` and `vector` (the subscriber), `session` (the client), `history`,
-`journal` and `driver`.
+Read in this order: `topics`, `topology` and `levels` (who owns what, and keeps what), `messages` (what travels), `groups` and
+`clocks` (what a timestamp contains), `requests` and `registrar` (how operations begin), `links` (FIFO between stages), `stage`
+(the journey), `changes`, `buffer`, `delivery`, `best_effort` and `vector` (the subscriber), `session` (the client).
+
+Then what sees to it that each event comes: `log` and `memory_shelf` (what owners keep), `ranges`, `knowledge` and `curiosity`
+(what is known, and what is missed), `missing`, `hosting` and `pubends` (who asks whom for it), `lease`, `voids` and `sealing`
+(numbers that never have an event), `history`, `past` and `subend` (the subscriber's end of the logs), `acknowledging`,
+`floors`, `retention` and `expiry` (what may be forgotten), `filters` (what is wanted at all).
+
+At last `journal` and `driver` (what is on disk before anything is said).
 Nothing here knows of sockets, threads, event loops, files, clocks or chance.
 """

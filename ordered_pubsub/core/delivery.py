@@ -35,8 +35,10 @@ from typing import Literal
 import attrs
 
 from ordered_pubsub.core.buffer import Arrival, Buffer, Notification
-from ordered_pubsub.core.messages import Change, Resume
+from ordered_pubsub.core.messages import Change, Resume, Span
 from ordered_pubsub.core.missing import Missing
+from ordered_pubsub.core.ranges import Range, Ranges
+from ordered_pubsub.core.sealing import Aside
 from ordered_pubsub.core.vector import History
 from ordered_pubsub.errors import BufferOverflow, HistoryLost
 
@@ -44,6 +46,8 @@ Wants = Callable[[Arrival], bool]
 """A filter: it never raises."""
 Order = Literal["total", "pairwise", "topic"]
 WEIGHTS: dict[str, int] = {"total": 2, "pairwise": 1, "topic": 0}
+STRETCHES_MAX = 64
+"""So many stretches of one topic are remembered in which it was held earlier."""
 NO_FILTERS: Mapping[str, str] = {}
 BUFFER_EVENTS_MAX = 1_000_000
 LET_GO_SHARE = 16
@@ -122,6 +126,10 @@ class Delivery(Buffer):
     _leaving: int = 0
     """how many stretches of topics have an end that was not reached yet"""
     _is_held: bool = False
+    _aside: Aside | None = None
+    """what must not be used yet, if there is anything"""
+    _been: dict[str, Ranges] = attrs.field(factory=dict)
+    """where it was earlier on topics whose events nobody keeps"""
     _stirred: dict[str, int] = attrs.field(factory=dict)
     """topics of which missing events were next when they came, and their clocks before; `missing` learns it batch by batch"""
 
@@ -283,6 +291,8 @@ class Delivery(Buffer):
 
     def receive(self, arrival: Arrival) -> None:
         """An event came from the ENS; `take_ready` has what may be notified now."""
+        if self._aside is not None and not arrival.last and self._aside.takes(arrival):
+            return
         lane = self._lanes.get(arrival.topic)
         if lane is None:
             self._keep_for_later(arrival)
@@ -344,6 +354,59 @@ class Delivery(Buffer):
                     missing.passed(topic, lane.clock)
         return super().take_ready()
 
+    # -- events that may be void --------------------------------------------------------------------------------------
+
+    def seal(self, topic: str, numbers: Iterable[Range]) -> list[Range]:
+        """Say which of these are here, or were, and use none of the others until it is decided what they are."""
+        seen = self._seen(topic)
+        for first, last in numbers:
+            for start, end in seen.missing(first, last):
+                self._aside = self._aside or Aside()
+                self._aside.seal(topic, start, end)
+        return [part for first, last in numbers for part in seen.within(first, last)]
+
+    def decided(self, topic: str, voids: Iterable[Arrival], published: Iterable[Range]) -> None:
+        """It is known what some numbers are: silence, or events that may be used when they have come."""
+        if self._aside is not None:
+            come = self._aside.decided(topic, published)
+            silence = list(voids)
+            self._aside.decided(topic, [(void.number, void.last) for void in silence])
+            if self._aside.is_empty:
+                self._aside = None
+            for arrival in (*come, *silence):
+                self.receive(arrival)
+            return
+        for arrival in voids:
+            self.receive(arrival)
+
+    def _seen(self, topic: str) -> Ranges:
+        """The numbers of a topic that are here, or were."""
+        seen = Ranges(self._been.get(topic, ()))
+        lane = self._lanes.get(topic)
+        here = dict(self._stash.get(topic, {}))
+        if lane is not None:
+            seen.add(lane.segment.start + 1, lane.clock)
+            here.update(lane.waiting)
+        for number, arrival in here.items():
+            seen.add(number, arrival.last or number)
+        return seen
+
+    def _remember_stretch(self, topic: str, lane: Lane) -> None:
+        """A stretch of a topic is over."""
+        if self.missing is None or self.missing.is_kept(topic):
+            return
+        been = self._been.setdefault(topic, Ranges())
+        been.add(lane.segment.start + 1, lane.clock)
+        if len(been) > STRETCHES_MAX:
+            been.forget_up_to(next(iter(been))[1])
+
+    @property
+    def aside(self) -> list[Span]:
+        """What must not be used before it is decided."""
+        return [] if self._aside is None else self._aside.spans()
+
+    # -- the buffer ---------------------------------------------------------------------------------------------------
+
     def _keep_for_later(self, arrival: Arrival) -> None:
         if self.changes.asked:
             self._keep(self._stash.setdefault(arrival.topic, {}), arrival)
@@ -401,6 +464,7 @@ class Delivery(Buffer):
     def _advance_lane(self, topic: str, lane: Lane, agenda: list[str]) -> None:
         while True:
             if lane.is_left:
+                self._remember_stretch(topic, lane)
                 self._leaving -= 1
                 goes_on = self._begin_next_segment(topic, lane, agenda)
                 if not goes_on:

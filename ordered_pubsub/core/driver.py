@@ -30,12 +30,16 @@ from ordered_pubsub.core.messages import (
     Alive,
     AskFloors,
     Curious,
+    Decided,
     Ended,
     Floors,
     Follows,
     FromSubscriber,
+    Handed,
     Hello,
+    Holders,
     Hosts,
+    Leased,
     Locate,
     Located,
     Passed,
@@ -46,16 +50,23 @@ from ordered_pubsub.core.messages import (
     Refusal,
     Request,
     Saved,
+    Seal,
+    Sealed,
+    Span,
     Told,
+    Undecided,
 )
 from ordered_pubsub.core.pubends import Pubends
 from ordered_pubsub.core.retention import Policies, Policy, Retention
+from ordered_pubsub.core.sealing import Rounds
 from ordered_pubsub.core.stage import Effects, Stage
 from ordered_pubsub.core.topology import Topology
-from ordered_pubsub.errors import JournalError
+from ordered_pubsub.core.voids import Voids
+from ordered_pubsub.errors import JournalError, OrderedPubSubError
 
 FLOORS_S = 5.0
 """So often a stage asks all registrars what their subscriptions may need of its log."""
+VoidMessage = Handed | Seal | Sealed | Holders | Undecided | Decided
 KEEP = Policies(default=Policy(keep_age_s=float("inf"), max_age_s=float("inf")))
 """Forget nothing."""
 SNAPSHOT_AFTER_RECORDS = 10_000
@@ -124,8 +135,16 @@ class Batch:
     effects: Effects
     published: list[Publication]
     """complete publications on topics whose log is here"""
+    pending: list[tuple[str, int, Publication]]
+    """complete publications on topics of this stage whose events nobody keeps, by session and sequence"""
     snapshot: bytes | None
     """the state after these inputs, if it is time to put it in the journal's place"""
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is anything to write down beside the snapshot."""
+        effects = self.effects
+        return bool(effects.journal or effects.forget or effects.decided)
 
 
 def _nothing(name: str) -> None:
@@ -148,6 +167,8 @@ class Driver:
     retention: Retention
     expiry: Expiry
     needs: Needs
+    voids: Voids
+    rounds: Rounds = attrs.field(factory=Rounds)
     crash_point: Callable[[str], None] = _nothing
     snapshot_after_records: int = SNAPSHOT_AFTER_RECORDS
     snapshot_growth: float = SNAPSHOT_GROWTH
@@ -178,8 +199,13 @@ class Driver:
         stage = Stage.restore(rank, topology, snapshot, records)
         crash_point("restore:replayed")
         log = LogWriter(journal.shelf)
-        log.cut(stage.state.clocks.numbers, stage.state.kept)
-        journal.sync()
+        try:
+            log.cut(stage.state.clocks.numbers, stage.state.kept)
+            journal.sync()
+        except OrderedPubSubError:
+            raise
+        except Exception as error:
+            raise JournalError(f"the log cannot be made to fit the journal: {error}") from error
         crash_point("restore:log-cut")
         pubends = Pubends(LogReader(journal.read_shelf))
         for topic, number in stage.state.kept.items():
@@ -193,9 +219,10 @@ class Driver:
             Retention(journal.read_shelf, policies, len(topology.stages)),
             Expiry(stage.state.registrar),
             Needs(stage.state.registrar),
-            crash_point,
-            snapshot_after_records,
-            snapshot_growth,
+            Voids(rank, len(topology.stages), LogReader(journal.read_shelf)),
+            crash_point=crash_point,
+            snapshot_after_records=snapshot_after_records,
+            snapshot_growth=snapshot_growth,
             records_since_snapshot=len(records),
             bytes_since_snapshot=sum(map(len, records)),
             snapshot_bytes=len(snapshot or b""),
@@ -227,8 +254,10 @@ class Driver:
                 self.stage.effects.sends.append((peer, ended))
         elif isinstance(message, Locate):
             self.stage.effects.sends.append((peer, self._located(message)))
-        elif isinstance(message, (Saved, Ended, Located)):
+        elif isinstance(message, (Saved, Ended, Located, Leased)):
             self.stage.effects.tells.append((message.session, message))
+        elif isinstance(message, VoidMessage):
+            self._handle_void(peer, message)
         elif isinstance(message, AckExpected):
             self.hosting.expected(message)
             self._spread()
@@ -251,8 +280,10 @@ class Driver:
             self.hosting.follows(session, message)
         elif isinstance(message, Locate):
             self._locate(message)
-        else:
+        elif isinstance(message, Acked):
             self._pass_on(message)
+        else:
+            self._spread_void(message)
 
     def _locate(self, locate: Locate) -> None:
         """Ask the owners of some topics where these were at a time."""
@@ -269,6 +300,53 @@ class Driver:
     def _located(self, locate: Locate) -> Located:
         before = self.pubends.reader.last_before
         return Located(locate.session, locate.serial, {topic: before(topic, locate.at) for topic in locate.topics})
+
+    # -- numbers whose events nobody keeps ----------------------------------------------------------------------------
+
+    def _say(self, rank: int, message: VoidMessage | Leased) -> None:
+        """Say something to a stage, which may be this one."""
+        if rank != self.stage.rank:
+            self.stage.effects.sends.append((rank, message))
+        elif isinstance(message, Leased):
+            self.stage.effects.tells.append((message.session, message))
+        else:
+            self._handle_void(rank, message)
+
+    def _spread_void(self, message: Handed | Sealed | Undecided) -> None:
+        """A client here says something about numbers whose events nobody keeps."""
+        if isinstance(message, Handed):
+            for rank in message.ranks:
+                self._say(rank, message)
+        elif isinstance(message, Sealed):
+            self.rounds.answered(message)
+        else:
+            by_owner: dict[int, list[Span]] = {}
+            for span in message.spans:
+                by_owner.setdefault(self.stage.topology.owner(span.topic), []).append(span)
+            for rank, spans in by_owner.items():
+                self._say(rank, replace(message, spans=spans))
+
+    def _handle_void(self, peer: int, message: VoidMessage) -> None:
+        effects = self.stage.effects
+        if isinstance(message, Handed):
+            leased, published = self.voids.handed(message, self._now)
+            effects.published += published
+            if leased is not None:
+                self._say(peer, leased)
+        elif isinstance(message, Seal):
+            asks = self.rounds.ask(message, self.hosting.sessions, self._now)
+            effects.tells += [(ask.session, ask) for ask in asks]
+            self._say(peer, Holders(message.serial, self.stage.state.registrar.holders(message.topic)))
+        elif isinstance(message, Holders):
+            effects.decided += self.voids.holders(peer, message)
+        elif isinstance(message, Sealed):
+            effects.decided += self.voids.sealed(message)
+        elif isinstance(message, Undecided):
+            for decided in self.voids.undecided(message):
+                self._say(peer, decided)
+        else:
+            sessions = [message.session] if message.session else self.hosting.sessions
+            effects.tells += [(session, message) for session in sessions]
 
     def _pass_on(self, acked: Acked) -> None:
         """An acknowledgement goes to the registrar of its subscription."""
@@ -323,6 +401,10 @@ class Driver:
                 self.hosting.expected(expected)
             else:
                 self.stage.effects.sends.append((home, expected))
+        for sealed in self.rounds.tick(now):
+            self._say(sealed.rank, sealed)
+        for rank, seal in self.voids.tick(now):
+            self._say(rank, seal)
         self._spread()
 
     def _tick_registrar(self, now: float, wall_s: float) -> None:
@@ -388,13 +470,15 @@ class Driver:
         effects = self.stage.take_effects()
         self._records_since_snapshot += len(effects.journal)
         self._bytes_since_snapshot += sum(map(len, effects.journal))
-        published = self._published(effects)
+        published, pending = self._published(effects)
+        if not effects.journal and not effects.forget and not effects.decided:
+            self.stage.effects.published, effects.published = effects.published, []
         if not self._is_snapshot_due:
-            return Batch(effects, published, None)
+            return Batch(effects, published, pending, None)
         snapshot = self.stage.snapshot()
         self._records_since_snapshot = self._bytes_since_snapshot = 0
         self._snapshot_bytes = len(snapshot)
-        return Batch(effects, published, snapshot)
+        return Batch(effects, published, pending, snapshot)
 
     def release(self, batch: Batch) -> Effects:
         """A batch is on disk: what may be sent now."""
@@ -405,16 +489,29 @@ class Driver:
             self.retention.written(kept.topic, kept.first + sum(chunk.count for chunk in kept.chunks) - 1, size)
         for topic, up_to in batch.effects.forget:
             self.retention.forgotten(topic, up_to)
+        for session, sequence, part in batch.pending:
+            known = self.voids.numbered(session, sequence, part.topic, part.first, part.last, self._now)
+            if known is not None:
+                self.stage.effects.published.append(known)
+        for decision in batch.effects.decided:
+            decided = self.voids.written(decision)
+            for rank in range(len(self.stage.topology.stages)):
+                self._say(rank, decided)
         return batch.effects
 
-    def _published(self, effects: Effects) -> list[Publication]:
+    def _published(self, effects: Effects) -> tuple[list[Publication], list[tuple[str, int, Publication]]]:
+        """Complete publications on the topics of this stage: those that are kept, and the others."""
         owner, rank = self.stage.topology.owner, self.stage.rank
-        return [
-            part
-            for operation in effects.completed
-            for part in operation.parts
-            if isinstance(part, Publication) and part.is_kept and owner(part.topic) == rank
-        ]
+        published: list[Publication] = []
+        pending: list[tuple[str, int, Publication]] = []
+        for operation in effects.completed:
+            for part in operation.parts:
+                if isinstance(part, Publication) and owner(part.topic) == rank:
+                    if part.is_kept:
+                        published.append(part)
+                    else:
+                        pending.append((operation.client, operation.sequence, part))
+        return published, pending
 
     @property
     def _is_snapshot_due(self) -> bool:
@@ -426,9 +523,13 @@ class Driver:
     def make_safe(self, batch: Batch) -> None:
         """Put a batch on disk. After a failure nobody knows what is there, so this stage does nothing any more."""
         try:
-            if batch.effects.journal or batch.effects.forget:
+            if batch.has_news:
                 self.crash_point("flush:before-log")
                 self.log.write(batch.effects.kept, batch.published)
+                for session, sequence, part in batch.pending:
+                    self.log.hold(session, sequence, part)
+                for decision in (*batch.effects.published, *batch.effects.decided):
+                    self.log.decide(decision)
                 for topic, up_to in batch.effects.forget:
                     self.log.forget(topic, up_to)
                 self.crash_point("flush:before-append")

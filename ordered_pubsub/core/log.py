@@ -9,7 +9,9 @@ Rows lie on a `Shelf`, in the order of their numbers, of three kinds for each to
 - *events*: a chunk of consecutive events, in the bytes that the publishing client made of them. Nothing here reads them;
 - *stamps*: a batch, from its first number to its last, with its delta timestamp, its marks, its place and its time. A void
   number has a stamp and no events;
-- *fulls*: now and then the full timestamp, so that any number's is found from the last one before it and the stamps since.
+- *fulls*: now and then the full timestamp, so that any number's is found from the last one before it and the stamps since;
+- *pending*: of topics whose events nobody keeps, the stamps of batches that may turn out to be void (`core.voids`). What is
+  void gets a stamp, the rest is removed.
 
 What is below a topic's `floor` is gone: dropped, or never kept. Above it there is no hole in the events. `LogReader` reads what
 is on disk only, and may do so in another thread than the one that writes, if the shelf can.
@@ -27,8 +29,8 @@ import msgspec
 from ordered_pubsub.core.messages import Chunk, Mark, Publication, Recalled
 from ordered_pubsub.errors import JournalDamaged
 
-Kind = Literal["events", "stamps", "fulls"]
-KINDS: tuple[Kind, ...] = ("events", "stamps", "fulls")
+Kind = Literal["events", "stamps", "fulls", "pending"]
+KINDS: tuple[Kind, ...] = ("events", "stamps", "fulls", "pending")
 ENDLESS = 1 << 39
 """More than any number."""
 FULL_AFTER = 256
@@ -76,6 +78,9 @@ class Shelf(Protocol):
     def cut(self, topic: str, after: int) -> None:
         """Remove rows that begin above a number."""
 
+    def settle(self, topic: str, first: int, stamps: list[Row]) -> None:
+        """Remove the row of `pending` that begins with this number, and write stamps for it. All of it happens or nothing."""
+
     def topics(self) -> list[str]:
         """The topics that have rows."""
 
@@ -99,9 +104,28 @@ class _Stamp(msgspec.Struct, frozen=True, array_like=True, gc=False):
     published_at: float
 
 
+class Pending(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A batch that may turn out to be void: who has asked for it, by which request, and its timestamp."""
+
+    session: str
+    sequence: int
+    stamp: _Stamp
+
+
+class Decision(NamedTuple):
+    """What has become of a pending batch."""
+
+    topic: str
+    first: int
+    last: int
+    voids: list[tuple[int, int]]
+    """nothing: all of it was published"""
+
+
 _encode = msgspec.msgpack.Encoder().encode
 _stamps = msgspec.msgpack.Decoder(_Stamp)
 _fulls = msgspec.msgpack.Decoder(dict[str, int])
+_pending = msgspec.msgpack.Decoder(Pending)
 
 
 class Kept(NamedTuple):
@@ -186,6 +210,23 @@ class LogWriter:
                 self.shelf.put("fulls", topic, [Row(first, running.last, _encode(running.full))])
                 running.steps = 0
 
+    def hold(self, session: str, sequence: int, part: Publication) -> None:
+        """Remember a batch of which nobody keeps the events, until it is known to be published, or void."""
+        stamp = _Stamp(part.entries, part.full, part.marks, part.place, part.published_at)
+        pending = Pending(session, sequence, stamp)
+        self.shelf.put("pending", part.topic, [Row(part.first, part.last, _encode(pending))])
+
+    def decide(self, decision: Decision) -> None:
+        """A batch is pending no more; what is void of it has a place like an event."""
+        topic, first, _, voids = decision
+        row = self.shelf.before("pending", topic, first)
+        if row is None or row.first != first:
+            return
+        stamp = _decode_pending(topic, row).stamp
+        later = msgspec.structs.replace(stamp, entries={}, full=False, marks=[])
+        stamps = [Row(start, end, _encode(stamp if start == first else later)) for start, end in voids]
+        self.shelf.settle(topic, first, stamps)
+
     def forget(self, topic: str, up_to: int) -> int:
         """Drop what ends at or below a number and is complete; return up to where everything is gone."""
         found = self.shelf.before("stamps", topic, up_to + 1)
@@ -249,6 +290,12 @@ class LogReader:
             return []
         return [msgspec.structs.replace(items[0], entries=entries, full=True), *items[1:]]
 
+    def pending(self) -> Iterator[tuple[str, Row, Pending]]:
+        """All batches that may turn out to be void."""
+        for topic in self.shelf.topics():
+            for row in self.shelf.get("pending", topic, 1, ENDLESS):
+                yield topic, row, _decode_pending(topic, row)
+
     def published_at(self, topic: str, number: int) -> tuple[int, float] | None:
         """The first number of the batch that a number is in, and its time; None if that is not known."""
         row = self.shelf.before("stamps", topic, number)
@@ -308,6 +355,15 @@ def _decode_stamp(topic: str, row: Row) -> _Stamp:
     except msgspec.MsgspecError as error:
         raise JournalDamaged(
             f"the log's stamp of topic {topic!r}, number {row.first}, cannot be read ({error}): restore the store from a copy"
+        ) from error
+
+
+def _decode_pending(topic: str, row: Row) -> Pending:
+    try:
+        return _pending.decode(row.data)
+    except msgspec.MsgspecError as error:
+        raise JournalDamaged(
+            f"what the log has of topic {topic!r}, number {row.first}, cannot be read ({error}): restore the store from a copy"
         ) from error
 
 

@@ -93,6 +93,14 @@ class MemoryShelf:
             if found is not None:
                 found.keep(0, found.at_or_before(after) + 1)
 
+    def settle(self, topic: str, first: int, stamps: list[Row]) -> None:
+        """A batch is pending no more."""
+        found = self._rows.get((topic, "pending"))
+        at = -1 if found is None else found.at_or_before(first)
+        if found is not None and at >= 0 and found.firsts[at] == first:
+            del found.firsts[at], found.rows[at]
+        MemoryShelf.put(self, "stamps", topic, stamps)
+
     def copy(self, other: MemoryShelf) -> None:
         """Have the rows that another shelf has, and no others."""
         self._floors = dict(other._floors)

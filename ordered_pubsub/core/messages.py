@@ -446,6 +446,89 @@ class Inform(msgspec.Struct, frozen=True, array_like=True, tag="inform", gc=Fals
     told: Told
 
 
+# Numbers on topics whose events nobody keeps: were they published? Lost without harm, too.
+
+
+Range = tuple[int, int]
+"""Numbers of a topic: from the first to the last."""
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """These numbers of a topic."""
+
+    topic: str
+    first: int
+    last: int
+
+
+class Handed(msgspec.Struct, frozen=True, array_like=True, tag="handed", gc=False):
+    """A client says that all its publications up to a sequence are at the ENS, as far as nobody keeps them.
+
+    That renews its leases at the stages `ranks`. It asks which numbers of `asks` have become void; `serial` comes back.
+    """
+
+    session: str
+    serial: int
+    sequence: int
+    ranks: list[int]
+    asks: list[Span]
+
+
+class Leased(msgspec.Struct, frozen=True, array_like=True, tag="leased", gc=False):
+    """An owner answers: what it was asked for and is void. Nothing else will be as long as the lease holds."""
+
+    session: str
+    serial: int
+    rank: int
+    voids: list[Span]
+
+
+class Seal(msgspec.Struct, frozen=True, array_like=True, tag="seal", gc=False):
+    """An owner asks home stages, and these their clients, for numbers whose publisher is not heard of any more.
+
+    Who has not seen them yet is to use none of them until it is decided what they are.
+    """
+
+    session: str
+    """empty between stages"""
+    serial: int
+    rank: int
+    topic: str
+    numbers: list[Range]
+
+
+class Sealed(msgspec.Struct, frozen=True, array_like=True, tag="sealed", gc=False):
+    """The answer of some clients: what was seen of them. The rest will not be used."""
+
+    serial: int
+    rank: int
+    sessions: list[str]
+    seen: list[Range]
+
+
+class Holders(msgspec.Struct, frozen=True, array_like=True, tag="holders", gc=False):
+    """A registrar answers who must be asked: the sessions that may have something to do with the topic."""
+
+    serial: int
+    sessions: list[str]
+
+
+class Undecided(msgspec.Struct, frozen=True, array_like=True, tag="undecided", gc=False):
+    """A client asks what has become of numbers that do not come, or that it must not use yet."""
+
+    session: str
+    spans: list[Span]
+
+
+class Decided(msgspec.Struct, frozen=True, array_like=True, tag="decided", gc=False):
+    """An owner says which numbers are void, as silence, and which are not. Without a session it is for all clients."""
+
+    session: str
+    topic: str
+    voids: list[Recalled]
+    published: list[Range]
+
+
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello", gc=False):
     """The greeting of a (re)connected link: topology, and how far the other side's frames have come."""
 
@@ -478,10 +561,17 @@ PeerMessage = (
     | Progress
     | Locate
     | Located
+    | Handed
+    | Leased
+    | Seal
+    | Sealed
+    | Holders
+    | Undecided
+    | Decided
 )
-FromSubscriber = Curious | Follows | Acked | Locate
+FromSubscriber = Curious | Follows | Acked | Locate | Handed | Sealed | Undecided
 ToSubscriber = Inform | Expect | Saved | Ended
-ToSession = ToSubscriber | Located
+ToSession = ToSubscriber | Located | Leased | Seal | Decided
 
 
 # What a stage's journal holds: its inputs, in order.

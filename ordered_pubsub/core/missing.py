@@ -2,7 +2,8 @@
 
 `Delivery` says what it notices: that some numbers of a topic exist and have not come, since a later one has, or since another
 topic's event waits for them, or since the owner says so. They are asked for when that has lasted (`gct_s`), again when there is
-no answer, and no more when they have come, whichever way. Topics whose events nobody keeps are not asked for.
+no answer, and no more when they have come, whichever way. Where nobody keeps the events, the ENS loses nothing; what does not
+come all the same may be void, so it is asked what has become of it, but later and less often.
 
 A subscriber that begins anew judges the first event of each topic by its full timestamp, which only the log has; so that number
 is asked for as well if its event has come without.
@@ -21,6 +22,8 @@ GCT_S = 0.2
 """Gap curiosity threshold: so long a gap may last before it is asked for."""
 NRT_FLOOR_S, NRT_CEILING_S = 0.2, 5.0
 """Nack repetition threshold: between these, by the round trips so far."""
+SLOW_GCT_S, SLOW_NRT_FLOOR_S, SLOW_NRT_CEILING_S = 5.0, 5.0, 60.0
+"""The same where nobody keeps the events."""
 UNDER_WAY_MAX = 4_096
 """Events of one topic that are asked for at a time."""
 AHEAD_MAX = 8_192
@@ -41,6 +44,7 @@ class Missing:
     now: float = 0.0
     """the time; whoever gives an input sets it before"""
     rto: Rto = attrs.field(factory=lambda: Rto(NRT_FLOOR_S, NRT_CEILING_S))
+    slow_rto: Rto = attrs.field(factory=lambda: Rto(SLOW_NRT_FLOOR_S, SLOW_NRT_CEILING_S))
     _topics: dict[str, Curiosity] = attrs.field(factory=dict)
     _base: dict[str, int] = attrs.field(factory=dict)
     """topic → where the subscription is, or a little before"""
@@ -49,7 +53,7 @@ class Missing:
 
     def noticed(self, topic: str, first: int, last: int) -> None:
         """These numbers exist, and have not come."""
-        if first <= last and self.is_kept(topic):
+        if first <= last:
             self._of(topic, first).want(first, last, self.now)
 
     def lost(self, topic: str, first: int, last: int) -> None:
@@ -66,7 +70,9 @@ class Missing:
     def _of(self, topic: str, first: int) -> Curiosity:
         found = self._topics.get(topic)
         if found is None:
-            found = self._topics[topic] = Curiosity(self.gct_s, self.rto)
+            is_kept = self.is_kept(topic)
+            found = Curiosity(self.gct_s, self.rto) if is_kept else Curiosity(SLOW_GCT_S, self.slow_rto)
+            self._topics[topic] = found
             self._base[topic] = first - 1
         elif first <= self._base[topic]:
             self._base[topic] = first - 1

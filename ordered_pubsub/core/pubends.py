@@ -49,6 +49,10 @@ class Pubends:
     """topics of which something has changed since the last tick"""
     _restless: dict[str, _Restless] = attrs.field(factory=dict)
     _queue: deque[tuple[int, Want]] = attrs.field(factory=deque)
+    recalls: int = 0
+    """how often home stages have asked for what their clients miss"""
+    recalled_numbers: int = 0
+    """… and for how many numbers"""
 
     # -- acknowledgements ---------------------------------------------------------------------------------------------
 
@@ -106,6 +110,8 @@ class Pubends:
 
     def recall(self, home: int, wants: list[Want]) -> None:
         """A home stage asks for parts of the log."""
+        self.recalls += 1
+        self.recalled_numbers += sum(want.last - want.first + 1 for want in wants)
         self._queue.extend((home, want) for want in wants[: WANTS_MAX - len(self._queue)])
 
     @property

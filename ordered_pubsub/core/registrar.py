@@ -149,6 +149,10 @@ class Subscription(msgspec.Struct):
             return "is there with another filter (where=): subscribe with the same, or end it first by unsubscribe()"
         return ""
 
+    def concerns(self, topic: str) -> bool:
+        """Whether it may wait for events of a topic: for those of one that it has left as well."""
+        return bool(self.leaving) or topic in self.gaining or topic in self.topics
+
     def after(self, ask: ChangeAsk) -> tuple[str, ...]:
         """What it will hold after one more change."""
         return _after(self.topics if self.planned is None else self.planned, ask)
@@ -297,6 +301,16 @@ class Registrar(msgspec.Struct):
         client = self.subscriptions.pop(name).client
         self._count(client, -1)
         _add(self.lingering, client, -1)
+
+    def holders(self, topic: str) -> list[str]:
+        """The sessions that may have something to do with a topic whose events nobody keeps."""
+        return list(
+            dict.fromkeys(
+                subscription.client
+                for subscription in self.subscriptions.values()
+                if subscription.resume is None and subscription.concerns(topic)
+            )
+        )
 
     # -- acknowledgements of those that have a name -------------------------------------------------------------------
 

@@ -98,6 +98,8 @@ class Unfinished:
     rank: int
     queued: Queued
     sent_at: float
+    asked_at: float
+    """when it was sent for the first time"""
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -109,6 +111,8 @@ class Outcome:
     publications: list[Publication]
     change: Change | None
     refusal: Refusal | None
+    asked_at: float = 0.0
+    """when it was sent for the first time"""
 
 
 @attrs.define(eq=False)
@@ -241,7 +245,7 @@ class Session:
         else:
             publications = [part for part in answer.parts if isinstance(part, Publication)]
             change = next((part for part in answer.parts if isinstance(part, Change)), None)
-            outcome = Outcome(answer.sequence, unfinished.queued, publications, change, None)
+            outcome = Outcome(answer.sequence, unfinished.queued, publications, change, None, unfinished.asked_at)
         self._send_queued(now)
         if not unfinished.queued.items:
             return [outcome]
@@ -372,7 +376,7 @@ class Session:
         done = oldest - 1
         self._changes_in_flight += not queued.items
         request = Request(self.client, self.epoch, self._sequence, after, done, self._asks(queued))
-        self._unfinished[self._sequence] = Unfinished(request, rank, queued, now)
+        self._unfinished[self._sequence] = Unfinished(request, rank, queued, now, now)
         if self.is_connected:
             self.sends.append(request)
 

@@ -37,7 +37,7 @@ from ordered_pubsub.core.clocks import Clocks
 from ordered_pubsub.core.groups import Groups
 from ordered_pubsub.core.journal import decode_input, encode_input
 from ordered_pubsub.core.links import FRAMES_UNDER_WAY_MAX, Link
-from ordered_pubsub.core.log import Kept
+from ordered_pubsub.core.log import Decision, Kept
 from ordered_pubsub.core.messages import (
     EVERYBODY_ASKS,
     Ack,
@@ -119,6 +119,10 @@ class Effects:
     """what clients miss: for a session, what it is brought"""
     forget: list[tuple[str, int]] = attrs.field(factory=list)
     """topics, and up to which number the log may forget them"""
+    decided: list[Decision] = attrs.field(factory=list)
+    """what has become of numbers whose publisher had vanished"""
+    published: list[Decision] = attrs.field(factory=list)
+    """what is pending no more: to be written when something else is"""
     handled: list[Operation] = attrs.field(factory=list)
     """operations in the order in which this stage handled them, for those who watch"""
 
@@ -219,7 +223,13 @@ class Stage:
         """Whether `take_effects` has something to do."""
         effects = self.effects
         return bool(
-            self._acks or effects.journal or effects.sends or effects.replies or effects.tells or effects.forget
+            self._acks
+            or effects.journal
+            or effects.sends
+            or effects.replies
+            or effects.tells
+            or effects.forget
+            or effects.decided
         )
 
     def statistics(self) -> dict[str, int]:

@@ -8,16 +8,23 @@ acknowledged (`Resume`), which may be in the past as well.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import attrs
 
 from ordered_pubsub.core.buffer import Arrival, Notification
 from ordered_pubsub.core.delivery import Delivery, Wants
-from ordered_pubsub.core.messages import Change, Recalled, Told, Want
+from ordered_pubsub.core.messages import Change, Curious, Decided, Range, Recalled, Span, Told, Undecided
 from ordered_pubsub.core.missing import Missing
 from ordered_pubsub.core.past import Part, Past
 from ordered_pubsub.core.vector import History
 from ordered_pubsub.errors import HistoryLost
+
+ASIDE_S = 5.0
+"""So often it is asked what has become of what must not be used."""
+WANTS_MAX = 1_000
+"""Ranges that are asked for in one message."""
+_Item = TypeVar("_Item")
 
 
 @attrs.define(eq=False)
@@ -32,6 +39,7 @@ class Subend:
     """makes of a part of a topic's log its events, or its silence"""
     start: Mapping[str, int] | None = None
     """where it begins in the past; a topic that is not named begins where its log does. None: at its place in the order"""
+    session: str = ""
     redelivered_to: dict[str, int] = attrs.field(factory=dict)
     """up to where an earlier session may have been notified"""
     _past: Past | None = None
@@ -43,6 +51,8 @@ class Subend:
     """how many numbers of the past it has passed"""
     _history: History = attrs.field(factory=History)
     _ready: list[Notification] = attrs.field(factory=list)
+    _aside_due_at: float | None = None
+    """when to ask what has become of what must not be used yet"""
 
     def __attrs_post_init__(self) -> None:
         if self.start is not None:
@@ -128,6 +138,18 @@ class Subend:
         for topic, count in counts.items():
             self.delivery.hear(topic, count, is_lost=True)
 
+    def seal(self, topic: str, numbers: list[Range]) -> list[Range]:
+        """An owner asks which of these were seen; the others are not used until it is decided what they are."""
+        seen = self.delivery.seal(topic, numbers)
+        if self._aside_due_at is None and self.delivery.aside:
+            self._aside_due_at = self.missing.now + ASIDE_S
+        return seen
+
+    def decided(self, decided: Decided) -> None:
+        """An owner says what some numbers are."""
+        silence = [arrival for item in decided.voids for arrival in self.unpack(decided.topic, item)]
+        self.delivery.decided(decided.topic, silence, decided.published)
+
     # -- what comes of it ---------------------------------------------------------------------------------------------
 
     def take_ready(self) -> list[Notification]:
@@ -136,14 +158,24 @@ class Subend:
         ready = self.delivery.take_ready()
         return [*past, *ready] if past else ready
 
-    def take_due(self, now: float) -> list[Want]:
+    def take_due(self, now: float) -> list[Curious | Undecided]:
         """What to ask for now."""
-        return [want for missing in self._curious() for want in missing.take_due(now)]
+        wants = [want for missing in self._curious() for want in missing.take_due(now)]
+        kept = [want for want in wants if self.missing.is_kept(want.topic)]
+        spans = [Span(want.topic, want.first, want.last) for want in wants if not self.missing.is_kept(want.topic)]
+        if self._aside_due_at is not None and now >= self._aside_due_at:
+            aside = self.delivery.aside
+            self._aside_due_at = now + ASIDE_S if aside else None
+            spans += aside
+        says: list[Curious | Undecided] = [Curious(self.delivery.subscription, piece) for piece in _pieces(kept)]
+        says += [Undecided(self.session, piece) for piece in _pieces(spans)]
+        return says
 
     @property
     def next_due(self) -> float | None:
         """When `take_due` should be called next, if nothing comes until then; None if nothing is missing."""
-        return min((due for missing in self._curious() if (due := missing.next_due) is not None), default=None)
+        dues = [self._aside_due_at, *(missing.next_due for missing in self._curious())]
+        return min((due for due in dues if due is not None), default=None)
 
     def _curious(self) -> list[Missing]:
         all_missing = [self.missing] if self._past is None else [self._past.missing, self.missing]
@@ -156,8 +188,14 @@ class Subend:
 
     @property
     def needed_after(self) -> dict[str, int]:
-        """Up to where it needs nothing of the logs: what came is here, whether the application has taken it or not."""
-        return dict(self.delivery.clock if self._past is None else self._past.clock)
+        """Up to where it needs nothing of the logs: what came is here, whether the application has taken it or not.
+
+        A topic without a log is named while it is being left: the registrar must know that there is something to wait for.
+        """
+        if self._past is not None:
+            return dict(self._past.clock)
+        held, is_kept = dict.fromkeys(self.delivery.topics), self.missing.is_kept
+        return {t: count for t, count in self.delivery.clock.items() if is_kept(t) or t not in held}
 
     @property
     def passed(self) -> tuple[int, dict[str, int], int]:
@@ -165,3 +203,7 @@ class Subend:
         if self._past is not None:
             return 0, dict(self._past.clock), self._read
         return self.delivery.clean, self.delivery.clock, self.delivery.position
+
+
+def _pieces(items: list[_Item]) -> list[list[_Item]]:
+    return [items[first : first + WANTS_MAX] for first in range(0, len(items), WANTS_MAX)]

@@ -22,11 +22,15 @@ from ordered_pubsub.core.messages import (
     Curious,
     Ended,
     Follows,
+    FromSubscriber,
+    Handed,
     Locate,
     PublishAsk,
     Refusal,
     Request,
+    Sealed,
     ToSession,
+    Undecided,
 )
 from ordered_pubsub.core.registrar import TOPICS_MAX
 from ordered_pubsub.core.stage import PARTS_MAX
@@ -49,6 +53,8 @@ from ordered_pubsub.wire.protocol import (
     from_client,
 )
 
+SPANS_MAX = 10_000
+"""Stretches of numbers that a message may name."""
 JUDGED_MAX = 20_000
 CHANGES_REMEMBERED_MAX = 4_096
 SUBSCRIPTION_NAME = re.compile("[A-Za-z0-9._-]{1,64}")
@@ -119,7 +125,7 @@ class ClientConnection:
             message = decode(from_client, payload, f"client {self.session}")
             if isinstance(message, Ask):
                 requests += message.requests
-            elif isinstance(message, (Curious, Follows, Acked, Locate)):
+            elif isinstance(message, FromSubscriber):
                 if self._may_follow(message):
                     self.node.handle_subscriber(self.session, message)
             elif isinstance(message, Inquire):
@@ -140,10 +146,12 @@ class ClientConnection:
         self.node.counters.refusals += len(refusals)
         self.node.handle_requests(requests, refusals)
 
-    def _may_follow(self, message: Curious | Follows | Acked | Locate) -> bool:
+    def _may_follow(self, message: FromSubscriber) -> bool:
         """Whether a subscription may ask this, or say it; the rights are those of now, whatever it was allowed before."""
         if isinstance(message, Locate):
             return self._may_locate(message)
+        if isinstance(message, (Handed, Sealed, Undecided)):
+            return self._may_say(message)
         numbers = _numbers_of(message)
         unfit = self._unfit(message.subscription)
         if unfit or any(not 0 <= number <= NUMBER_MAX for number in numbers):
@@ -167,6 +175,15 @@ class ClientConnection:
         if denial:
             self._write(encode(Ended(message.subscription, self.session, FORBIDDEN, denial)))
         return not denial
+
+    def _may_say(self, message: Handed | Sealed | Undecided) -> bool:
+        """What is said of numbers whose events nobody keeps is said for the session itself, and is not much."""
+        session, ranks, spans = _own(message)
+        stages = len(self.node.topology.stages)
+        is_fit = session == self.session and len(spans) <= SPANS_MAX and all(0 <= rank < stages for rank in ranks)
+        if not is_fit or not all(1 <= first <= last <= NUMBER_MAX for first, last in spans):
+            raise ProtocolError(f"session {self.session!r} said what it may not say: {message!r:.300}")
+        return not isinstance(message, Undecided) or not self._denial(span.topic for span in message.spans)
 
     def _may_locate(self, message: Locate) -> bool:
         if message.session != self.session or len(message.topics) > TOPICS_MAX:
@@ -321,6 +338,18 @@ class ClientConnection:
     def lost(self, reason: str) -> None:
         """The client is gone."""
         self.on_gone(self)
+
+
+def _own(message: Handed | Sealed | Undecided) -> tuple[str, list[int], list[tuple[int, int]]]:
+    """For which session a message speaks, of which stages, and of which numbers."""
+    if isinstance(message, Sealed):
+        return ",".join(message.sessions), [message.rank], message.seen
+    spans = message.asks if isinstance(message, Handed) else message.spans
+    return (
+        message.session,
+        message.ranks if isinstance(message, Handed) else [],
+        [(span.first, span.last) for span in spans],
+    )
 
 
 def _numbers_of(message: Curious | Follows | Acked) -> list[int]:

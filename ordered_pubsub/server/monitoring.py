@@ -37,6 +37,8 @@ _METRICS = {
     "refusals_total": ("counter", ("since_start", "refusals"), "Requests that rights or limits refused."),
     "events_total": ("counter", ("since_start", "events"), "Events that were numbered and are complete."),
     "changes_total": ("counter", ("since_start", "changes"), "Changes of subscriptions that are complete."),
+    "recalls_total": ("counter", ("since_start", "recalls"), "Questions of home stages for what their clients miss."),
+    "recalled_numbers_total": ("counter", ("since_start", "recalled_numbers"), "Numbers that these asked for."),
     "commits_total": ("counter", ("since_start", "commits"), "Batches that were written to the store."),
     "commit_seconds_total": ("counter", ("since_start", "commit_s"), "How long writing them took."),
 }

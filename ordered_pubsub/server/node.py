@@ -210,7 +210,7 @@ class Node:
         if self._is_over:
             return
         batch = self.driver.take()
-        is_slow = self._commit_s > INLINE_COMMIT_S and bool(batch.effects.journal)
+        is_slow = self._commit_s > INLINE_COMMIT_S and batch.has_news
         if is_slow or batch.snapshot is not None:
             writing = self._loop.run_in_executor(self._pool, self._make_safe, batch)
             writing.add_done_callback(lambda written: self._finish(batch, written.result()))
@@ -219,7 +219,7 @@ class Node:
 
     def _make_safe(self, batch: Batch) -> JournalError | float:
         """Write a batch; return how long it took, or why it failed. May run in a thread."""
-        if not batch.effects.journal and batch.snapshot is None:
+        if not batch.has_news and batch.snapshot is None:
             return 0.0
         started = time.perf_counter()
         try:
@@ -312,7 +312,11 @@ class Node:
             "durability": self.store.durability,
             "clients": len(self.askers),
             **stage.statistics(),
-            "since_start": attrs.asdict(self.counters),
+            "since_start": {
+                **attrs.asdict(self.counters),
+                "recalls": self.driver.pubends.recalls,
+                "recalled_numbers": self.driver.pubends.recalled_numbers,
+            },
         }
 
     # -- the end ------------------------------------------------------------------------------------------------------

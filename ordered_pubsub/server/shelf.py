@@ -17,12 +17,14 @@ import attrs
 from ordered_pubsub.core.log import ENDLESS, KINDS, Kind, Row
 from ordered_pubsub.errors import JournalDamaged
 
-TABLES = """
-CREATE TABLE IF NOT EXISTS topic (id INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL, floor INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS events (key INTEGER PRIMARY KEY, last INTEGER NOT NULL, checksum INTEGER NOT NULL, data BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS stamps (key INTEGER PRIMARY KEY, last INTEGER NOT NULL, checksum INTEGER NOT NULL, data BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS fulls (key INTEGER PRIMARY KEY, last INTEGER NOT NULL, checksum INTEGER NOT NULL, data BLOB NOT NULL);
-"""
+TABLES = (
+    "CREATE TABLE IF NOT EXISTS topic (id INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL, floor INTEGER NOT NULL);"
+    + "".join(
+        f"CREATE TABLE IF NOT EXISTS {kind} "
+        "(key INTEGER PRIMARY KEY, last INTEGER NOT NULL, checksum INTEGER NOT NULL, data BLOB NOT NULL);"
+        for kind in KINDS
+    )
+)
 _SHIFT = 40
 assert ENDLESS < 1 << _SHIFT
 
@@ -109,7 +111,7 @@ class SqliteShelf:
         base = self._base(topic, make=True)
         run = self._connection.execute
         run("UPDATE topic SET floor = max(floor, ?) WHERE name = ?", (up_to, topic))
-        for kind in ("events", "stamps"):
+        for kind in ("events", "stamps", "pending"):
             run(f"DELETE FROM {kind} WHERE key BETWEEN ? AND ? AND last <= ?", (base, base + up_to, up_to))
         run("DELETE FROM fulls WHERE key BETWEEN ? AND ?", (base, base + up_to))
         if full is not None:
@@ -123,6 +125,13 @@ class SqliteShelf:
             self._connection.execute(
                 f"DELETE FROM {kind} WHERE key BETWEEN ? AND ?", (base + after + 1, base + ENDLESS)
             )
+
+    def settle(self, topic: str, first: int, stamps: list[Row]) -> None:
+        """A batch is pending no more. It is part of a transaction, so all or nothing of it happens."""
+        self._begin()
+        self._connection.execute("DELETE FROM pending WHERE key = ?", (self._base(topic) + first,))
+        if stamps:
+            self.put("stamps", topic, stamps)
 
     def topics(self) -> list[str]:
         """The topics that have rows."""

@@ -40,6 +40,7 @@ def check(record: Record) -> None:
     _check_one_order(record)
     if record.violations:
         return
+    _check_voids(record, numbers)
     for subscription in record.subscriptions.values():
         _check_exactly_once(record, subscription, numbers)
         _check_positions(record, subscription, numbers)
@@ -73,6 +74,7 @@ class _Numbers:
                     "I2", f"{event.topic} {event.number} was given to events {other.index} and {event.index}"
                 )
             events[event.topic][event.number] = event
+            event.is_void = event.number in record.voids.get(event.topic, ())
         topics = record.world.topics
         full = {topic: list(cls._fold(record, topic)) for topic in topics}
         return cls(events, full, {topic: list(cls._published(record, topic)) for topic in topics})
@@ -273,11 +275,34 @@ def _check_exactly_once(record: Record, subscription: SubscriptionRecord, number
         wanted, got = entitled.get(topic, []), notified.get(topic, [])
         if subscription.best_effort:  # not all, not in order, but nothing else
             wanted = got = sorted(got) if set(got) <= set(wanted) else wanted
+        else:
+            got = [number for number in got if not numbers.events[topic][number].is_void]
         if subscription.is_orphan:  # it died on its way
             wanted = wanted[: len(got)]
         if got != wanted:
             which = "I11" if set(got) - set(wanted) else "I3"
             record.violation(which, f"{subscription.name} was entitled to {topic} {wanted}, and notified of {got}")
+
+
+def _check_voids(record: Record, numbers: _Numbers) -> None:
+    """Who is there learns that its number is void, unless the ENS had the event in time; and all subscribers agree."""
+    for event in record.events:
+        if event.is_void and event.publisher in record.present and not (event.is_known_void or event.is_handed_over):
+            record.violation("I4", f"{event.topic} {event.number} is void, and its publisher does not know it")
+        if event.is_known_void and (event.is_handed_over or not event.is_void):
+            record.violation("I3", f"{event.topic} {event.number} was published though it was said to be void")
+    there = [one for one in record.subscriptions.values() if not (one.best_effort or one.is_orphan)]
+    entitled = {one.name: _stretches(one, numbers) for one in there}
+    notified = {one.name: {id(entry.event) for entry in one.notifications} for one in there}
+    for event in (event for event in record.events if event.is_void):
+        holders = [
+            one.name
+            for one in there
+            if any(start < event.number <= end for start, end, _ in entitled[one.name].get(event.topic, ()))
+        ]
+        told = [name for name in holders if id(event) in notified[name]]
+        if 0 < len(told) < len(holders):
+            record.violation("I3", f"{event.topic} {event.number} is void, and {told} of {holders} were notified of it")
 
 
 # -- I5: positions --------------------------------------------------------------------------------------------------------
@@ -317,7 +342,7 @@ def _check_positions(record: Record, subscription: SubscriptionRecord, numbers: 
 def _check_counts(record: Record, subscription: SubscriptionRecord, numbers: _Numbers) -> None:
     """Without a filter 1, 2, 3, …; with one the holes are what it does not want: all that was passed is counted."""
     counts = [entry.count for entry in subscription.notifications]
-    if subscription.every == 1 and counts != list(range(1, len(counts) + 1)):
+    if subscription.every == 1 and not record.voids and counts != list(range(1, len(counts) + 1)):
         record.violation("I5", f"{subscription.name} has counted {counts}")
     stretches = _stretches(subscription, numbers)
     for entry in subscription.notifications:

@@ -43,6 +43,12 @@ class DiskShelf(MemoryShelf):
         super().cut(topic, after)
         self._unsynced.append(partial(MemoryShelf.cut, topic=topic, after=after))
 
+    def settle(self, topic: str, first: int, stamps: list[Row]) -> None:
+        """A batch is pending no more, without a sync."""
+        super().settle(topic, first, stamps)
+        self._unsynced.append(partial(MemoryShelf.settle, topic=topic, first=first, stamps=stamps))
+        self.crash_point("log:settle")
+
     def sync(self) -> None:
         """Make what was written safe."""
         if self._unsynced:

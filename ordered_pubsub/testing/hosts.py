@@ -17,22 +17,30 @@ from ordered_pubsub.core.best_effort import BestEffort
 from ordered_pubsub.core.buffer import Arrival
 from ordered_pubsub.core.delivery import WEIGHTS, Delivery, Wants
 from ordered_pubsub.core.driver import KEEP, Driver
+from ordered_pubsub.core.lease import Lease
 from ordered_pubsub.core.messages import (
     Answer,
     Change,
     ChangeAsk,
     Chunk,
-    Curious,
+    Decided,
     Ended,
     Expect,
     Follows,
     Inform,
+    Leased,
+    Located,
+    Publication,
     PublishAsk,
     Recalled,
     Refusal,
     Request,
     Resume,
     Saved,
+    Seal,
+    Sealed,
+    Span,
+    ToSession,
     ToSubscriber,
 )
 from ordered_pubsub.core.missing import Missing
@@ -52,6 +60,8 @@ if TYPE_CHECKING:
 FORBIDDEN = "forbidden"
 SESSION_TTL_S = 50.0
 """After so long without a word a subscription without a name is ended."""
+LEASE_S = 8.0
+"""After so long without a word of its publisher a number may be void."""
 REACTIONS_MAX = 60
 """How many publications of a world happen because of others."""
 
@@ -98,6 +108,7 @@ class StageHost:
                 else KEEP,
             )
             self.driver.expiry.session_ttl_s = SESSION_TTL_S
+            self.driver.voids.lease_s = LEASE_S
         except Died:
             self.die()
             return
@@ -146,6 +157,8 @@ class StageHost:
         self.handled.extend(operation.identity for operation in effects.handled)
         for operation in effects.completed:
             self.simulation.record.note_completed(self.rank, operation)
+        for decision in effects.decided:
+            self.simulation.record.note_decided(decision)
 
     def note_snapshot(self) -> None:
         """A snapshot replaced the journal."""
@@ -301,6 +314,12 @@ class ClientHost:
     """for each subscription, on which connection it has said last how far it is"""
     unnumbered: list[EventRecord] = attrs.field(factory=list)
     """its publications that have no number yet, in order"""
+    lease: Lease = attrs.field(init=False)
+    unsure: dict[Span, tuple[int, list[Arrival]]] = attrs.field(factory=dict)
+    """what it must not publish before it knows what has become of it: sequence, events"""
+
+    def __attrs_post_init__(self) -> None:
+        self.lease = Lease(self.name, LEASE_S)
 
     @property
     def name(self) -> str:
@@ -366,7 +385,7 @@ class ClientHost:
             delivery = Delivery(name, order=action.order, missing=missing, wants_of=_wants_of)
             start: dict[str, int] | None = {} if action.from_start else None
             unpack = partial(self._unpack, action)
-            self.subends[name] = Subend(delivery, missing, self.simulation.topology.owner, unpack, start)
+            self.subends[name] = Subend(delivery, missing, self.simulation.topology.owner, unpack, start, self.name)
             if action.named:
                 self.acknowledging[name] = Acknowledging(name, self.name)
         self.deliveries[name] = delivery
@@ -399,6 +418,7 @@ class ClientHost:
         self.acknowledging.clear()
         self.said.clear()
         self.unnumbered.clear()
+        self.unsure.clear()
         self.unresolved.clear()
         self.past.clear()
         for name in self.opened:
@@ -413,6 +433,7 @@ class ClientHost:
         self.is_dead = False
         self.lives += 1
         self.session = Session(f"client-{self.index}.{self.lives}", simulation.topology, packer=simulation.packer)
+        self.lease = Lease(self.name, LEASE_S)
         simulation.clients_by_name[self.name] = self
         simulation.trace("%s is started", self.name)
         self.connect()
@@ -498,6 +519,8 @@ class ClientHost:
         """Time passes."""
         self.session.tick(self.simulation.now)
         self.pump()
+        if self.home is not None and (handed := self.lease.take_due(self.simulation.now)) is not None:
+            self.simulation.network.subscriber_to_stage(self, handed)
         for name, delivery in self.deliveries.items():
             if isinstance(delivery, BestEffort):
                 delivery.tick(self.simulation.now)
@@ -507,18 +530,16 @@ class ClientHost:
 
     def _say(self, name: str, subend: Subend) -> None:
         """Tell the home stage how far a subscription is, and what it misses."""
-        network, kept = self.simulation.network, self.simulation.world.kept
-        acked = {topic: number for topic, number in subend.needed_after.items() if topic in kept}
+        network, acked = self.simulation.network, subend.needed_after
         if self.said.get(name) != (self.connection, acked) or self.simulation.chance.random() < 0.1:
             self.said[name] = (self.connection, acked)
             network.subscriber_to_stage(self, Follows(name, acked, True, subend.delivery.changes.version))
-        wants = subend.take_due(self.simulation.now)
         saying = self.acknowledging[name].take_due(self.simulation.now) if name in self.acknowledging else None
         if saying is not None:
             network.subscriber_to_stage(self, saying)
-        if wants:
-            self.simulation.trace("%s asks for %s", name, wants)
-            network.subscriber_to_stage(self, Curious(name, wants))
+        for said in subend.take_due(self.simulation.now):
+            self.simulation.trace("%s asks: %s", name, said)
+            network.subscriber_to_stage(self, said)
 
     # -- what comes back ----------------------------------------------------------------------------------------------
 
@@ -539,16 +560,7 @@ class ClientHost:
                 self.unnumbered.remove(event)
                 event.numbered(part.first + index, outcome.sequence)
                 self._learn(event)
-                arrival = Arrival(
-                    part.topic,
-                    event.number,
-                    part.entries if part.full or not index else {},
-                    part.marks if not index else [],
-                    part.full,
-                    event,
-                )
-                simulation.trace("%s publishes %s %d, entries %s", self.name, part.topic, event.number, arrival.entries)
-                simulation.ens.publish(arrival)
+            self._publish(outcome, part, items)
         if outcome.publications:
             self._maybe_react()
         if outcome.change is not None:
@@ -564,6 +576,49 @@ class ClientHost:
                 self._begin(self.subends[name], outcome.change)
             delivery.change_settled(outcome.change, record.removed_at_end if ask.ends else ask.remove)
             self.notify(name, delivery)
+
+    def _publish(self, outcome: Outcome, part: Publication, items: list[EventRecord]) -> None:
+        """Hand events to the ENS, unless nobody keeps them and they may be void by now."""
+        now, owner = self.simulation.now, self.simulation.topology.owner(part.topic)
+        arrivals = [
+            Arrival(
+                part.topic,
+                event.number,
+                part.entries if part.full or not index else {},
+                part.marks if not index else [],
+                part.full,
+                event,
+            )
+            for index, event in enumerate(items)
+        ]
+        if not part.is_kept:
+            self.lease.numbered(owner, outcome.sequence, now)
+            if not self.lease.holds(owner, outcome.asked_at, now):
+                span = Span(part.topic, part.first, part.last)
+                self.unsure[span] = (outcome.sequence, arrivals)
+                self.lease.ask(owner, span, now)
+                return
+            self.lease.handed(outcome.sequence)
+        self._hand_over(arrivals)
+
+    def _hand_over(self, arrivals: list[Arrival]) -> None:
+        for arrival in arrivals:
+            self.simulation.trace(
+                "%s publishes %s %d, entries %s", self.name, arrival.topic, arrival.number, arrival.entries
+            )
+            arrival.body.is_handed_over = True
+            self.simulation.ens.publish(arrival)
+
+    def _take_leased(self, leased: Leased) -> None:
+        """It is known what has become of some numbers."""
+        for span, (_, voids) in self.lease.leased(leased).items():
+            sequence, arrivals = self.unsure.pop(span)
+            void = {number for one in voids for number in range(one.first, one.last + 1)}
+            for arrival in arrivals:
+                if arrival.number in void:
+                    arrival.body.is_known_void = True
+            self._hand_over([arrival for arrival in arrivals if arrival.number not in void])
+            self.lease.handed(sequence)
 
     def _begin(self, subend: Subend, change: Change) -> None:
         """It may begin or go on by this outcome."""
@@ -634,7 +689,23 @@ class ClientHost:
             delivery.receive(arrival)
         self.notify(subscription, delivery)
 
-    def handle_told(self, message: ToSubscriber) -> None:
+    def handle(self, message: ToSession) -> None:
+        """The home stage says something that is no answer."""
+        if isinstance(message, Leased):
+            self._take_leased(message)
+        elif isinstance(message, Seal):
+            seen = [part for subend in self.subends.values() for part in subend.seal(message.topic, message.numbers)]
+            answer = Sealed(message.serial, message.rank, [self.name], seen)
+            self.simulation.network.subscriber_to_stage(self, answer)
+        elif isinstance(message, Decided):
+            for name, subend in self.subends.items():
+                subend.set_time(self.simulation.now)
+                subend.decided(message)
+                self.notify(name, subend.delivery)
+        elif not isinstance(message, Located):  # nobody asks for it here
+            self._handle_told(message)
+
+    def _handle_told(self, message: ToSubscriber) -> None:
         """The home stage brings what a subscription misses, or says how far its topics are."""
         name = message.subscription
         subend = self.subends.get(name)

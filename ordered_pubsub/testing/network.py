@@ -13,7 +13,6 @@ from ordered_pubsub.core.messages import (
     Frame,
     FromSubscriber,
     Hello,
-    Located,
     PeerMessage,
     Refusal,
     Request,
@@ -221,9 +220,7 @@ class Network:
         if client.paused_until > simulation.now:
             simulation.at(client.paused_until, self._at_subscriber, client, connection, data)
             return
-        message = _to_subscriber.decode(data)
-        if not isinstance(message, Located):  # nobody asks for it here
-            client.handle_told(message)
+        client.handle(_to_subscriber.decode(data))
 
     def stage_to_client(self, rank: int, answer: Answer | Refusal) -> None:
         """An answer on its way from the client's home."""

@@ -213,7 +213,8 @@ class Proxy:
             connecting = self.loop.create_connection(lambda: _Lane(self), *self.target)
             _, other = await asyncio.wait_for(connecting, DIAL_S)
         except (OSError, asyncio.TimeoutError, asyncio.CancelledError):
-            lane.transport.abort()
+            if lane in self.lanes:  # else it is broken as soon as it is there
+                lane.transport.abort()
             return
         lane.other, other.other = other, lane
         lane.move()

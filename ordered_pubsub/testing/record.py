@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ordered_pubsub.core.buffer import Notification
+from ordered_pubsub.core.log import Decision
 from ordered_pubsub.core.messages import Change, Operation, Publication
 from ordered_pubsub.testing.world import World
 
@@ -46,6 +47,12 @@ class EventRecord:
     sequence: int = 0
     is_refused: bool = False
     """whether it never happened"""
+    is_void: bool = False
+    """whether its owner has decided that its number has no event"""
+    is_known_void: bool = False
+    """whether its publisher knows that"""
+    is_handed_over: bool = False
+    """whether its publisher has given it to the ENS"""
     _causes: dict[str, int] | None = None
     _is_resolved: bool = False
 
@@ -121,7 +128,7 @@ class SubscriptionRecord:
 
     def wants(self, event: EventRecord) -> bool:
         """Whether its filter lets an event through."""
-        return event.index % self.every == 0
+        return event.index % self.every == 0 and (not event.is_void or self.best_effort)
 
     def resumed(self, position: int) -> None:
         """Another process goes on after what was acknowledged: what came after that is notified again."""
@@ -173,6 +180,10 @@ class Record:
     """topic → first number → what the owner logged"""
     owner_counts: dict[str, int] = attrs.field(factory=dict)
     """topic → how many numbers its owner has used"""
+    present: list[str] = attrs.field(factory=list)
+    """the sessions that are there at the end"""
+    voids: dict[str, set[int]] = attrs.field(factory=dict)
+    """topic → numbers of which its owner has decided that they will never have an event"""
     violations: list[Violation] = attrs.field(factory=list)
     points_passed: dict[str, int] = attrs.field(factory=dict)
     deaths_at: dict[str, int] = attrs.field(factory=dict)
@@ -228,6 +239,11 @@ class Record:
             if known.operation != operation.identity or known.entries != part.entries:
                 self.violation("I2", f"{part.topic} {part.first} was completed twice: {known} and {entry}")
 
+    def note_decided(self, decision: Decision) -> None:
+        """An owner has decided, on disk, what has become of numbers whose publisher had vanished."""
+        for first, last in decision.voids:
+            self.voids.setdefault(decision.topic, set()).update(range(first, last + 1))
+
     def abandon(self, identity: Identity, items: list[list[EventRecord]]) -> None:
         """A client died that had asked for these, and may have them all the same."""
         self.abandoned[identity] = items
@@ -246,6 +262,7 @@ class Record:
     def note_probed(self, simulation: Simulation) -> None:
         """Everything has come to rest after one more event on each topic."""
         self.handled = [list(host.handled) for host in simulation.stages]
+        self.present = [client.name for client in simulation.clients if not client.is_gone]
         for host in simulation.stages:
             assert host.driver is not None
             state = host.driver.stage.state

@@ -253,6 +253,8 @@ class Simulation:
                     reasons.append(f"{name} has acknowledgements that are not on disk")
                 if name in client.subends and client.subends[name].reads_past:
                     reasons.append(f"{name} still reads the past")
+                if isinstance(delivery, Delivery) and delivery.aside:
+                    reasons.append(f"{name} must not use {delivery.aside}")
                 if delivery.buffered or delivery.changes.asked:
                     reasons.append(f"{name} waits for: {delivery.waiting_for()}")
                 elif isinstance(delivery, Delivery) and (behind := self._behind(delivery)):

@@ -238,7 +238,13 @@ CRASH_POINTS = (
     "handled:floors",
     "handled:progress",
     "handled:alive",
+    "handled:handed",
+    "handled:seal",
+    "handled:sealed",
+    "handled:holders",
+    "handled:decided",
     "log:drop",
+    "log:settle",
     "handled:tick",
     "flush:before-log",
     "log:put",
@@ -276,7 +282,11 @@ def _with_logs(world: World, random: Random) -> World:
     share = random.choice((0.0, 0.5, 1.0, 1.0))
     kept = tuple(topic for topic in world.topics if random.random() < share)
     if len(kept) < len(world.topics):
-        return attrs.evolve(world, kept=kept)
+        gone = [client for client in range(world.clients) if random.random() < 0.15]
+        deaths = [
+            Die(random.uniform(0.1, FAULTS_END_S * 0.7), client, FOR_EVER) for client in gone[: world.clients - 1]
+        ]
+        return attrs.evolve(world, kept=kept, faults=(*world.faults, *deaths))
     weather = world.weather
     if random.random() < 0.6:
         weather = attrs.evolve(weather, ens_lose=random.choice((0.02, 0.1, 0.3, 0.9)))

@@ -18,20 +18,11 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from ordered_pubsub.core.messages import (
-    Acked,
     Answer,
-    Curious,
-    Ended,
-    Expect,
-    Follows,
     FromSubscriber,
-    Inform,
-    Locate,
-    Located,
     PeerMessage,
     Refusal,
     Request,
-    Saved,
     ToSession,
 )
 from ordered_pubsub.errors import ProtocolError
@@ -191,8 +182,8 @@ class Names(_Base, frozen=True, tag="names"):
 
 
 Greeting = ClientGreeting | PeerGreeting
-FromClient = Ask | Curious | Follows | Acked | Locate | Inquire | Ping | Pong
-ToClient = Welcome | Rejected | Tell | Inform | Expect | Saved | Ended | Located | Report | Ping | Pong
+FromClient = Ask | FromSubscriber | Inquire | Ping | Pong
+ToClient = Welcome | Rejected | Tell | ToSession | Report | Ping | Pong
 FromPeer = Welcome | Rejected | Differs | Say | Claim | Claimed | Names | Ping | Pong
 
 _encoder = msgspec.msgpack.Encoder()

@@ -1,8 +1,7 @@
-"""What is fuzzed without a stage: readers, which take bytes or text, and raise nothing but what they say."""
+"""What is fuzzed without a stage: readers, which take bytes (or text, see `texts`), and raise nothing but what they say."""
 
 from __future__ import annotations
 
-import re
 import ssl
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -12,17 +11,15 @@ from tempfile import mkdtemp
 
 import trustme
 
-from fuzz.mutation import TEXTS, mutate_bytes, mutate_text, mutate_value, mutated, split
-from ordered_pubsub.adapter import Frame, load_adapter
+from fuzz import texts
+from fuzz.mutation import mutate_bytes, mutated, split
+from ordered_pubsub.adapter import Frame
 from ordered_pubsub.client.frames import CONTENT_TYPE, PACK, STAMP, read_arrivals
 from ordered_pubsub.client.logged import read_recalled
-from ordered_pubsub.config.dumping import common, differences, dump
-from ordered_pubsub.config.reading import read_text
 from ordered_pubsub.core.best_effort import BestEffort
 from ordered_pubsub.core.delivery import Delivery
 from ordered_pubsub.core.messages import Change, Chunk, Mark, Recalled
-from ordered_pubsub.core.topics import check_pattern, check_topic, matches
-from ordered_pubsub.errors import BufferOverflow, ConfigurationError, NotOffered, ProtocolError, TopicError
+from ordered_pubsub.errors import BufferOverflow, ProtocolError
 from ordered_pubsub.wire.framing import Deframer, frame
 from ordered_pubsub.wire.pack import Logged, Pack, PackedBatch, PackedEvent, decode_pack, encode_logged, encode_pack
 from ordered_pubsub.wire.stamp import Stamp, decode_stamp, encode_stamp
@@ -140,147 +137,6 @@ def _read(arrived: Frame) -> list[object]:
         return []
 
 
-CONFIGURATION = """
-topics = "open"
-insecure_allow_plaintext = true
-[client]
-ens = "nats://user:password@broker:4222"
-sequencer = ["ops://127.0.0.1:7411", "opss://[::1]:7412"]
-name = "desk-1"
-delivery = "ordered"
-timeout_s = 60
-batch_events_max = 10
-linger_s = 0.01
-tls = { ca = "ca.pem", cert = "desk.pem", key = "desk.key" }
-[[stage]]
-name = "eu"
-listen = "127.0.0.1:7411"
-advertise = "ops://stage-1:7411"
-topics = ["eu/**", "*/x"]
-store = "sqlite:///var/lib/eu.db"
-durability = "fsync"
-http = ":7412"
-tls = { cert = "eu.pem", key = "eu.key", client_ca = "ca.pem" }
-[[stage]]
-name = "us"
-listen = "127.0.0.1:7421"
-[[topic]]
-pattern = "ticks/**"
-delivery = "ordered"
-[[topic]]
-pattern = "**"
-delivery = "exactly-once"
-retention = { keep_age = "1d", max_bytes = "10GB" }
-[[group]]
-topics = ["trades", "quotes"]
-[[identity]]
-name = "desk-1"
-token_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
-allow = { publish = ["orders/**"], subscribe = ["**"], administer = true }
-deny = { subscribe = ["private/**"] }
-[limits]
-payload_bytes_max = 1048576
-connections_max = 10_000
-authentication_s = 5.0
-"""
-_TOML = ["[", "]", "[[", "]]", "{", "}", '"', "'", '"""', "=", ",", ".", "\n", "#", "true", "1e999", "0x", "inf", "nan"]
-CONFIGURATION_WORDS = [
-    *re.findall(r"[\w.:/*\[\]-]+", CONFIGURATION),
-    *_TOML,
-    "1979-05-27",
-    "9" * 5_000,
-    "[" * 500,
-    "\\u0000",
-]
-
-
-def configuration(random: Random) -> None:
-    """`config.reading.read_text`, and what shows and compares what was read"""
-    text = mutate_text(random, CONFIGURATION, CONFIGURATION_WORDS)
-    try:
-        found = read_text(text)
-    except ConfigurationError:
-        return
-    dump(found)
-    plain = common(found)
-    differences(plain, plain | {"topics": "x"})
-    differences(plain, mutate_value(random, {**plain, "lines": {}}))
-
-
-_LEVELS = ("a", "b", "*", "**", "a", "**", "x*", "", "é")
-
-
-def topic_matching(random: Random) -> None:
-    """`core.topics`: what matches is what a regular expression of the same meaning matches"""
-    pattern, topic = ("/".join(random.choices(_LEVELS, k=random.randrange(1, 9))) for _ in range(2))
-    if random.random() < 0.2:
-        pattern, topic = (mutate_text(random, text, TEXTS) for text in (pattern, topic))
-    try:
-        check_pattern(pattern)
-        check_topic(topic)
-    except TopicError:
-        return
-    assert matches(pattern, topic) == _matches(pattern, topic), (pattern, topic)
-
-
-def _matches(pattern: str, topic: str) -> bool:
-    """By definition: the first level is taken by the first level, or `**` takes none, or one more."""
-    wanted, given = pattern.split("/"), topic.split("/")
-    reached = {0}
-    for level in wanted:
-        if level == "**":
-            reached = set(range(min(reached), len(given) + 1)) if reached else set()
-        else:
-            reached = {at + 1 for at in reached if at < len(given) and level in ("*", given[at])}
-    return len(given) in reached
-
-
-PASSWORD = "pa55w0rd-which-nobody-may-see"
-URLS = (
-    f"mqtt://user:{PASSWORD}@127.0.0.1:1883?qos=1",
-    f"mqtts://user:{PASSWORD}@broker.example?ca=ca.pem",
-    f"nats://user:{PASSWORD}@127.0.0.1:4222,127.0.0.1:4223?jetstream=EVENTS",
-    f"tls://{PASSWORD}@broker.example:4222",
-    f"amqp://user:{PASSWORD}@127.0.0.1:5672/%2F?connect_timeout_s=5",
-    f"amqps://user:{PASSWORD}@[::1]:5671/vhost",
-    "memory://name?reorder=0.3&duplicate=0.1&lose=0.1&delay_s=0.02&seed=7",
-)
-_URL_WORDS = [
-    "://",
-    "/",
-    "?",
-    "#",
-    "@",
-    ":",
-    ",",
-    "&",
-    "=",
-    "%",
-    "%00",
-    "%2F",
-    "[",
-    "]",
-    "::1",
-    "99999",
-    "\n",
-    "\x00",
-    "mqtt",
-    "é",
-]
-
-
-def ens_urls(random: Random) -> None:
-    """URLs of adapters: what is wrong with them is said, and a password in them is not"""
-    url = mutate_text(random, random.choice(URLS), _URL_WORDS)
-    said = ""
-    try:
-        load_adapter(url)
-    except (ConfigurationError, NotOffered) as error:
-        said = str(error)
-    is_elsewhere = url.count(PASSWORD) > 1 or f"{PASSWORD}@" not in url  # where it is no password
-    assert PASSWORD not in said or is_elsewhere, (url, said)
-
-
 def frames(random: Random) -> None:
     """`wire.framing`: however it comes, it is the same"""
     payloads = [random.randbytes(random.choice((1, 3, 100))) for _ in range(random.randrange(5))]
@@ -354,9 +210,7 @@ TARGETS: Mapping[str, Callable[[Random], None]] = {
     "packs": packs,
     "logged": logged,
     "arrivals": arrivals,
-    "configuration": configuration,
-    "topic-matching": topic_matching,
-    "ens-urls": ens_urls,
     "frames": frames,
     "tls": tls,
+    **texts.TARGETS,
 }

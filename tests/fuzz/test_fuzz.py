@@ -10,6 +10,8 @@ import pytest
 from fuzz import live, pure
 from fuzz.live import Bench, LiveTarget
 from fuzz.run import TARGETS, Cases, fuzz
+from ordered_pubsub.core.filters.writing import write
+from ordered_pubsub.errors import FilterError
 
 COUNTS = {"streams": 300, "configuration": 1_500, "arrivals": 1_000, "ens-urls": 1_500, "tls": 1_000}
 COUNT = 3_000
@@ -35,6 +37,22 @@ def test_an_error_that_is_not_documented_is_found(monkeypatch: pytest.MonkeyPatc
 
     with pytest.raises(UnicodeDecodeError):
         fuzz(Cases("stamps", seed=1, count=COUNT))
+
+
+def test_a_refusal_that_does_not_say_where_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "ordered_pubsub.core.filters.grammar.pointed", lambda message, text, place: FilterError(message)
+    )
+
+    with pytest.raises(AssertionError):
+        fuzz(Cases("filters", seed=1, count=COUNT))
+
+
+def test_a_filter_that_is_written_as_another_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ordered_pubsub.core.filters.filter.write", lambda found: write(found).replace("<=", "<"))
+
+    with pytest.raises(AssertionError):
+        fuzz(Cases("filters", seed=1, count=COUNT))
 
 
 def test_a_stage_that_fails_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

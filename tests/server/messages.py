@@ -15,16 +15,20 @@ from ordered_pubsub.core.messages import (
     ChangeAsk,
     Chunk,
     Curious,
+    Decided,
     Done,
     Ended,
     Expect,
     Floors,
     Follows,
     Frame,
+    Handed,
     Hello,
+    Holders,
     Hosts,
     Inform,
     Launch,
+    Leased,
     Mark,
     Operation,
     Pass,
@@ -40,7 +44,11 @@ from ordered_pubsub.core.messages import (
     Request,
     Resume,
     Saved,
+    Seal,
+    Sealed,
+    Span,
     Told,
+    Undecided,
     Want,
 )
 from ordered_pubsub.wire.protocol import (
@@ -98,6 +106,12 @@ FOLLOWS = Follows(SUBSCRIPTION, {"a": 6, "b": 0}, True, 2)
 ACKED = Acked(SUBSCRIPTION, KEY.session, 3, 2, {"a": 7}, 9)
 SAVED, ENDED = Saved(SUBSCRIPTION, KEY.session, 3), Ended(SUBSCRIPTION, KEY.session, "taken-over", "elsewhere")
 
+HANDED = Handed(KEY.session, 3, 7, [0, 1], [Span("a", 3, 4)])
+LEASED = Leased(KEY.session, 3, 1, [Span("a", 4, 4)])
+SEAL = Seal(KEY.session, 3, 1, "a", [(3, 4), (7, 7)])
+SEALED = Sealed(3, 1, [KEY.session], [(4, 4)])
+UNDECIDED = Undecided(KEY.session, [Span("a", 3, 4)])
+DECIDED = Decided(KEY.session, "a", [Recalled(3, 3, {"b": 2}, True, [], 3, 9, 1.5, [])], [(4, 4)])
 FROM_CLIENT = (
     Ask(
         [
@@ -110,6 +124,9 @@ FROM_CLIENT = (
     Curious(SUBSCRIPTION, WANTS),
     FOLLOWS,
     ACKED,
+    HANDED,
+    SEALED,
+    UNDECIDED,
     Inquire(4),
     Ping(),
     Pong(),
@@ -124,6 +141,9 @@ TO_CLIENT = (
     Expect(SUBSCRIPTION, {"a": 12}),
     SAVED,
     ENDED,
+    LEASED,
+    SEAL,
+    DECIDED,
     Report(4, {"ready": True, "links": {"b": "up"}}, ""),
     Ping(),
     Pong(),
@@ -148,6 +168,13 @@ PEER_MESSAGES: tuple[PeerMessage, ...] = (
     ACKED,
     SAVED,
     ENDED,
+    HANDED,
+    LEASED,
+    SEAL,
+    SEALED,
+    Holders(3, [KEY.session]),
+    UNDECIDED,
+    DECIDED,
 )
 FROM_PEER = (
     TO_CLIENT[0],

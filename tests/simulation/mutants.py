@@ -23,18 +23,21 @@ from ordered_pubsub.core.curiosity import Consolidation
 from ordered_pubsub.core.delivery import Delivery, Lane
 from ordered_pubsub.core.driver import Batch, Driver
 from ordered_pubsub.core.groups import IN_GROUP, Groups
+from ordered_pubsub.core.lease import Lease
 from ordered_pubsub.core.links import Link
 from ordered_pubsub.core.log import LogReader, LogWriter, Reading
 from ordered_pubsub.core.messages import Change, ChangeAsk, Chunk, Operation, Publication, Recalled, Refusal, Request
 from ordered_pubsub.core.pubends import Pubends
-from ordered_pubsub.core.ranges import ENDLESS
+from ordered_pubsub.core.ranges import ENDLESS, Ranges
 from ordered_pubsub.core.registrar import Registrar, Subscription
 from ordered_pubsub.core.requests import Requests, Verdict
 from ordered_pubsub.core.retention import Retention
+from ordered_pubsub.core.sealing import Aside
 from ordered_pubsub.core.session import Session
 from ordered_pubsub.core.stage import Stage
 from ordered_pubsub.core.subend import Subend
 from ordered_pubsub.core.topology import Topology
+from ordered_pubsub.core.voids import _Round
 from ordered_pubsub.testing import checkers
 from ordered_pubsub.testing.hosts import ClientHost
 from ordered_pubsub.testing.record import Violation
@@ -348,6 +351,22 @@ def _nothing_unwanted(delivery: Delivery, topic: str, lane: Lane, head: Arrival)
 _notify = Delivery._notify
 
 
+def _without_clients(one: _Round, stages: int) -> bool:
+    return len(one.holders) == stages
+
+
+def _use_at_once(aside: Aside, arrival: Arrival) -> bool:
+    return False
+
+
+def _nothing_seen(delivery: Delivery, topic: str) -> Ranges:
+    return Ranges()
+
+
+def _for_ever(lease: Lease, rank: int, asked_at: float, now: float) -> bool:
+    return True
+
+
 MUTANTS = (
     Mutant(
         "jump",
@@ -510,6 +529,26 @@ MUTANTS = (
         "what a filter takes out has its place, and is counted",
         ((Delivery, "_notify", _nothing_unwanted),),
     ),
+    Mutant(
+        "void-unasked",
+        "nothing is void before every subscriber has said that it has not seen it",
+        ((_Round, "is_over", _without_clients),),
+    ),
+    Mutant(
+        "use-sealed",
+        "who has said so uses it no more until it is decided",
+        ((Aside, "takes", _use_at_once),),
+    ),
+    Mutant(
+        "seen-unsaid",
+        "what was notified, or waits, was seen",
+        ((Delivery, "_seen", _nothing_seen),),
+    ),
+    Mutant(
+        "lease-for-ever",
+        "a publisher that was not heard of for long publishes nothing before it has asked",
+        ((Lease, "holds", _for_ever),),
+    ),
 )
 
 
@@ -520,7 +559,8 @@ A simulation that finds nothing may be blind. So the guards of the protocol are 
 simulation must find each of them missing within 2,000 seeds (or within 2,000 chances of a named scenario,
 `tests/simulation/scenarios.py`); it counts only if nothing falls there with the guard. The first twelve belong to the
 protocol as it was designed; the next nine, from `lead-the-change` on, are guards that the simulation itself has taught us;
-those from `ask-once` on make it exactly once over an ENS that loses, also for who dies and comes back. This page is written
+those from `ask-once` on make it exactly once over an ENS that loses, also for who dies and comes back; the last four close the
+holes that a publisher leaves where nobody keeps its events. This page is written
 by `make mutants`, and `tests/simulation/test_mutants.py` runs every line of it. To see one:
 `python -m ordered_pubsub.testing.simulate --seed N` with the guard taken away in the code.
 

@@ -22,7 +22,12 @@ from ordered_pubsub.testing.brokers import Mosquitto, free_port
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SURROUNDINGS = "surroundings.py"
 """What the others share; nothing to run."""
-SCHEMES = {"stock_ticker.py": "mqtt", "chat_rooms.py": "nats", "command_and_control.py": "amqp"}
+SCHEMES = {
+    "stock_ticker.py": "mqtt",
+    "chat_rooms.py": "nats",
+    "command_and_control.py": "amqp",
+    "exactly_once_sqlite.py": "mqtt",
+}
 PROGRAMS = {"mqtt": "mosquitto", "nats": "nats-server", "amqp": "rabbitmq-server"}
 PATIENCE_S = 240.0
 
@@ -112,6 +117,50 @@ def test_all_units_decide_as_headquarters_with_the_order_only() -> None:
     assert differed > 0
     assert (differing, missing[-1]) == (0, "0")
     assert re.search(r"decided on the last [1-9]\d* of its 180 targets", output)
+
+
+def test_payments_are_booked_exactly_once_by_their_numbers_only() -> None:
+    output = run("exactly_once_sqlite.py")
+
+    found = re.findall(
+        r"^(.*): (\d+) bookings of 600 payments, ([\d,]+) in all; published were ([\d,]+)$", output, re.MULTILINE
+    )
+    (careless, too_many, _, published), (careful, bookings, booked, expected) = found
+    again = re.search(
+        r"^killed 4 times each; ([1-9]\d*) payments came again and were recognised$", output, re.MULTILINE
+    )
+    assert (careless, careful) == ("without looking at the numbers", "looking at the numbers")
+    assert int(too_many) > 600
+    assert (bookings, booked) == ("600", expected)
+    assert expected == published
+    assert again
+
+
+def test_payments_are_booked_over_one_broker_that_runs_already() -> None:
+    with Mosquitto() as broker:
+        output = run("exactly_once_sqlite.py", "--ens", broker.url)
+
+    assert "\nlooking at the numbers: 600 bookings of 600 payments" in output
+
+
+def test_books_that_are_not_exact_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    example = load("exactly_once_sqlite.py", monkeypatch)
+    published = sum(amount for _, amount in example["PAYMENTS"])
+
+    def judge(bookings: int, booked: int) -> bool:
+        return bool(example["judge"]("a test", example["Total"](booked, bookings, again=3)))
+
+    assert judge(600, published)
+    assert not judge(601, published)
+    assert not judge(600, published - 1)
+
+
+@pytest.mark.parametrize(("dies", "expected"), [("never", 0), ("before commit", 17)])
+def test_a_process_that_keeps_no_books_is_named(dies: str, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    example = load("exactly_once_sqlite.py", monkeypatch)
+
+    with pytest.raises(UnavailableError, match=rf"expected the process .* to end with {expected}, and it did with 1;"):
+        asyncio.run(example["live"]({"dies": dies}))
 
 
 @pytest.mark.parametrize("name", SCHEMES)
@@ -206,6 +255,6 @@ def test_headquarters_notice_other_decisions_and_what_is_missing(monkeypatch: py
 def test_every_example_is_run_and_described() -> None:
     source, page = Path(__file__).read_text(), (EXAMPLES / "README.md").read_text()
     names = {path.name for path in EXAMPLES.glob("*.py")} - {SURROUNDINGS}
-    assert len(names) >= 4
+    assert len(names) >= 5
     assert {name for name in names if f'run("{name}"' not in source} == set()
     assert {name for name in names if f"[{name}]({name})" not in page} == set()

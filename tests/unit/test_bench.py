@@ -204,6 +204,124 @@ def test_a_proof_reads_what_is_printed_of_numbers(prove: dict[str, Any]) -> None
     assert aims.missed == ["numbers, fsync: at least 100,000 a second in batches: 5"]
 
 
+@pytest.fixture
+def prove_03(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What `make prove-03` runs."""
+    folder = Path(__file__).resolve().parents[2] / "benchmarks"
+    monkeypatch.syspath_prepend(str(folder))
+    return runpy.run_path(str(folder / "prove_03.py"))
+
+
+def overhead_point(count: int, percent: float = 0.0, later_ms: float = 0.0) -> Any:
+    best = {"subscribers": 5.0, "home": 1.0, "p50_ms": 1.0, "commit_ms": 0.2}
+    exactly = {"subscribers": 5.0, "home": 1.0 + percent, "p50_ms": 1.0 + later_ms, "commit_ms": 0.2}
+    return sys.modules["overhead"].Point(count, best, exactly)
+
+
+def test_a_proof_takes_an_overhead_that_the_disk_explains(prove_03: dict[str, Any]) -> None:
+    prove_03["check_overhead"]([overhead_point(1, 1.0, 0.4), overhead_point(200, 4.5, 0.6)])
+
+
+@pytest.mark.parametrize(
+    ("percent", "later_ms", "why"),
+    [
+        (10.5, 0.0, "200 subscriptions: 10.5 percentage points more CPU, and at most 10 were expected"),
+        (4.5, 0.0, "grows by 4.5 percentage points from 1 to 200 subscriptions"),
+        (0.0, 0.8, "p50 is 0.80 ms later; the disk explains 0.70 ms"),
+    ],
+)
+def test_a_proof_fails_with_the_overhead(prove_03: dict[str, Any], percent: float, later_ms: float, why: str) -> None:
+    with pytest.raises(sys.modules["proving"].Failed, match=why):
+        prove_03["check_overhead"]([overhead_point(1), overhead_point(200, percent, later_ms)])
+
+
+def failure_run(
+    count: int, nacks: int = 4, off_path_s: float = 0.012, late_s: float = 2.0, faults: int = 0, home: str = "home"
+) -> Any:
+    """Ten seconds on the path and off it, of which the last seven are the failure."""
+    times = [number / 10 for number in range(-25, 70)]
+    calm = [(at, 0.004) for at in times if at < 0]
+    return sys.modules["failures"].Run(
+        failure="link",
+        count=count,
+        path=[*calm, (0.0, late_s)],
+        beside=[*calm, *((at, off_path_s) for at in times if at >= 0)],
+        apart=[],
+        nacks=[(2.2, home, 20)] * nacks,
+        dropped=80 * count,
+        faults=["subscriber 0: 1 events came twice"] * faults,
+    )
+
+
+def test_a_proof_takes_a_failure_that_only_those_on_the_path_notice(prove_03: dict[str, Any]) -> None:
+    prove_03["check_failures"]([failure_run(1), failure_run(10), failure_run(100, nacks=8)])
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"faults": 1}, "link fails, 100 subscribers: subscriber 0: 1 events came twice"),
+        ({"late_s": 0.2}, "nothing failed: 8000 events dropped, 4 nacks, at most 0.2 s late"),
+        ({"home": "other"}, "the owner was asked by \\['other'\\], not by their home alone"),
+        ({"nacks": 0}, "nothing failed: 8000 events dropped, 0 nacks"),
+        ({"off_path_s": 0.019}, "p99 off the path was 19.0 ms, and at most 18.0 ms were expected"),
+        ({"nacks": 13}, "13.0 nacks at the owner with 100 subscribers, and at most 12.0 were expected"),
+        ({"nacks": 9}, "180.0 numbers asked for at the owner with 100 subscribers, and at most 160.0 were expected"),
+    ],
+)
+def test_a_proof_fails_with_a_failure(prove_03: dict[str, Any], given: dict[str, Any], why: str) -> None:
+    with pytest.raises(sys.modules["proving"].Failed, match=why):
+        prove_03["check_failures"]([failure_run(1), failure_run(100, **given)])
+
+
+@pytest.mark.parametrize(
+    ("seen", "why"),
+    [
+        ([1, 2, 4], "1 of 4 events did not come"),
+        ([1, 2, 3], "1 of 4 events did not come"),
+        ([1, 2, 2, 3, 4], "1 events came twice"),
+        ([1, 3, 2, 4], "the numbers of a are not in order"),
+        ([1, 3, 2, 4], "in another order than subscriber 0"),
+    ],
+)
+def test_what_subscribers_saw_of_a_failure_is_judged(prove_03: dict[str, Any], seen: list[int], why: str) -> None:
+    good, bad = ([("a", number, at) for at, number in enumerate(some, 1)] for some in ([1, 2, 3, 4], seen))
+    judge_failure = sys.modules["failures"].judge
+
+    assert judge_failure([good, good], {"a": 4}, ["a"]) == []
+    assert why in " ".join(judge_failure([good, bad], {"a": 4}, ["a"]))
+
+
+def replayed(**given: float) -> dict[str, float]:
+    found = {"stage_mb_half": 100.0, "stage_mb": 110.0, "client_mb_half": 50.0, "client_mb": 51.0}
+    return {**found, "calm_p99_s": 0.002, "busy_p99_s": 0.003, **given}
+
+
+def test_a_proof_takes_a_replay_that_costs_others_little(prove_03: dict[str, Any]) -> None:
+    prove_03["check_replay"](replayed())
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"stage_mb": 120.0}, "the stage had 120 MB in the end, and at most 115 were expected"),
+        ({"client_mb": 120.0}, "the client had 120 MB in the end, and at most 60 were expected"),
+        ({"busy_p99_s": 0.005}, "live p99 of another subscriber is 2.5 times what it is without the replay"),
+    ],
+)
+def test_a_proof_fails_with_a_replay(prove_03: dict[str, Any], given: dict[str, float], why: str) -> None:
+    with pytest.raises(sys.modules["proving"].Failed, match=why):
+        prove_03["check_replay"](replayed(**given))
+
+
+def test_a_proof_fails_if_somebody_was_not_told_of_a_full_disk(prove_03: dict[str, Any]) -> None:
+    found = sys.modules["full_disk"].Outcome("full", "tmpfs")
+    prove_03["check_full_disk"]([found])
+    found.faults.append("the subscriber was not told")
+    with pytest.raises(sys.modules["proving"].Failed, match="full: the subscriber was not told"):
+        prove_03["check_full_disk"]([found])
+
+
 # -- plans ------------------------------------------------------------------------------------------------------------
 
 

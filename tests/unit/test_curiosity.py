@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
-from pathlib import Path
-from types import FrameType
 
 import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.counting import steps
 from ordered_pubsub.core import curiosity as module
 from ordered_pubsub.core.curiosity import ASKED_RANGES_MAX, RTO_FIRST_S, STALE_TURNS_MAX, Consolidation, Curiosity, Rto
 from ordered_pubsub.core.ranges import ENDLESS
 
-CORE = str(Path(module.__file__).parent)
 TOP = 10
 PAIRS = st.builds(lambda first, length: (first, min(first + length - 1, TOP)), st.integers(1, TOP), st.integers(0, 5))
 """First and last of a range, which may be empty."""
@@ -36,24 +33,6 @@ def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
         first = found.pop()[0] if found and found[-1][1] == number - 1 else number
         found.append((first, number))
     return found
-
-
-def steps(work: Callable[[], object]) -> int:
-    """How many lines of the core `work` runs."""
-    count = 0
-
-    def trace(frame: FrameType, event: str, argument: object) -> object:
-        nonlocal count
-        count += event == "line"
-        return trace if frame.f_code.co_filename.startswith(CORE) else None
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        work()
-    finally:
-        sys.settrace(before)
-    return count
 
 
 def curious(gct_s: float = 0.5, floor_s: float = 0.25, ceiling_s: float = 4.0) -> Curiosity:

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
+import ordered_pubsub.core
 from ordered_pubsub.testing import checkers, record, simulation
 from ordered_pubsub.testing.world import CRASH_POINTS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
-FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```python\n(.*?)^```$(?:\n\n^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
+"""An example, and what it prints if that is shown below it."""
 CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
@@ -37,7 +39,7 @@ def examples() -> list[object]:
         for found in FENCE.finditer(text):
             if found[1].startswith("# runs\n"):
                 line = text.count("\n", 0, found.start()) + 2
-                blocks.append(pytest.param(page, line, found[1], id=f"{name_of(page)}:{line}"))
+                blocks.append(pytest.param(page, line, found[1], found[2], id=f"{name_of(page)}:{line}"))
     return blocks
 
 
@@ -57,10 +59,14 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize(("page", "line", "code"), examples())
-def test_an_example_runs(page: Path, line: int, code: str) -> None:
+@pytest.mark.parametrize(("page", "line", "code", "output"), examples())
+def test_an_example_runs_and_prints_what_is_shown(
+    page: Path, line: int, code: str, output: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
     # With as many empty lines before it as the page has, so that a failure names the line of the page.
     exec(compile("\n" * (line - 1) + code, str(page), "exec"), {"__name__": "example"})
+
+    assert output is None or capsys.readouterr().out == output
 
 
 def test_there_are_examples_that_run() -> None:
@@ -116,3 +122,42 @@ def test_every_dependency_is_justified() -> None:
     page = text_of(ROOT / "docs" / "dependencies.md")
     assert "attrs" in required
     assert {name for name in required if f"`{name}`" not in page} == set()
+
+
+def modules_of(room: Path) -> set[str]:
+    """Modules and packages of a package, but for what only starts it."""
+    return {path.stem if path.is_file() else path.name for path in room.iterdir() if path.name[0] not in "_."}
+
+
+def table_below(page: Path, line: str) -> str:
+    """The first table after a line of a page."""
+    found = re.search(rf"^{re.escape(line)}\n\n((?:\|.*\n)+)", text_of(page), re.MULTILINE)
+    assert found, f"{name_of(page)} has no table below {line!r}"
+    return found[1]
+
+
+@pytest.mark.parametrize(
+    ("room", "line"), [("core", "In the core, in this order of reading:"), ("testing", "In the testing package:")]
+)
+def test_the_page_of_the_architecture_names_every_module_and_no_other(room: str, line: str) -> None:
+    folder = ROOT / "ordered_pubsub" / room
+    rows = table_below(ROOT / "docs" / "architecture.md", line).splitlines()[2:]
+    listed = [name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+    inner = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[2])}
+    packages = {path.name for path in folder.iterdir() if (path / "__init__.py").exists()}
+
+    assert sorted(listed) == sorted(modules_of(folder))
+    assert {name for package in packages - {"conformance"} for name in modules_of(folder / package)} <= inner
+
+
+def test_the_core_itself_names_every_module_and_no_other() -> None:
+    said = str(ordered_pubsub.core.__doc__)
+
+    assert sorted(re.findall(r"`(\w+)`", said)) == sorted(modules_of(ROOT / "ordered_pubsub" / "core"))
+
+
+def test_the_glossary_is_in_the_order_of_the_alphabet() -> None:
+    words = re.findall(r"^\| ([^|]+) \|", text_of(ROOT / "docs" / "glossary.md"), re.MULTILINE)[2:]
+
+    assert words == sorted(words, key=str.lower)
+    assert len(words) == len(set(words))

@@ -6,6 +6,7 @@ import asyncio
 import json
 import sqlite3
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -211,37 +212,42 @@ def test_a_bad_line_to_what_it_does_not_understand_is_not_started(tmp_path: Path
         LineProcess.start("amqp://127.0.0.1:5672", Loss(), 1, tmp_path / "errors")
 
 
+class Publishing:
+    """A client that publishes nothing. `outcome` says what becomes of an event; a `ConnectionError` goes into the future."""
+
+    def __init__(self, outcome: Callable[[str, str], Receipt]) -> None:
+        self.outcome = outcome
+
+    def publish_nowait(self, topic: str, data: Any, id: str) -> asyncio.Future[Receipt]:
+        future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        try:
+            future.set_result(self.outcome(topic, id))
+        except ConnectionError as error:
+            future.set_exception(UnavailableError(str(error)))
+        return future
+
+
+async def publish_on(path: Path, outcome: Callable[[str, str], Receipt], **plan: Any) -> None:
+    """A publisher in a trial that tells it to go and to stop at once; what it writes down is in `path` then."""
+    lines = asyncio.StreamReader()
+    lines.feed_data(b"go\nstop\n")
+    whole = {"name": "p0", "seed": 1, "topics": ["t"], "filler": 1, "rate": 1e9, **plan}
+    with path.open("w") as log:
+        await PublishingOn(whole, lines).work(Publishing(outcome), log)  # type: ignore[arg-type]
+
+
 async def test_a_publisher_notes_what_it_sends_before_and_what_it_has_receipts_for_after_and_goes_on_when_one_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    loop = asyncio.get_running_loop()
+    def outcome(topic: str, identity: str) -> Receipt:
+        if identity == "p0.2-1":
+            raise UnavailableError("everything is down")
+        if identity == "p0.2-2":
+            raise ConnectionError("the stage is gone")
+        return Receipt(topic, int(identity[-1]), identity)
 
-    class Client:
-        def publish_nowait(self, topic: str, data: Any, id: str) -> asyncio.Future[Receipt]:
-            if id == "p0.2-1":
-                raise UnavailableError("everything is down")
-            future: asyncio.Future[Receipt] = loop.create_future()
-            if id == "p0.2-2":
-                future.set_exception(UnavailableError("the stage is gone"))
-            else:
-                future.set_result(Receipt(topic, int(id[-1]), id))
-            return future
-
-    lines = asyncio.StreamReader()
-    lines.feed_data(b"go\nstop\n")
-    plan = {
-        "name": "p0",
-        "life": 2,
-        "seed": 1,
-        "topics": ["t"],
-        "events": 2,
-        "filler": 1,
-        "rate": 1e9,
-        "receipts_s": 60,
-    }
     path = tmp_path / "receipts"
-    with path.open("w") as log:
-        await PublishingOn(plan, lines).work(Client(), log)  # type: ignore[arg-type]
+    await publish_on(path, outcome, life=2, events=2, receipts_s=60)
     written = path.read_text().splitlines()
 
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["published"] >= 2
@@ -252,25 +258,11 @@ async def test_a_publisher_notes_what_it_sends_before_and_what_it_has_receipts_f
 
 
 async def test_a_publisher_that_has_no_receipt_for_too_long_says_so(tmp_path: Path) -> None:
-    class Client:
-        def publish_nowait(self, topic: str, data: Any, id: str) -> asyncio.Future[Receipt]:
-            raise UnavailableError("everything is down")
+    def outcome(topic: str, identity: str) -> Receipt:
+        raise UnavailableError("everything is down")
 
-    lines = asyncio.StreamReader()
-    lines.feed_data(b"go\nstop\n")
-    plan = {
-        "name": "p0",
-        "life": 1,
-        "seed": 1,
-        "topics": ["t"],
-        "events": 1,
-        "filler": 1,
-        "rate": 1e9,
-        "receipts_s": 0.0,
-    }
     path = tmp_path / "receipts"
-    with path.open("w") as log:
-        await PublishingOn(plan, lines).work(Client(), log)  # type: ignore[arg-type]
+    await publish_on(path, outcome, life=1, events=1, receipts_s=0.0)
 
     (fault,) = judge([path], [], []).faults
     assert fault == "p0 had no receipt within 0 s: UnavailableError('everything is down')"

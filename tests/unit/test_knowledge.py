@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import groupby, product
-from pathlib import Path
-from types import FrameType
 
 import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ordered_pubsub import core
+from helpers.counting import steps
 from ordered_pubsub.core.knowledge import Knowledge, Span, Tick, filtered, merged
 from ordered_pubsub.core.ranges import ENDLESS
 
 Q, F, S, D, D_STAR, E = Tick.Q, Tick.F, Tick.S, Tick.D, Tick.D_STAR, Tick.E
-CORE = str(Path(core.__file__).parent)
 TOP = 20
 """In the models this number stands for itself and all above it."""
 NUMBERS = range(1, TOP + 1)
@@ -84,24 +80,6 @@ def do(knowledge: Knowledge[bytes | None], name: str, first: int, last: int, val
 
 def ranges(found: Iterable[tuple[int, int, object]]) -> list[tuple[int, int]]:
     return [(first, last) for first, last, _ in found]
-
-
-def steps(work: Callable[[], object]) -> int:
-    """How many lines of the core `work` runs."""
-    count = 0
-
-    def trace(frame: FrameType, event: str, argument: object) -> object:
-        nonlocal count
-        count += event == "line"
-        return trace if frame.f_code.co_filename.startswith(CORE) else None
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        work()
-    finally:
-        sys.settrace(before)
-    return count
 
 
 # The lattice.

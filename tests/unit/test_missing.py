@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from ordered_pubsub.core import missing as module
 from ordered_pubsub.core.messages import Want
-from ordered_pubsub.core.missing import AHEAD_MAX, GCT_S, NRT_CEILING_S, UNDER_WAY_MAX, Missing
+from ordered_pubsub.core.missing import (
+    AHEAD_MAX,
+    GCT_S,
+    NRT_CEILING_S,
+    SLOW_GCT_S,
+    SLOW_NRT_FLOOR_S,
+    UNDER_WAY_MAX,
+    Missing,
+)
 
 
 def numbers(wants: list[Want]) -> list[int]:
@@ -101,14 +109,24 @@ def test_a_topic_that_was_left_is_not_asked_for() -> None:
     assert not missing.is_curious
 
 
-def test_topics_whose_events_nobody_keeps_are_not_asked_for() -> None:
+def test_what_nobody_keeps_is_asked_for_later_and_less_often() -> None:
+    """It may be void; else the ENS brings it."""
     missing = Missing(is_kept=lambda topic: topic == "a")
     for topic in "ab":
         missing.noticed(topic, 1, 1)
-        missing.lost(topic, 2, 2)
-        missing.needs_full(topic, 3)
 
-    assert {want.topic for want in missing.take_due(100.0)} == {"a"}
+    assert {want.topic for want in missing.take_due(SLOW_GCT_S - 0.1)} == {"a"}
+    assert "b" in {want.topic for want in missing.take_due(SLOW_GCT_S)}
+    assert "b" not in {want.topic for want in missing.take_due(SLOW_GCT_S + SLOW_NRT_FLOOR_S - 0.1)}
+    assert "b" in {want.topic for want in missing.take_due(SLOW_GCT_S + SLOW_NRT_FLOOR_S)}
+
+
+def test_what_nobody_keeps_is_not_lost_and_has_no_full_timestamp() -> None:
+    missing = Missing(is_kept=lambda topic: False)
+    missing.lost("a", 2, 2)
+    missing.needs_full("a", 3)
+
+    assert missing.take_due(100.0) == []
 
 
 def test_a_full_timestamp_is_asked_for_at_once_and_until_it_is_passed() -> None:

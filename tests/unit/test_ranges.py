@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import groupby
-from pathlib import Path
-from types import FrameType
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ordered_pubsub import core
+from helpers.counting import steps
 from ordered_pubsub.core.ranges import ENDLESS, SHOWN_MAX, RangeMap, Ranges
 
-CORE = str(Path(core.__file__).parent)
 TOP = 14
 """In the models this number stands for itself and all above it."""
 NUMBERS = range(1, TOP + 1)
@@ -37,24 +33,6 @@ def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
         first = found.pop()[0] if found and found[-1][1] == number - 1 else number
         found.append((first, number))
     return [(first, end(last)) for first, last in found]
-
-
-def steps(work: Callable[[], object]) -> int:
-    """How many lines of the core `work` runs."""
-    count = 0
-
-    def trace(frame: FrameType, event: str, argument: object) -> object:
-        nonlocal count
-        count += event == "line"
-        return trace if frame.f_code.co_filename.startswith(CORE) else None
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        work()
-    finally:
-        sys.settrace(before)
-    return count
 
 
 def every_third(count: int) -> Ranges:

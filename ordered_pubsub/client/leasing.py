@@ -1,0 +1,120 @@
+"""What nobody keeps: whether it may still be handed to the ENS, and what of it has become void (`core.lease`).
+
+The core decides; this is the shell around it. Each batch on a topic without a log is announced here with its numbers. It is
+used at once as long as the lease holds, else when its owner has said what has become of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+from msgspec.structs import replace
+
+from ordered_pubsub.core.lease import Lease
+from ordered_pubsub.core.messages import Handed, Leased, Publication, Span
+from ordered_pubsub.core.ranges import Range, Ranges
+from ordered_pubsub.core.session import Outcome
+
+Batch = tuple[Publication, list[Any]]
+
+
+@attrs.define
+class _Held:
+    """By which request a batch has its numbers, and when that was sent, or when it was asked since what has become of it."""
+
+    sequence: int
+    asked_at: float
+
+
+@attrs.define(eq=False)
+class Leasing:
+    """The batches of one client of which nobody keeps the events."""
+
+    lease: Lease
+    say: Callable[[Handed], None]
+    owner: Callable[[str], int]
+    _loop: asyncio.AbstractEventLoop = attrs.field(factory=asyncio.get_running_loop)
+    _held: dict[int, _Held] = attrs.field(factory=dict)
+    """by the identity of the lists of events, which live as long"""
+    _asked: dict[Span, asyncio.Future[tuple[float, list[Span]]]] = attrs.field(factory=dict)
+    _timer: asyncio.TimerHandle | None = None
+
+    def numbered(self, part: Publication, items: list[Any], outcome: Outcome) -> None:
+        """A batch has its numbers."""
+        self._held[id(items)] = _Held(outcome.sequence, outcome.asked_at)
+        self.lease.numbered(self.owner(part.topic), outcome.sequence, self._loop.time())
+        self._plan()
+
+    def holds(self, part: Publication, items: list[Any]) -> bool:
+        """Whether a batch may be used without asking."""
+        held = self._held.get(id(items))
+        return held is None or self.lease.holds(self.owner(part.topic), held.asked_at, self._loop.time())
+
+    async def voids_of(self, part: Publication, items: list[Any]) -> list[Range]:
+        """Ask its owner which numbers of a batch are void. Cancelled, nothing changes."""
+        span = Span(part.topic, part.first, part.last)
+        future = self._asked.get(span)
+        if future is None:
+            future = self._asked[span] = self._loop.create_future()
+            self.lease.ask(self.owner(part.topic), span, self._loop.time())
+            self._plan()
+        self._held[id(items)].asked_at, voids = await asyncio.shield(future)
+        return [(max(void.first, part.first), min(void.last, part.last)) for void in voids]
+
+    def without(self, part: Publication, items: list[Any], voids: list[Range]) -> list[Batch]:
+        """What is left of a batch, in pieces, which are used instead of it."""
+        held = self._held.pop(id(items))
+        pieces: list[Batch] = []
+        for first, last in Ranges(voids).missing(part.first, part.last):
+            begins = first == part.first
+            piece = replace(
+                part,
+                first=first,
+                count=last - first + 1,
+                entries=part.entries if part.full or begins else {},
+                marks=part.marks if begins else [],
+            )
+            pieces.append((piece, items[first - part.first : last - part.first + 1]))
+            self._held[id(pieces[-1][1])] = held
+            self.lease.numbered(self.owner(part.topic), held.sequence, self._loop.time())
+        self.lease.handed(held.sequence)
+        return pieces
+
+    def handed(self, items: list[Any]) -> None:
+        """A batch is at the ENS, or void."""
+        held = self._held.pop(id(items), None)
+        if held is not None:
+            self.lease.handed(held.sequence)
+
+    def leased(self, leased: Leased) -> None:
+        """An owner has answered."""
+        for span, answer in self.lease.leased(leased).items():
+            future = self._asked.pop(span, None)
+            if future is not None and not future.done():
+                future.set_result(answer)
+
+    def close(self) -> None:
+        """Say once more what is at the ENS."""
+        if self._timer is not None:
+            self._timer.cancel()
+        last = self.lease.take_due(float("inf"))
+        if last is not None:
+            self.say(last)
+
+    def _plan(self) -> None:
+        due = self.lease.next_due
+        if due is None or (self._timer is not None and self._timer.when() <= due):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(due, self._time_has_come)
+
+    def _time_has_come(self) -> None:
+        self._timer = None
+        said = self.lease.take_due(self._loop.time())
+        if said is not None:
+            self.say(said)
+        self._plan()

@@ -1,0 +1,110 @@
+"""Who has seen numbers that may be void: home stages ask their clients, and these do not use them until it is decided.
+
+`Rounds` is the home stage's part: an owner's question goes to every client that is connected, and the answers go back as one. It
+is soft state: an owner that has no answer asks again. `Aside` is the part of one subscription: what comes of the numbers that it
+has not seen is set aside, and let go or dropped by the decision (`core.voids`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import attrs
+from msgspec.structs import replace
+
+from ordered_pubsub.core.buffer import Arrival
+from ordered_pubsub.core.messages import Seal, Sealed, Span
+from ordered_pubsub.core.ranges import Range, Ranges
+
+FORGET_S = 60.0
+"""An owner that has not repeated its question for so long has its answer."""
+
+
+@attrs.define(slots=True)
+class _Round:
+    """The clients of one home stage are being asked."""
+
+    heard: float
+    answered: dict[str, bool] = attrs.field(factory=dict)
+    news: list[str] = attrs.field(factory=list)
+    """who has answered since the owner was told last"""
+    seen: Ranges = attrs.field(factory=Ranges)
+
+
+@attrs.define(eq=False)
+class Rounds:
+    """What the clients of one home stage are being asked."""
+
+    _rounds: dict[tuple[int, int], _Round] = attrs.field(factory=dict)
+    """(rank, serial) of the question"""
+
+    def ask(self, seal: Seal, sessions: Iterable[str], now: float) -> list[Seal]:
+        """An owner asks, perhaps again: which clients to ask. Who has answered is named once more."""
+        one = self._rounds.setdefault((seal.rank, seal.serial), _Round(now))
+        one.heard = now
+        one.news = list(one.answered)
+        return [replace(seal, session=session) for session in sessions if session not in one.answered]
+
+    def answered(self, sealed: Sealed) -> None:
+        """Clients answer."""
+        one = self._rounds.get((sealed.rank, sealed.serial))
+        if one is not None:
+            one.answered.update(dict.fromkeys(sealed.sessions, True))
+            one.news += sealed.sessions
+            for first, last in sealed.seen:
+                one.seen.add(first, last)
+
+    def tick(self, now: float) -> list[Sealed]:
+        """Time passes: what the owners are to be told. What nobody asks for any more is forgotten."""
+        told: list[Sealed] = []
+        for (rank, serial), one in list(self._rounds.items()):
+            if one.news:
+                told.append(Sealed(serial, rank, one.news, list(one.seen)))
+                one.news = []
+            if one.heard + FORGET_S <= now:
+                del self._rounds[rank, serial]
+        return told
+
+
+@attrs.define(eq=False)
+class Aside:
+    """The numbers that one subscription must not use yet."""
+
+    _numbers: dict[str, Ranges] = attrs.field(factory=dict)
+    _arrivals: dict[str, dict[int, Arrival]] = attrs.field(factory=dict)
+
+    def seal(self, topic: str, first: int, last: int) -> None:
+        """Use none of these until it is decided what they are."""
+        self._numbers.setdefault(topic, Ranges()).add(first, last)
+
+    def takes(self, arrival: Arrival) -> bool:
+        """Whether an event must not be used yet; it is kept."""
+        numbers = self._numbers.get(arrival.topic)
+        if numbers is None or arrival.number not in numbers:
+            return False
+        self._arrivals.setdefault(arrival.topic, {})[arrival.number] = arrival
+        return True
+
+    def decided(self, topic: str, numbers: Iterable[Range]) -> list[Arrival]:
+        """It is known what these are; return those that have come."""
+        sealed, arrivals = self._numbers.get(topic), self._arrivals.get(topic, {})
+        if sealed is None:
+            return []
+        come: list[Arrival] = []
+        for first, last in numbers:
+            sealed.remove(first, last)
+            come += [arrivals.pop(number) for number in sorted(arrivals) if first <= number <= last]
+        if not arrivals:
+            self._arrivals.pop(topic, None)
+        if not sealed:
+            del self._numbers[topic]
+        return come
+
+    def spans(self) -> list[Span]:
+        """All numbers that must not be used yet."""
+        return [Span(topic, first, last) for topic, numbers in self._numbers.items() for first, last in numbers]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is set aside."""
+        return not self._numbers

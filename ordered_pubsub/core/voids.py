@@ -1,0 +1,243 @@
+"""The owner's side of numbers whose events nobody keeps: which of them will never have an event.
+
+On a topic whose events stay with their publishers, a publisher that vanishes between its number and its publication leaves a
+hole on which subscribers would wait for ever. So each batch there is *pending* until its publisher says that it is at the ENS
+(`Handed`); that also renews the publisher's lease. When nothing was heard of it for `lease_s`, the owner asks all home
+stages, and these all their clients, for what is pending (`Seal`). Who has seen a number says so: it was published, and the
+ENS, which must lose nothing here, brings it to everybody. Who has not will not use it until it is decided. What nobody has
+seen is void: it is written down, and announced to all (`Decided`), who pass it as silence, in its place in the order. Who
+must have answered is known by the registrars (`Holders`): a client that is gone is waited for until its subscriptions have
+expired there.
+
+A publisher does not use numbers beyond its lease: it asks first what has become of them (`core.lease`). A decision is never taken
+back, whoever comes later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+
+import attrs
+
+from ordered_pubsub.core.lease import LEASE_S
+from ordered_pubsub.core.log import Decision, LogReader
+from ordered_pubsub.core.messages import Decided, Handed, Holders, Leased, Recalled, Seal, Sealed, Span, Undecided
+from ordered_pubsub.core.ranges import Range, Ranges
+
+SEAL_AGAIN_S, SEAL_AGAIN_MOST_S = 1.0, 10.0
+"""After so long who has not answered is asked again; the second time after twice as long, and so on."""
+LOOK_S = 0.5
+"""So often it is looked at who was not heard of."""
+READ_BYTES = 1 << 20
+
+
+@attrs.define(slots=True)
+class _Batch:
+    """A batch that may turn out to be void."""
+
+    session: str
+    sequence: int
+    last: int
+    round: int = 0
+    """the serial of the round in which it is asked for; 0: none"""
+
+
+@attrs.define(slots=True)
+class _Publisher:
+    """A session that has something pending here, or had lately."""
+
+    heard: float
+    handed: int = 0
+    """everything up to this sequence is at the ENS"""
+    batches: dict[tuple[str, int], int] = attrs.field(factory=dict)
+    """(topic, first) → sequence"""
+
+
+@attrs.define(slots=True)
+class _Round:
+    """All clients are being asked for some batches of one session and topic."""
+
+    topic: str
+    numbers: list[Range]
+    due_at: float = float("-inf")
+    interval_s: float = SEAL_AGAIN_S
+    holders: dict[int, list[str]] = attrs.field(factory=dict)
+    """rank → who must answer, as its registrar says"""
+    answered: dict[str, bool] = attrs.field(factory=dict)
+    seen: Ranges = attrs.field(factory=Ranges)
+
+    def is_over(self, stages: int) -> bool:
+        """Whether everybody has answered who must."""
+        return len(self.holders) == stages and all(
+            session in self.answered for holders in self.holders.values() for session in holders
+        )
+
+
+@attrs.define(eq=False)
+class Voids:
+    """What is pending on the topics of one stage."""
+
+    rank: int
+    stages: int
+    reader: LogReader
+    lease_s: float = LEASE_S
+    _batches: dict[str, dict[int, _Batch]] = attrs.field(factory=dict)
+    """topic → first number → a batch"""
+    _publishers: dict[str, _Publisher] = attrs.field(factory=dict)
+    _rounds: dict[int, _Round] = attrs.field(factory=dict)
+    _serial: int = 0
+    _looked_at: float = float("-inf")
+    _deciding: dict[tuple[str, int], Decision] = attrs.field(factory=dict)
+    """what is decided, and perhaps not on disk yet"""
+    _has_begun: bool = False
+
+    def _begin(self, now: float) -> None:
+        """Go on with what the log has; all leases begin now."""
+        self._has_begun = True
+        for topic, row, pending in self.reader.pending():
+            if row.first not in self._batches.get(topic, ()):
+                self.numbered(pending.session, pending.sequence, topic, row.first, row.last, now)
+        for publisher in self._publishers.values():
+            publisher.heard = max(now, publisher.heard)
+
+    # -- publishers ---------------------------------------------------------------------------------------------------
+
+    def numbered(self, session: str, sequence: int, topic: str, first: int, last: int, now: float) -> Decision | None:
+        """A batch is complete, and nobody keeps it; return a decision if its publisher has already said that it is published."""
+        publisher = self._publishers.setdefault(session, _Publisher(now))
+        publisher.heard = max(now, publisher.heard)
+        if sequence <= publisher.handed:
+            return Decision(topic, first, last, [])
+        self._batches.setdefault(topic, {})[first] = _Batch(session, sequence, last)
+        publisher.batches[topic, first] = sequence
+        return None
+
+    def handed(self, handed: Handed, now: float) -> tuple[Leased | None, list[Decision]]:
+        """A publisher is there, and says what it has published; no answer if what it asks for is just being written down."""
+        publisher = self._publishers.setdefault(handed.session, _Publisher(now))
+        publisher.heard = now
+        publisher.handed = max(handed.sequence, publisher.handed)
+        for topic, first in publisher.batches:
+            self._rounds.pop(self._batches[topic][first].round, None)
+            self._batches[topic][first].round = 0
+        published = [key for key, sequence in publisher.batches.items() if sequence <= handed.sequence]
+        decisions = [Decision(topic, first, self._drop(topic, first), []) for topic, first in published]
+        if any(_overlap(ask, decision) for ask in handed.asks for decision in self._deciding.values()):
+            return None, decisions
+        voids = [void for ask in handed.asks for void in self._voids(ask)]
+        return Leased(handed.session, handed.serial, self.rank, voids), decisions
+
+    def _drop(self, topic: str, first: int) -> int:
+        """A batch is pending no more; return its last number."""
+        batches = self._batches[topic]
+        batch = batches.pop(first)
+        if not batches:
+            del self._batches[topic]
+        del self._publishers[batch.session].batches[topic, first]
+        return batch.last
+
+    def _voids(self, ask: Span) -> list[Span]:
+        """Which of these numbers are void."""
+        silence = self._silence(ask.topic, ask.first, ask.last)
+        return [Span(ask.topic, max(item.first, ask.first), min(item.last, ask.last)) for item in silence]
+
+    def _silence(self, topic: str, first: int, last: int) -> list[Recalled]:
+        items = self.reader.read(topic, first, last, READ_BYTES).items
+        return [item for item in items if not item.chunks]
+
+    # -- sealing ------------------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> list[tuple[int, Seal]]:
+        """Time passes: which home stages to ask."""
+        if now < self._looked_at + LOOK_S:
+            return []
+        self._looked_at = now
+        if not self._has_begun:
+            self._begin(now)
+        for session, publisher in list(self._publishers.items()):
+            if publisher.batches and now >= publisher.heard + self.lease_s:
+                self._begin_rounds(publisher)
+            elif not publisher.batches and now >= publisher.heard + 4 * self.lease_s:
+                del self._publishers[session]
+        asks: list[tuple[int, Seal]] = []
+        for serial, one in self._rounds.items():
+            if now >= one.due_at:
+                one.due_at = now + one.interval_s
+                one.interval_s = min(2 * one.interval_s, SEAL_AGAIN_MOST_S)
+                seal = Seal("", serial, self.rank, one.topic, one.numbers)
+                asks += [(rank, seal) for rank in range(self.stages)]
+        return asks
+
+    def _begin_rounds(self, publisher: _Publisher) -> None:
+        unasked = sorted(key for key in publisher.batches if not self._batches[key[0]][key[1]].round)
+        for topic, keys in groupby(unasked, key=lambda key: key[0]):
+            self._serial += 1
+            batches = [(first, self._batches[topic][first]) for _, first in keys]
+            for _, batch in batches:
+                batch.round = self._serial
+            numbers = [(first, batch.last) for first, batch in batches]
+            self._rounds[self._serial] = _Round(topic, list(Ranges(numbers)))
+
+    def holders(self, registrar: int, holders: Holders) -> list[Decision]:
+        """A registrar says who must answer; return what is decided by that."""
+        one = self._rounds.get(holders.serial)
+        if one is None:
+            return []
+        one.holders[registrar] = holders.sessions
+        return self._maybe_decide(one, holders.serial)
+
+    def sealed(self, sealed: Sealed) -> list[Decision]:
+        """Some clients have answered; return what is decided by that."""
+        one = self._rounds.get(sealed.serial)
+        if one is None:
+            return []
+        one.answered.update(dict.fromkeys(sealed.sessions, True))
+        for first, last in sealed.seen:
+            one.seen.add(first, last)
+        return self._maybe_decide(one, sealed.serial)
+
+    def _maybe_decide(self, one: _Round, serial: int) -> list[Decision]:
+        if not one.is_over(self.stages):
+            return []
+        del self._rounds[serial]
+        return list(self._decide(one, serial))
+
+    def _decide(self, one: _Round, serial: int) -> Iterable[Decision]:
+        for start, end in one.numbers:
+            for first in [first for first in self._batches.get(one.topic, ()) if start <= first <= end]:
+                if self._batches[one.topic][first].round != serial:
+                    continue  # it came later
+                last = self._drop(one.topic, first)
+                decision = Decision(one.topic, first, last, one.seen.missing(first, last))
+                if decision.voids:
+                    self._deciding[one.topic, first] = decision
+                yield decision
+
+    # -- decisions ----------------------------------------------------------------------------------------------------
+
+    def written(self, decision: Decision) -> Decided:
+        """A decision is on disk: what is to be announced."""
+        topic, first, last, voids = decision
+        self._deciding.pop((topic, first), None)
+        return Decided(
+            "", topic, self._silence(topic, first, last) if voids else [], Ranges(voids).missing(first, last)
+        )
+
+    def undecided(self, asked: Undecided) -> list[Decided]:
+        """A client asks what has become of some numbers: what is decided of them."""
+        return [self._decided(asked.session, span) for span in asked.spans]
+
+    def _decided(self, session: str, span: Span) -> Decided:
+        voids = self._silence(span.topic, span.first, span.last)
+        not_published = Ranges((item.first, item.last) for item in voids)
+        for first, batch in self._batches.get(span.topic, {}).items():
+            not_published.add(first, batch.last)
+        for (topic, _), decision in self._deciding.items():
+            if topic == span.topic:
+                not_published.add(decision.first, decision.last)
+        return Decided(session, span.topic, voids, not_published.missing(span.first, span.last))
+
+
+def _overlap(span: Span, decision: Decision) -> bool:
+    return span.topic == decision.topic and span.first <= decision.last and decision.first <= span.last

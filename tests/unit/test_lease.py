@@ -1,0 +1,119 @@
+"""A publisher uses its numbers as long as its lease holds, and says what is at the ENS until that is known."""
+
+from __future__ import annotations
+
+from ordered_pubsub.core.lease import ASKS_MAX, SAY_S, SENT_MAX, Lease
+from ordered_pubsub.core.messages import Handed, Leased, Span
+
+
+def lease() -> Lease:
+    return Lease("p", lease_s=10.0)
+
+
+def said(one: Lease, now: float) -> Handed:
+    handed = one.take_due(now)
+    assert handed is not None
+    return handed
+
+
+def test_a_number_may_be_used_for_half_of_the_lease_after_it_was_asked_for() -> None:
+    assert lease().holds(0, 100.0, 104.9)
+    assert not lease().holds(0, 100.0, 105.0)
+
+
+def test_a_word_that_was_answered_renews_it_from_when_it_was_sent() -> None:
+    one = lease()
+    one.numbered(0, 1, 100.0)
+    handed = said(one, 103.0)
+    assert not one.holds(0, 100.0, 106.0)
+    one.leased(Leased("p", handed.serial, 0, []))
+    assert one.holds(0, 100.0, 107.9)
+    assert not one.holds(0, 100.0, 108.0)
+    assert not one.holds(1, 100.0, 106.0)
+
+
+def test_a_word_that_comes_too_late_renews_nothing_of_what_came_before() -> None:
+    """In between, the owner may have taken it for void."""
+    one = lease()
+    one.numbered(0, 1, 100.0)
+    handed = said(one, 105.0)
+    one.leased(Leased("p", handed.serial, 0, []))
+    assert not one.holds(0, 100.0, 105.0)
+    assert one.holds(0, 100.1, 105.0)
+    late = said(one, 111.0)
+    one.leased(Leased("p", late.serial, 0, []))
+    assert not one.holds(0, 105.0, 111.0)
+    assert one.holds(0, 106.1, 111.0)
+    assert one.holds(0, 106.1, 115.9)
+
+
+def test_what_is_at_the_ens_is_said_to_its_owner_until_it_is_known() -> None:
+    one = lease()
+    one.numbered(2, 1, 0.0)
+    one.handed(1)
+    handed = said(one, SAY_S)
+    assert (handed.sequence, handed.ranks) == (1, [2])
+    assert said(one, 2 * SAY_S).sequence == 1
+    one.leased(Leased("p", handed.serial, 2, []))
+    assert one.take_due(3 * SAY_S) is None
+    assert one.next_due is None
+
+
+def test_everything_up_to_the_first_that_is_not_at_the_ens_is_said() -> None:
+    one = lease()
+    for sequence in (1, 2, 3, 3):
+        one.numbered(0, sequence, 0.0)
+    for sequence in (1, 3):
+        one.handed(sequence)
+    assert said(one, 1.0).sequence == 1
+    one.handed(2)
+    assert said(one, 2.0).sequence == 2
+    one.handed(3)
+    assert said(one, 3.0).sequence == 3
+
+
+def test_as_long_as_something_is_not_at_the_ens_the_lease_is_renewed() -> None:
+    one = lease()
+    one.numbered(0, 1, 0.0)
+    for now in range(1, 100):
+        one.leased(Leased("p", said(one, float(now)).serial, 0, []))
+        assert one.holds(0, 0.0, now + 4.0)
+
+
+def test_an_owner_says_what_of_that_is_void() -> None:
+    one = lease()
+    one.numbered(0, 1, 0.0)
+    one.numbered(1, 1, 0.0)
+    spans = [Span("a", 1, 3), Span("a", 4, 6), Span("b", 1, 1)]
+    for rank, span in zip((0, 0, 1), spans, strict=True):
+        one.ask(rank, span, 20.0)
+    handed = said(one, 20.0)
+    assert (handed.asks, sorted(handed.ranks)) == (spans, [0, 1])
+    answer = one.leased(Leased("p", handed.serial, 0, [Span("a", 3, 4)]))
+    assert answer == {spans[0]: (20.0, [Span("a", 3, 4)]), spans[1]: (20.0, [Span("a", 3, 4)])}
+    assert one.leased(Leased("p", handed.serial, 0, [])) == {}
+    assert one.leased(Leased("p", handed.serial, 1, [])) == {spans[2]: (20.0, [])}
+
+
+def test_an_answer_to_what_was_never_said_is_nothing() -> None:
+    one = lease()
+    one.ask(0, Span("a", 1, 1), 0.0)
+    assert one.leased(Leased("p", 9, 0, [])) == {}
+
+
+def test_much_is_asked_for_in_pieces() -> None:
+    one = lease()
+    for number in range(2 * ASKS_MAX):
+        one.ask(0, Span("a", number, number), 0.0)
+    first = said(one, 0.0)
+    assert len(first.asks) == ASKS_MAX
+    one.leased(Leased("p", first.serial, 0, []))
+    assert len(said(one, SAY_S).asks) == ASKS_MAX
+
+
+def test_words_that_nobody_answers_are_forgotten() -> None:
+    one = lease()
+    one.numbered(0, 1, 0.0)
+    for now in range(1, 10 * SENT_MAX):
+        said(one, float(now))
+    assert len(one._sent) == SENT_MAX
