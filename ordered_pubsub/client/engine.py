@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -25,13 +25,16 @@ from ordered_pubsub.client.reception import Reception
 from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.client.waiting import forget_outcome
 from ordered_pubsub.core.lease import Lease
+from ordered_pubsub.core.lifeline import Lifeline
 from ordered_pubsub.core.messages import (
+    VERSION_MAX,
     Answer,
     Change,
     ChangeAsk,
     Decided,
     Follows,
     FromSubscriber,
+    Heard,
     Leased,
     Locate,
     Located,
@@ -52,10 +55,10 @@ _log = logging.getLogger(__name__)
 
 TICK_S = 0.5
 UNFOLLOWED_MAX = 1_000
-VERSION_MAX = 1 << 40
-"""Later than any change."""
 LOCATE_AGAIN_S = 1.0
 FOLLOW_S = 1.0
+LIVE_S = 1.0
+"""So often it is looked at what is cut off."""
 """So often a subscription says how far it is, if there is news."""
 
 
@@ -128,6 +131,10 @@ class Engine:
         self._located: dict[int, tuple[dict[str, int], asyncio.Event]] = {}
         """what the stages say where topics were at a time, by the serial of who asks"""
         self._follow_handle: asyncio.TimerHandle | None = None
+        self.lifeline = Lifeline(self.key.session)
+        self._living: dict[str, Callable[[], None]] = {}
+        """subscriptions that end with the session → what stops them when they are cut off"""
+        self._life_handle: asyncio.TimerHandle | None = None
         self.is_closed = False
         self._tasks: dict[asyncio.Task[Any], bool] = {}
 
@@ -196,6 +203,30 @@ class Engine:
             if len(self._unfollowed) > UNFOLLOWED_MAX:
                 self._unfollowed.popitem(last=False)
 
+    def watch(self, subscription: str, stop: Callable[[], None]) -> None:
+        """A subscription is asked for now that ends with the session."""
+        self._living[subscription] = stop
+        self.lifeline.watch(subscription, self.session.topology.registrar(subscription), self.loop.time())
+        if self._life_handle is None:
+            self._life_handle = self.loop.call_later(0.0, self._live)
+
+    def unwatch(self, subscription: str) -> None:
+        """A subscription is over."""
+        self.lifeline.unwatch(subscription)
+        self._living.pop(subscription, None)
+
+    def _live(self) -> None:
+        """Say that it is there; stop what is cut off."""
+        self._life_handle = None
+        now = self.loop.time()
+        for subscription in self.lifeline.find_cut(now):
+            self._living[subscription]()
+        here = self.lifeline.take_due(now)
+        if here is not None:
+            self.say(here)
+        if self._living and not self.is_closed:
+            self._life_handle = self.loop.call_later(LIVE_S, self._live)
+
     def say(self, message: FromSubscriber) -> None:
         """Tell the stage what a subscription says."""
         if not self.is_closed and self.state["stage"]:
@@ -214,6 +245,8 @@ class Engine:
                 self._take_located(message)
             elif isinstance(message, Leased):
                 self.publisher.leasing.leased(message)
+            elif isinstance(message, Heard):
+                self.lifeline.heard(message)
             elif isinstance(message, Seal):
                 self._seal(message)
             elif isinstance(message, Decided):
@@ -285,6 +318,7 @@ class Engine:
         self._note("stage", is_connected, reason)
         if is_connected:
             self.session.connected(self.loop.time())
+            self.lifeline.connected()
             for follower in self._followers.values():
                 follower.report(is_all=True)
             for ended in self._unfollowed.values():
@@ -343,7 +377,7 @@ class Engine:
         """Disconnect. Whatever is still under way is given up."""
         self.publisher.leasing.close()
         self.is_closed = True
-        for handle in (self._tick_handle, self._follow_handle):
+        for handle in (self._tick_handle, self._follow_handle, self._life_handle):
             if handle is not None:
                 handle.cancel()
         for task in list(self._tasks):

@@ -36,7 +36,7 @@ from ordered_pubsub.core.messages import Change, ChangeAsk
 from ordered_pubsub.core.missing import Missing
 from ordered_pubsub.core.subend import Subend
 from ordered_pubsub.core.vector import Vector
-from ordered_pubsub.errors import AdapterError, Closed, OrderedPubSubError, Timeout, UsageError
+from ordered_pubsub.errors import AdapterError, Closed, OrderedPubSubError, SessionExpired, Timeout, UsageError
 
 _log = logging.getLogger(__name__)
 
@@ -262,12 +262,26 @@ class Intake:
         self._collect()
         self.fail(error, "it stops")
 
+    def _cut_off(self) -> None:
+        """Its registrar may have given it up: what came now might be in another order than for others."""
+        half_s = self.engine.lifeline.session_ttl_s / 2
+        self.fail(
+            SessionExpired(
+                f"subscription {self.identity} was cut off: the stage that keeps it has not answered for {half_s:g} s. It was "
+                "notified of everything up to its clock, in order; subscribe again. Who needs more gives it a name (name=)"
+            ),
+            "it stops",
+        )
+
     def _collect(self) -> None:
         """Take what the buffer has ready."""
         buffer, following = self._buffer, self._following
         ready = buffer.take_ready() if following is None else following.subend.take_ready()
         if ready and not self.is_over:
-            self._enqueue(ready)
+            if self.engine.lifeline.is_cut(self.identity, self.engine.loop.time()):
+                self._cut_off()
+            else:
+                self._enqueue(ready)
         for topic in buffer.take_left():
             self._maybe_left[topic] = True
         if self._maybe_left:
@@ -363,6 +377,8 @@ class Intake:
     def _asked(
         self, gained: Sequence[str], lost: Sequence[str], ends: bool, where: str | None = None
     ) -> asyncio.Future[None]:
+        if not self._is_known and not self.beginning.is_named:
+            self.engine.watch(self.identity, self._cut_off)
         self._is_known = True
         self._is_ending = ends
         self._wanted.update(dict.fromkeys(gained, True))
@@ -411,6 +427,7 @@ class Intake:
         if self.is_over:
             return
         self.is_over = True
+        self.engine.unwatch(self.identity)
         if self._following is not None:
             self._following.end()
         if self._last_clock is None:

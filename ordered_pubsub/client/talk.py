@@ -16,6 +16,7 @@ from ordered_pubsub.core.messages import (
     Decided,
     Ended,
     Expect,
+    Heard,
     Inform,
     Leased,
     Located,
@@ -112,7 +113,7 @@ class Talk:
             message = decode(to_client, payload, f"stage {self.address}")
             if isinstance(message, Tell):
                 answers += message.answers
-            elif isinstance(message, (Inform, Expect, Saved, Ended, Located, Leased, Seal, Decided)):
+            elif isinstance(message, (Inform, Expect, Saved, Ended, Located, Heard, Leased, Seal, Decided)):
                 told.append(message)
             elif isinstance(message, Ping):
                 self.send(_PONG)

@@ -36,12 +36,15 @@ from ordered_pubsub.core.messages import (
     Follows,
     FromSubscriber,
     Handed,
+    Heard,
     Hello,
+    Here,
     Holders,
     Hosts,
     Leased,
     Locate,
     Located,
+    Noted,
     Passed,
     PeerMessage,
     Progress,
@@ -250,8 +253,10 @@ class Driver:
         elif isinstance(message, Floors):
             self.retention.floors(peer, message)
         elif isinstance(message, Alive):
-            for ended in self.expiry.heard(message.sessions, self._now):
-                self.stage.effects.sends.append((peer, ended))
+            noted, told = self.expiry.heard(message, self._now)
+            self.stage.effects.sends += [(peer, noted), *((peer, ended) for ended in told)]
+        elif isinstance(message, Noted):
+            self._tell_heard(peer, message)
         elif isinstance(message, Locate):
             self.stage.effects.sends.append((peer, self._located(message)))
         elif isinstance(message, (Saved, Ended, Located, Leased)):
@@ -282,6 +287,8 @@ class Driver:
             self._locate(message)
         elif isinstance(message, Acked):
             self._pass_on(message)
+        elif isinstance(message, Here):
+            self.hosting.sessions[session] = message.serial
         else:
             self._spread_void(message)
 
@@ -358,7 +365,7 @@ class Driver:
 
     def client_is_here(self, session: str) -> None:
         """A client is at home here now."""
-        self.hosting.sessions[session] = True
+        self.hosting.sessions[session] = 0
 
     def client_is_gone(self, session: str) -> None:
         """A client is not at home here any more."""
@@ -436,8 +443,17 @@ class Driver:
                 self.stage.handle_passed(passed)
 
     def _hear(self, alive: Alive, now: float) -> None:
-        for ended in self.expiry.heard(alive.sessions, now):
-            self.stage.effects.tells.append((ended.session, ended))
+        noted, told = self.expiry.heard(alive, now)
+        self.stage.effects.tells += [(ended.session, ended) for ended in told]
+        self._tell_heard(self.stage.rank, noted)
+
+    def _tell_heard(self, registrar: int, noted: Noted) -> None:
+        """A registrar has heard of clients here."""
+        self.stage.effects.tells += [
+            (session, Heard(session, serial, registrar))
+            for session, serial in noted.sessions.items()
+            if serial and session in self.hosting.sessions
+        ]
 
     def _ask_floors(self) -> None:
         """Ask all registrars up to where their subscriptions need nothing of the topics here."""

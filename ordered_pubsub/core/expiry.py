@@ -11,10 +11,10 @@ from collections import OrderedDict
 
 import attrs
 
-from ordered_pubsub.core.messages import Ended
+from ordered_pubsub.core.lifeline import SESSION_TTL_S
+from ordered_pubsub.core.messages import Alive, Ended, Noted
 from ordered_pubsub.core.registrar import Registrar
 
-SESSION_TTL_S = 300.0
 NAMED_TTL_S = 7 * 86_400.0
 LOOK_S = 5.0
 """So often the subscriptions are looked at."""
@@ -31,17 +31,21 @@ class Expiry:
     named_ttl_s: float = NAMED_TTL_S
     _heard: dict[str, float] = attrs.field(factory=dict)
     """session → when"""
+    _known: dict[str, float] = attrs.field(factory=dict)
+    """subscription → since when: its session may have been silent before"""
     _looked_at: float = float("-inf")
     _ended: OrderedDict[str, list[Ended]] = attrs.field(factory=OrderedDict)
 
-    def heard(self, sessions: list[str], now: float) -> list[Ended]:
-        """These are connected; return what those have to be told that had been given up."""
+    def heard(self, alive: Alive, now: float) -> tuple[Noted, list[Ended]]:
+        """These are connected; return the answer, and what those have to be told that had been given up."""
         told: list[Ended] = []
-        for session in sessions:
+        noted: dict[str, int] = {}
+        for session, serial in alive.sessions.items():
             if session in self.registrar.held:
                 self._heard[session] = now
+                noted[session] = serial
             told += self._ended.pop(session, [])
-        return told
+        return Noted(noted), told
 
     def find_expired(self, now: float) -> list[Ended]:
         """What is to be ended now."""
@@ -50,7 +54,7 @@ class Expiry:
         self._looked_at = now
         expired: list[Ended] = []
         for name, subscription in self.registrar.subscriptions.items():
-            heard = self._heard.setdefault(subscription.client, now)
+            heard = max(self._heard.setdefault(subscription.client, now), self._known.setdefault(name, now))
             ttl_s = self.session_ttl_s if subscription.resume is None else self.named_ttl_s
             if now >= heard + ttl_s and not (subscription.under_way or subscription.waiting):
                 reason = (
@@ -59,6 +63,8 @@ class Expiry:
                 expired.append(Ended(name, subscription.client, "expired", reason))
         for session in [session for session in self._heard if session not in self.registrar.held]:
             del self._heard[session]
+        for name in [name for name in self._known if name not in self.registrar.subscriptions]:
+            del self._known[name]
         for ended in expired:
             self._ended.setdefault(ended.session, []).append(ended)
         while len(self._ended) > TOLD_MAX:

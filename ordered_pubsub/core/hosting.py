@@ -93,8 +93,9 @@ class Hosting:
     """session → its subscriptions that have said something → topics of which they have missed something"""
     _stirred: dict[str, bool] = attrs.field(factory=dict)
     """topics of which the owners are to be told"""
-    sessions: dict[str, bool] = attrs.field(factory=dict)
-    """who is connected"""
+    sessions: dict[str, int] = attrs.field(factory=dict)
+    """who is connected → the serial of what it has said last"""
+    alive_s: float = ALIVE_S
     _said_alive_at: float = float("-inf")
     _streams: dict[str, _Stream] = attrs.field(factory=dict)
     _cached: OrderedDict[tuple[str, int], tuple[int, int]] = attrs.field(factory=OrderedDict)
@@ -156,10 +157,10 @@ class Hosting:
 
     def take_alive(self, now: float) -> Alive | None:
         """Who is connected here, now and then."""
-        if now < self._said_alive_at + ALIVE_S or not self.sessions:
+        if now < self._said_alive_at + self.alive_s or not self.sessions:
             return None
         self._said_alive_at = now
-        return Alive(list(self.sessions))
+        return Alive(dict(self.sessions))
 
     def take_hosts(self) -> list[tuple[int, Hosts]]:
         """What the owners are to be told of acknowledgements since the last call."""

@@ -20,14 +20,8 @@ SAY_S = 1.0
 """So often it says what is at the ENS, as long as that is not known."""
 ASKS_MAX = 1_000
 """So many stretches of numbers are asked for at once."""
-SENT_MAX = 64
+SAID_MAX = 64
 """So many of the last words may still be answered."""
-
-
-@attrs.frozen
-class _Sent:
-    at: float
-    handed: Handed
 
 
 @attrs.frozen
@@ -35,9 +29,46 @@ class _Renewed:
     """A lease that has held without a gap."""
 
     since: float
-    """when the first of the words was sent that have renewed it"""
+    """when the first of the words was said that have renewed it"""
     at: float
     """when the last of them was"""
+
+
+@attrs.define(eq=False)
+class Renewals:
+    """Leases at several stages, renewed by words that are said to all of them and that each of them answers."""
+
+    holds_s: float
+    """for so long after a word that was answered"""
+    _serial: int = 0
+    _said: OrderedDict[int, float] = attrs.field(factory=OrderedDict)
+    _renewed: dict[int, _Renewed] = attrs.field(factory=dict)
+
+    def said(self, now: float) -> int:
+        """Something is said; return its serial."""
+        self._serial += 1
+        self._said[self._serial] = now
+        if len(self._said) > SAID_MAX:
+            self._said.popitem(last=False)
+        return self._serial
+
+    def answered(self, rank: int, serial: int) -> float | None:
+        """A stage has answered; return when that was said, if that is known. After a gap a lease begins anew."""
+        at = self._said.get(serial)
+        if at is not None:
+            before = self._renewed.get(rank)
+            if before is None or at >= before.at + self.holds_s:
+                self._renewed[rank] = _Renewed(at, at)
+            elif at > before.at:
+                self._renewed[rank] = _Renewed(before.since, at)
+        return at
+
+    def until(self, rank: int, since: float) -> float:
+        """How long the lease of something holds that was asked for then."""
+        renewed = self._renewed.get(rank)
+        if renewed is not None and since + self.holds_s > renewed.since:
+            since = max(since, renewed.at)
+        return since + self.holds_s
 
 
 @attrs.define(eq=False)
@@ -46,19 +77,20 @@ class Lease:
 
     session: str
     lease_s: float = LEASE_S
-    _serial: int = 0
+    _renewals: Renewals = attrs.field(init=False)
     _last: int = 0
     """the highest sequence of a publication that has its numbers"""
     _open: dict[int, int] = attrs.field(factory=dict)
     """sequence → how many batches of it are not at the ENS"""
     _ranks: dict[int, int] = attrs.field(factory=dict)
     """owner → the last sequence with a publication there, as long as the owner does not know that it is at the ENS"""
-    _renewed: dict[int, _Renewed] = attrs.field(factory=dict)
-    """owner → how long its lease holds"""
     _asks: dict[Span, int] = attrs.field(factory=dict)
     """numbers that cannot be used before their owner has answered"""
-    _sent: OrderedDict[int, _Sent] = attrs.field(factory=OrderedDict)
+    _sent: OrderedDict[int, Handed] = attrs.field(factory=OrderedDict)
     _due_at: float | None = None
+
+    def __attrs_post_init__(self) -> None:
+        self._renewals = Renewals(self.lease_s / 2)
 
     def numbered(self, rank: int, sequence: int, now: float) -> None:
         """A batch has its numbers, from this owner."""
@@ -78,9 +110,7 @@ class Lease:
 
     def holds(self, rank: int, asked_at: float, now: float) -> bool:
         """Whether numbers that were asked for then may be used without asking what has become of them."""
-        renewed, half_s = self._renewed.get(rank), self.lease_s / 2
-        start = max(asked_at, renewed.at) if renewed is not None and asked_at + half_s > renewed.since else asked_at
-        return now < start + half_s
+        return now < self._renewals.until(rank, asked_at)
 
     def ask(self, rank: int, span: Span, now: float) -> None:
         """Ask what has become of some numbers; `leased` has the answer."""
@@ -96,10 +126,9 @@ class Lease:
         self._due_at = now + SAY_S if ranks else None
         if not ranks:
             return None
-        self._serial += 1
-        handed = Handed(self.session, self._serial, self._at_ens, ranks, list(asks))
-        self._sent[self._serial] = _Sent(now, handed)
-        if len(self._sent) > SENT_MAX:
+        serial = self._renewals.said(now)
+        self._sent[serial] = handed = Handed(self.session, serial, self._at_ens, ranks, list(asks))
+        if len(self._sent) > SAID_MAX:
             self._sent.popitem(last=False)
         return handed
 
@@ -115,21 +144,16 @@ class Lease:
 
     def leased(self, leased: Leased) -> dict[Span, tuple[float, list[Span]]]:
         """An owner has answered: for what it was asked for, when that was, and what of it is void."""
-        sent = self._sent.get(leased.serial)
-        if sent is None:
-            return {}
         rank = leased.rank
-        before = self._renewed.get(rank)
-        if before is None or sent.at >= before.at + self.lease_s / 2:
-            self._renewed[rank] = _Renewed(sent.at, sent.at)
-        elif sent.at > before.at:
-            self._renewed[rank] = _Renewed(before.since, sent.at)
-        if self._ranks.get(rank, sent.handed.sequence + 1) <= sent.handed.sequence:
+        handed, said_at = self._sent.get(leased.serial), self._renewals.answered(rank, leased.serial)
+        if handed is None or said_at is None:
+            return {}
+        if self._ranks.get(rank, handed.sequence + 1) <= handed.sequence:
             del self._ranks[rank]
-        answered = [span for span in sent.handed.asks if self._asks.get(span) == rank]
+        answered = [span for span in handed.asks if self._asks.get(span) == rank]
         for span in answered:
             del self._asks[span]
-        return {span: (sent.at, [void for void in leased.voids if _overlap(void, span)]) for span in answered}
+        return {span: (said_at, [void for void in leased.voids if _overlap(void, span)]) for span in answered}
 
 
 def _overlap(one: Span, two: Span) -> bool:

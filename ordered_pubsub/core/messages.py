@@ -326,6 +326,10 @@ class Curious(msgspec.Struct, frozen=True, array_like=True, tag="curious", gc=Fa
     wants: list[Want]
 
 
+VERSION_MAX = 1 << 40
+"""Later than any change."""
+
+
 class Follows(msgspec.Struct, frozen=True, array_like=True, tag="follows", gc=False):
     """A client tells its home stage, and that the registrar, up to which numbers one of its subscriptions needs nothing any more.
 
@@ -375,9 +379,30 @@ class Floors(msgspec.Struct, frozen=True, array_like=True, tag="floors", gc=Fals
 
 
 class Alive(msgspec.Struct, frozen=True, array_like=True, tag="alive", gc=False):
-    """A home stage says which sessions are connected to it."""
+    """A home stage says which sessions are connected to it, and the serial of what each of them has said last."""
 
-    sessions: list[str]
+    sessions: dict[str, int]
+
+
+class Here(msgspec.Struct, frozen=True, array_like=True, tag="here", gc=False):
+    """A client says that it is there; `serial` comes back from each registrar that has subscriptions of it."""
+
+    session: str
+    serial: int
+
+
+class Noted(msgspec.Struct, frozen=True, array_like=True, tag="noted", gc=False):
+    """A registrar answers a home stage: the sessions that have subscriptions there, and what they had said."""
+
+    sessions: dict[str, int]
+
+
+class Heard(msgspec.Struct, frozen=True, array_like=True, tag="heard", gc=False):
+    """A home stage tells a client that a registrar has heard of it."""
+
+    session: str
+    serial: int
+    rank: int
 
 
 class Locate(msgspec.Struct, frozen=True, array_like=True, tag="locate", gc=False):
@@ -558,6 +583,7 @@ PeerMessage = (
     | AskFloors
     | Floors
     | Alive
+    | Noted
     | Progress
     | Locate
     | Located
@@ -569,9 +595,9 @@ PeerMessage = (
     | Undecided
     | Decided
 )
-FromSubscriber = Curious | Follows | Acked | Locate | Handed | Sealed | Undecided
+FromSubscriber = Curious | Follows | Acked | Locate | Here | Handed | Sealed | Undecided
 ToSubscriber = Inform | Expect | Saved | Ended
-ToSession = ToSubscriber | Located | Leased | Seal | Decided
+ToSession = ToSubscriber | Located | Heard | Leased | Seal | Decided
 
 
 # What a stage's journal holds: its inputs, in order.

@@ -24,6 +24,7 @@ from ordered_pubsub.core.messages import (
     Follows,
     FromSubscriber,
     Handed,
+    Here,
     Locate,
     PublishAsk,
     Refusal,
@@ -150,7 +151,7 @@ class ClientConnection:
         """Whether a subscription may ask this, or say it; the rights are those of now, whatever it was allowed before."""
         if isinstance(message, Locate):
             return self._may_locate(message)
-        if isinstance(message, (Handed, Sealed, Undecided)):
+        if isinstance(message, (Here, Handed, Sealed, Undecided)):
             return self._may_say(message)
         numbers = _numbers_of(message)
         unfit = self._unfit(message.subscription)
@@ -176,7 +177,7 @@ class ClientConnection:
             self._write(encode(Ended(message.subscription, self.session, FORBIDDEN, denial)))
         return not denial
 
-    def _may_say(self, message: Handed | Sealed | Undecided) -> bool:
+    def _may_say(self, message: Here | Handed | Sealed | Undecided) -> bool:
         """What is said of numbers whose events nobody keeps is said for the session itself, and is not much."""
         session, ranks, spans = _own(message)
         stages = len(self.node.topology.stages)
@@ -340,10 +341,12 @@ class ClientConnection:
         self.on_gone(self)
 
 
-def _own(message: Handed | Sealed | Undecided) -> tuple[str, list[int], list[tuple[int, int]]]:
+def _own(message: Here | Handed | Sealed | Undecided) -> tuple[str, list[int], list[tuple[int, int]]]:
     """For which session a message speaks, of which stages, and of which numbers."""
     if isinstance(message, Sealed):
         return ",".join(message.sessions), [message.rank], message.seen
+    if isinstance(message, Here):
+        return message.session, [], []
     spans = message.asks if isinstance(message, Handed) else message.spans
     return (
         message.session,

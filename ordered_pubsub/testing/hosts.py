@@ -17,8 +17,11 @@ from ordered_pubsub.core.best_effort import BestEffort
 from ordered_pubsub.core.buffer import Arrival
 from ordered_pubsub.core.delivery import WEIGHTS, Delivery, Wants
 from ordered_pubsub.core.driver import KEEP, Driver
+from ordered_pubsub.core.hosting import ALIVE_S
 from ordered_pubsub.core.lease import Lease
+from ordered_pubsub.core.lifeline import Lifeline
 from ordered_pubsub.core.messages import (
+    VERSION_MAX,
     Answer,
     Change,
     ChangeAsk,
@@ -27,6 +30,7 @@ from ordered_pubsub.core.messages import (
     Ended,
     Expect,
     Follows,
+    Heard,
     Inform,
     Leased,
     Located,
@@ -58,8 +62,6 @@ if TYPE_CHECKING:
     from ordered_pubsub.testing.simulation import Simulation
 
 FORBIDDEN = "forbidden"
-SESSION_TTL_S = 50.0
-"""After so long without a word a subscription without a name is ended."""
 LEASE_S = 8.0
 """After so long without a word of its publisher a number may be void."""
 REACTIONS_MAX = 60
@@ -107,7 +109,8 @@ class StageHost:
                 if simulation.world.forgets
                 else KEEP,
             )
-            self.driver.expiry.session_ttl_s = SESSION_TTL_S
+            ttl_s = simulation.world.session_ttl_s
+            self.driver.expiry.session_ttl_s, self.driver.hosting.alive_s = ttl_s, min(ALIVE_S, ttl_s / 10)
             self.driver.voids.lease_s = LEASE_S
         except Died:
             self.die()
@@ -315,11 +318,18 @@ class ClientHost:
     unnumbered: list[EventRecord] = attrs.field(factory=list)
     """its publications that have no number yet, in order"""
     lease: Lease = attrs.field(init=False)
+    lifeline: Lifeline = attrs.field(init=False)
+    stopped: list[str] = attrs.field(factory=list)
+    """subscriptions that have stopped by themselves, which need nothing more"""
     unsure: dict[Span, tuple[int, list[Arrival]]] = attrs.field(factory=dict)
     """what it must not publish before it knows what has become of it: sequence, events"""
 
     def __attrs_post_init__(self) -> None:
+        self._begin_session()
+
+    def _begin_session(self) -> None:
         self.lease = Lease(self.name, LEASE_S)
+        self.lifeline = Lifeline(self.name, self.simulation.world.session_ttl_s)
 
     @property
     def name(self) -> str:
@@ -389,6 +399,8 @@ class ClientHost:
             if action.named:
                 self.acknowledging[name] = Acknowledging(name, self.name)
         self.deliveries[name] = delivery
+        if not action.named:
+            self.lifeline.watch(name, self.simulation.topology.registrar(name), self.simulation.now)
         self.alter(Alter(action.at, name, topics), opens=epoch if action.named else 0)
 
     # -- death --------------------------------------------------------------------------------------------------------
@@ -419,6 +431,8 @@ class ClientHost:
         self.said.clear()
         self.unnumbered.clear()
         self.unsure.clear()
+        self.stopped.clear()
+        self._begin_session()
         self.unresolved.clear()
         self.past.clear()
         for name in self.opened:
@@ -433,7 +447,7 @@ class ClientHost:
         self.is_dead = False
         self.lives += 1
         self.session = Session(f"client-{self.index}.{self.lives}", simulation.topology, packer=simulation.packer)
-        self.lease = Lease(self.name, LEASE_S)
+        self._begin_session()
         simulation.clients_by_name[self.name] = self
         simulation.trace("%s is started", self.name)
         self.connect()
@@ -461,7 +475,7 @@ class ClientHost:
         return self.simulation.record.subscriptions[subscription].order
 
     def _subscribed_at_ens(self, action: Alter, weight: int, opens: int, life: int) -> None:
-        if life != self.lives or self.is_dead:
+        if life != self.lives or self.is_dead or action.subscription not in self.deliveries:
             return
         for topic in action.add:
             self.simulation.ens.subscribe(topic, self.index, action.subscription)
@@ -494,6 +508,7 @@ class ClientHost:
         if self.home is None:
             return  # the stage died of it
         self.session.connected(simulation.now)
+        self.lifeline.connected()
         self.pump()
 
     def disconnect(self) -> None:
@@ -521,12 +536,30 @@ class ClientHost:
         self.pump()
         if self.home is not None and (handed := self.lease.take_due(self.simulation.now)) is not None:
             self.simulation.network.subscriber_to_stage(self, handed)
-        for name, delivery in self.deliveries.items():
+        if self.home is not None and (here := self.lifeline.take_due(self.simulation.now)) is not None:
+            self.simulation.network.subscriber_to_stage(self, here)
+        for name in self.lifeline.find_cut(self.simulation.now):
+            self._stop(name)
+        for name in self.stopped if self.home is not None and self.simulation.chance.random() < 0.1 else ():
+            self.simulation.network.subscriber_to_stage(self, Follows(name, {}, True, VERSION_MAX))
+        for name, delivery in list(self.deliveries.items()):
             if isinstance(delivery, BestEffort):
                 delivery.tick(self.simulation.now)
                 self.notify(name, delivery)
             elif self.home is not None:
                 self._say(name, self.subends[name])
+
+    def _stop(self, name: str) -> None:
+        """Its registrar may have given a subscription up: it is notified of nothing more."""
+        self.simulation.trace("%s stops by itself", name)
+        self.simulation.record.subscriptions[name].is_orphan = True
+        self.lifeline.unwatch(name)
+        self.subends.pop(name, None)
+        for topic in {*self.deliveries.pop(name).clock, *self.simulation.world.topics}:
+            self.simulation.ens.unsubscribe(topic, self.index, name)
+        self.stopped.append(name)
+        self.session.change(ChangeAsk(name, ends=True), self.simulation.now)
+        self.pump()
 
     def _say(self, name: str, subend: Subend) -> None:
         """Tell the home stage how far a subscription is, and what it misses."""
@@ -563,6 +596,8 @@ class ClientHost:
             self._publish(outcome, part, items)
         if outcome.publications:
             self._maybe_react()
+        if outcome.change is not None and outcome.change.subscription not in self.deliveries:
+            return  # it has stopped, and is to end
         if outcome.change is not None:
             name = outcome.change.subscription
             delivery = self.deliveries[name]
@@ -645,6 +680,10 @@ class ClientHost:
     def _take_refusal(self, outcome: Outcome, refusal: Refusal) -> None:
         """Nothing of it happens, ever."""
         simulation = self.simulation
+        is_over = outcome.asked.change is not None and outcome.asked.change.subscription not in self.deliveries
+        if is_over:
+            self._take_back(outcome)
+            return
         if refusal.code in ("unknown", WRONG_EPOCH):
             name = outcome.asked.change.subscription if outcome.asked.change is not None else ""
             del self.deliveries[name]
@@ -658,9 +697,7 @@ class ClientHost:
             return
         simulation.record.refused_requests += 1
         simulation.trace("%s is refused request %d: %s", self.name, outcome.sequence, refusal.reason)
-        for event in (event for items in outcome.asked.items for event in items):
-            self.unnumbered.remove(event)
-            event.is_refused = True
+        self._take_back(outcome)
         ask = outcome.asked.change
         if ask is not None:
             delivery = self.deliveries[ask.subscription]
@@ -668,6 +705,11 @@ class ClientHost:
                 self.subends[ask.subscription].set_time(simulation.now)
             delivery.change_refused(ask.remove)
             self.notify(ask.subscription, delivery)
+
+    def _take_back(self, outcome: Outcome) -> None:
+        for event in (event for items in outcome.asked.items for event in items):
+            self.unnumbered.remove(event)
+            event.is_refused = True
 
     def _maybe_react(self) -> None:
         """The application publishes something because of what it knows now."""
@@ -697,8 +739,10 @@ class ClientHost:
             seen = [part for subend in self.subends.values() for part in subend.seal(message.topic, message.numbers)]
             answer = Sealed(message.serial, message.rank, [self.name], seen)
             self.simulation.network.subscriber_to_stage(self, answer)
+        elif isinstance(message, Heard):
+            self.lifeline.heard(message)
         elif isinstance(message, Decided):
-            for name, subend in self.subends.items():
+            for name, subend in list(self.subends.items()):
                 subend.set_time(self.simulation.now)
                 subend.decided(message)
                 self.notify(name, subend.delivery)
@@ -747,6 +791,9 @@ class ClientHost:
 
     def notify(self, subscription: str, delivery: Delivery | BestEffort) -> None:
         """Tell the application what is next."""
+        if self.lifeline.is_cut(subscription, self.simulation.now):
+            self._stop(subscription)
+            return
         record = self.simulation.record.subscriptions[subscription]
         subend = self.subends.get(subscription)
         for notification in delivery.take_ready() if subend is None else subend.take_ready():

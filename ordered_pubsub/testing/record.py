@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ordered_pubsub.core.buffer import Notification
-from ordered_pubsub.core.log import Decision
+from ordered_pubsub.core.log import ENDLESS, Decision
+from ordered_pubsub.core.memory_shelf import MemoryShelf
 from ordered_pubsub.core.messages import Change, Operation, Publication
 from ordered_pubsub.testing.world import World
 
@@ -269,10 +270,26 @@ class Record:
             self.owner_counts.update(
                 (t, n) for t, n in state.clocks.numbers.items() if self.world.owners[t] == host.rank
             )
-            for what, held in (("marks", state.marks), ("owed entries", state.groups.owed)):
+            gone = {name for name, one in self.subscriptions.items() if one.is_orphan}  # they may end at any time
+            marks = {topic: [m for m in marks if m.subscription not in gone] for topic, marks in state.marks.items()}
+            for what, held in (
+                ("marks", {topic: left for topic, left in marks.items() if left}),
+                ("owed entries", state.groups.owed),
+            ):
                 if held:
                     self.violation("I12", f"stage {host.rank} still keeps {what} at rest: {held}")
+            self._check_decisions(host.disk.shelf)
         self._check_statistics(simulation)
+
+    def _check_decisions(self, shelf: MemoryShelf) -> None:
+        """What was decided stays so; what a stage had no time to say, since it died just then, is decided all the same."""
+        for topic in set(shelf.topics()) - set(self.world.kept):
+            found = {
+                number for row in shelf.get("stamps", topic, 1, ENDLESS) for number in range(row.first, row.last + 1)
+            }
+            if not self.voids.get(topic, set()) <= found:
+                self.violation("I3", f"{topic}: {self.voids[topic]} were void, and the log says {found}")
+            self.voids[topic] = found
 
     def note_closed(self, simulation: Simulation) -> None:
         """Everything has come to rest after all subscriptions were closed."""

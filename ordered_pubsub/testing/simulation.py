@@ -267,9 +267,12 @@ class Simulation:
                 subscription.ended for subscription in host.driver.stage.state.registrar.subscriptions.values()
             ):
                 reasons.append(f"stage {host.rank} still has subscriptions that have ended")
+            stopped = {name for name, record in self.record.subscriptions.items() if record.is_orphan}
+            if host.driver is not None and stopped.intersection(host.driver.stage.state.registrar.subscriptions):
+                reasons.append(f"stage {host.rank} still has subscriptions that have stopped")
             if host.driver is None:
                 reasons.append(f"stage {host.rank} is down")
-            elif host.driver.stage.statistics()["outbox"] or host.flush_planned:
+            elif host.driver.stage.statistics()["outbox"] or host.driver.stage.effects.journal:
                 reasons.append(f"stage {host.rank} has unacknowledged frames")
         return reasons
 

@@ -178,6 +178,8 @@ class World:
     """whether the logs forget what everybody has acknowledged"""
     silent: bool = False
     """whether who misses a batch is told only that there was one, if its filter wants nothing of it"""
+    session_ttl_s: float = 50.0
+    """after so long without a word a subscription without a name is ended"""
 
     @property
     def topics(self) -> list[str]:
@@ -210,6 +212,7 @@ class World:
             f"  clients react with probability {self.eagerness}",
             f"  best-effort: {self.buffer_events_max} events, {self.ttl_s} s",
             f"  kept in logs: {', '.join(self.kept) or 'nothing'}{', until acknowledged' if self.forgets else ''}",
+            f"  who is silent for {self.session_ttl_s:g} s is given up",
             f"  of what is not wanted, who misses it is told {'that it was' if self.silent else 'all'}",
             *(f"  {action}" for action in self.actions),
             *(f"  {fault}" for fault in self.faults),
@@ -274,7 +277,20 @@ def draw(seed: int) -> World:
     """Draw a world from its seed."""
     random = Random(f"world {seed}")
     world = _draw_chain(seed, random) if random.random() < 0.25 else _draw_any(seed, random)
-    return _with_filters(_with_logs(world, Random(f"logs {seed}")), Random(f"filters {seed}"))
+    world = _with_filters(_with_logs(world, Random(f"logs {seed}")), Random(f"filters {seed}"))
+    return _with_impatience(world, Random(f"patience {seed}"))
+
+
+def _with_impatience(world: World, random: Random) -> World:
+    """The same world; in some, who is silent for a short time is given up, and clients are cut off from the stages for longer."""
+    if random.random() < 0.7:
+        return world
+    faults = [
+        Away(random.uniform(0.5, FAULTS_END_S / 2), client, "home", random.uniform(4.0, 16.0))
+        for client in range(world.clients)
+        if random.random() < 0.4
+    ]
+    return attrs.evolve(world, session_ttl_s=8.0, faults=(*world.faults, *faults))
 
 
 def _with_logs(world: World, random: Random) -> World:

@@ -341,7 +341,7 @@ def draw_of_log(random: Random) -> PeerMessage:
             Floors(first, counts),
             AskFloors(last),
             Progress([Follows(random.choice(("s#1/1", *TEXTS)), counts, random.random() < 0.3, first)]),
-            Alive(random.sample(("s#1", "s#2", *TEXTS), random.randrange(3))),
+            Alive(dict.fromkeys(random.sample(("s#1", "s#2", *TEXTS), random.randrange(3)), random.randrange(9))),
             Acked("s#1/1", "s#1", first, last, counts, floor),
             Saved("s#1/1", "s#1", first),
             Ended("s#1/1", "s#1", "ended", "reason"),

@@ -24,6 +24,7 @@ from ordered_pubsub.core.delivery import Delivery, Lane
 from ordered_pubsub.core.driver import Batch, Driver
 from ordered_pubsub.core.groups import IN_GROUP, Groups
 from ordered_pubsub.core.lease import Lease
+from ordered_pubsub.core.lifeline import Lifeline
 from ordered_pubsub.core.links import Link
 from ordered_pubsub.core.log import LogReader, LogWriter, Reading
 from ordered_pubsub.core.messages import Change, ChangeAsk, Chunk, Operation, Publication, Recalled, Refusal, Request
@@ -363,6 +364,14 @@ def _nothing_seen(delivery: Delivery, topic: str) -> Ranges:
     return Ranges()
 
 
+def _never_cut(lifeline: Lifeline, subscription: str, now: float) -> bool:
+    return False
+
+
+def _none_cut(lifeline: Lifeline, now: float) -> list[str]:
+    return []
+
+
 def _for_ever(lease: Lease, rank: int, asked_at: float, now: float) -> bool:
     return True
 
@@ -545,6 +554,11 @@ MUTANTS = (
         ((Delivery, "_seen", _nothing_seen),),
     ),
     Mutant(
+        "stop-never",
+        "a subscription stops by itself before its registrar gives it up",
+        ((Lifeline, "is_cut", _never_cut), (Lifeline, "find_cut", _none_cut)),
+    ),
+    Mutant(
         "lease-for-ever",
         "a publisher that was not heard of for long publishes nothing before it has asked",
         ((Lease, "holds", _for_ever),),
@@ -559,8 +573,8 @@ A simulation that finds nothing may be blind. So the guards of the protocol are 
 simulation must find each of them missing within 2,000 seeds (or within 2,000 chances of a named scenario,
 `tests/simulation/scenarios.py`); it counts only if nothing falls there with the guard. The first twelve belong to the
 protocol as it was designed; the next nine, from `lead-the-change` on, are guards that the simulation itself has taught us;
-those from `ask-once` on make it exactly once over an ENS that loses, also for who dies and comes back; the last four close the
-holes that a publisher leaves where nobody keeps its events. This page is written
+those from `ask-once` on make it exactly once over an ENS that loses, also for who dies and comes back; the last five close the
+holes that a publisher leaves where nobody keeps its events, and end what nothing is heard of in time. This page is written
 by `make mutants`, and `tests/simulation/test_mutants.py` runs every line of it. To see one:
 `python -m ordered_pubsub.testing.simulate --seed N` with the guard taken away in the code.
 

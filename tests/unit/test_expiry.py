@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ordered_pubsub.core import expiry as module
-from ordered_pubsub.core.expiry import LOOK_S, NAMED_TTL_S, SESSION_TTL_S, Expiry
-from ordered_pubsub.core.messages import Ended, Resume
+from ordered_pubsub.core.expiry import LOOK_S, NAMED_TTL_S, Expiry
+from ordered_pubsub.core.lifeline import SESSION_TTL_S
+from ordered_pubsub.core.messages import Alive, Ended, Noted, Resume
 from ordered_pubsub.core.registrar import Registrar, Subscription
 
 
@@ -28,6 +29,10 @@ def end(expiry: Expiry, name: str) -> None:
     expiry.registrar.held[client] -= 1
     if not expiry.registrar.held[client]:
         del expiry.registrar.held[client]
+
+
+def alive(*sessions: str) -> Alive:
+    return Alive({session: place for place, session in enumerate(sessions)})
 
 
 def names(ended: list[Ended]) -> list[str]:
@@ -58,7 +63,7 @@ def test_one_with_a_name_is_waited_for_much_longer() -> None:
 def test_who_is_heard_of_is_not_given_up() -> None:
     expiry = expiry_of(s=subscription("c"), t=subscription("d"))
     expiry.find_expired(0.0)
-    expiry.heard(["c"], SESSION_TTL_S - 1)
+    expiry.heard(alive("c"), SESSION_TTL_S - 1)
     assert names(expiry.find_expired(SESSION_TTL_S + LOOK_S)) == ["t"]
 
 
@@ -80,14 +85,14 @@ def test_who_comes_back_is_told_once_what_was_ended() -> None:
     expiry = expiry_of(s=subscription("c"), t=subscription("c"), u=subscription("d"))
     expiry.session_ttl_s = 0.0
     expiry.find_expired(0.0)
-    assert names(expiry.heard(["c"], 1.0)) == ["s", "t"]
-    assert expiry.heard(["c"], 2.0) == []
+    assert names(expiry.heard(alive("c"), 1.0)[1]) == ["s", "t"]
+    assert expiry.heard(alive("c"), 2.0)[1] == []
 
 
 def test_who_was_not_given_up_is_told_nothing() -> None:
     expiry = expiry_of(s=subscription("c"))
     expiry.find_expired(0.0)
-    assert expiry.heard(["c", "stranger"], 1.0) == []
+    assert expiry.heard(alive("c", "stranger"), 1.0) == (Noted({"c": 0}), [])
 
 
 def test_those_who_have_not_come_back_are_remembered_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,12 +101,22 @@ def test_those_who_have_not_come_back_are_remembered_to_a_bound(monkeypatch: pyt
     expiry = expiry_of(**{f"s{number}": subscription(f"c{number}") for number in range(5)})
     expiry.session_ttl_s = 0.0
     expiry.find_expired(0.0)
-    assert names(expiry.heard([f"c{number}" for number in range(5)], 1.0)) == ["s2", "s3", "s4"]
+    assert names(expiry.heard(alive(*(f"c{number}" for number in range(5))), 1.0)[1]) == ["s2", "s3", "s4"]
 
 
 def test_nothing_is_kept_of_sessions_without_subscriptions() -> None:
     expiry = expiry_of(s=subscription("c"))
-    expiry.heard(["c", "stranger"], 0.0)
+    expiry.heard(alive("c", "stranger"), 0.0)
     end(expiry, "s")
     expiry.find_expired(LOOK_S)
     assert expiry._heard == {}
+
+
+def test_a_subscription_that_has_just_begun_is_not_given_up_for_an_earlier_silence() -> None:
+    """Nothing was heard of its session for long, until it asked for this one."""
+    expiry = expiry_of(s=subscription("c"))
+    expiry.find_expired(0.0)
+    expiry.registrar.subscriptions["t"] = subscription("c")
+    expiry.registrar.held["c"] = 2
+    expiry.find_expired(SESSION_TTL_S - 1)
+    assert names(expiry.find_expired(SESSION_TTL_S + LOOK_S)) == ["s"]

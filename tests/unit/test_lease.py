@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ordered_pubsub.core.lease import ASKS_MAX, SAY_S, SENT_MAX, Lease
+from ordered_pubsub.core.lease import ASKS_MAX, SAID_MAX, SAY_S, Lease
 from ordered_pubsub.core.messages import Handed, Leased, Span
 
 
@@ -114,6 +114,6 @@ def test_much_is_asked_for_in_pieces() -> None:
 def test_words_that_nobody_answers_are_forgotten() -> None:
     one = lease()
     one.numbered(0, 1, 0.0)
-    for now in range(1, 10 * SENT_MAX):
+    for now in range(1, 10 * SAID_MAX):
         said(one, float(now))
-    assert len(one._sent) == SENT_MAX
+    assert len(one._sent) == SAID_MAX
