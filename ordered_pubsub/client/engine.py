@@ -76,6 +76,10 @@ class WrongEpoch(OrderedPubSubError):
     """A named subscription was opened by others already: the epoch that this says."""
 
 
+class HasEnded(Closed):
+    """A subscription has ended, and the stage remembers it for as long as its client may still need something of it."""
+
+
 class Following(Protocol):
     """What follows its topics at the stage: the intake of a subscription that misses nothing."""
 
@@ -395,4 +399,6 @@ class Engine:
 def _error_of(refusal: Refusal) -> OrderedPubSubError:
     if refusal.code == WRONG_EPOCH:
         return WrongEpoch(refusal.reason)
+    if refusal.code == "ended":
+        return HasEnded(f"the change was refused by the stage: {refusal.reason}")
     return error_of(refusal.code)(f"the change was refused by the stage: {refusal.reason}")

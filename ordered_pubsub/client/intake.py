@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from ordered_pubsub.client.engine import Engine, WrongEpoch
+from ordered_pubsub.client.engine import Engine, HasEnded, WrongEpoch
 from ordered_pubsub.client.following import NOW, Beginning, Following
 from ordered_pubsub.client.logged import read_recalled
 from ordered_pubsub.client.selecting import wanted_by
@@ -44,6 +44,8 @@ BEST_EFFORT_BUFFER_EVENTS_MAX = 1_000
 TICK_S_MIN = 0.005
 OPENINGS_MAX = 5
 """So often a named subscription is opened anew when somebody else has opened it in between."""
+REOPEN_S = 0.2
+"""So often it is tried to begin one anew whose name is that of one that has just ended."""
 
 
 class Intake:
@@ -345,12 +347,21 @@ class Intake:
 
     async def open(self, topics: Sequence[str], where: str | None) -> None:
         """Begin it, or go on with it if it has a name and is there; return when that has its place."""
-        for _ in range(OPENINGS_MAX):
+        give_up_at = self.engine.loop.time() + self.settings.timeout_s
+        others = 0
+        while others < OPENINGS_MAX:
+            epoch = self._opens
             try:
                 await self.change(topics, where=where)
                 return
             except WrongEpoch as error:
+                others += 1
                 self._opens = int(str(error)) + 1
+            except HasEnded:  # the one before it of this name
+                if not epoch or self.engine.loop.time() >= give_up_at:
+                    raise
+                self._opens = epoch
+                await asyncio.sleep(REOPEN_S)
         raise Closed(f"subscription {self.identity} was opened by others again and again meanwhile")
 
     async def _ask(

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 import attrs
 import msgspec
@@ -29,6 +29,7 @@ import msgspec
 from ordered_pubsub.core.messages import Chunk, Mark, Publication, Recalled
 from ordered_pubsub.errors import JournalDamaged
 
+_Data = TypeVar("_Data")
 Kind = Literal["events", "stamps", "fulls", "pending"]
 KINDS: tuple[Kind, ...] = ("events", "stamps", "fulls", "pending")
 ENDLESS = 1 << 39
@@ -350,20 +351,19 @@ def _recalled(stamp: _Stamp, row: Row, chunks: list[Row], start: int, end: int) 
 
 
 def _decode_stamp(topic: str, row: Row) -> _Stamp:
-    try:
-        return _stamps.decode(row.data)
-    except msgspec.MsgspecError as error:
-        raise JournalDamaged(
-            f"the log's stamp of topic {topic!r}, number {row.first}, cannot be read ({error}): restore the store from a copy"
-        ) from error
+    return _decoded(_stamps, "stamp", topic, row)
 
 
 def _decode_pending(topic: str, row: Row) -> Pending:
+    return _decoded(_pending, "pending batch", topic, row)
+
+
+def _decoded(decoder: msgspec.msgpack.Decoder[_Data], what: str, topic: str, row: Row) -> _Data:
     try:
-        return _pending.decode(row.data)
+        return decoder.decode(row.data)
     except msgspec.MsgspecError as error:
         raise JournalDamaged(
-            f"what the log has of topic {topic!r}, number {row.first}, cannot be read ({error}): restore the store from a copy"
+            f"the log's {what} of topic {topic!r}, number {row.first}, cannot be read ({error}): restore the store from a copy"
         ) from error
 
 

@@ -174,6 +174,8 @@ class Registrar(msgspec.Struct):
         topics_max = ORDERED_TOPICS_MAX if ask.weight else TOPICS_MAX
         if subscription.client != request.client and not ask.opens and not request.client.startswith(EXPIRING):
             code, reason = _not_yours(subscription, ask)
+        elif subscription.ended:
+            code, reason = "ended", f"subscription {ask.subscription!r} has ended; begin another one"
         elif ask.opens and found is None and not ask.add:
             code, reason = (
                 "unknown",
@@ -183,8 +185,6 @@ class Registrar(msgspec.Struct):
             code, reason = WRONG_EPOCH, str(found.epoch)
         elif ask.opens and found is not None and (difference := found.difference(ask)):
             code, reason = "exists", f"subscription {ask.subscription!r} {difference}"
-        elif subscription.ended:
-            code, reason = "ended", f"subscription {ask.subscription!r} has ended; begin another one"
         elif found is None and self._is_full(request.client):
             code = "limit"
             reason = (

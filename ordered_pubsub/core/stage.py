@@ -433,7 +433,12 @@ class Stage:
                 self.state.groups.follow(part.identity, top, own)
 
     def _mark(self, topic: str, mark: Mark) -> None:
+        """The next event says that this change was before it. Only the last one of a subscription counts.
+
+        One with a name may be begun anew when it has ended, and its versions with it.
+        """
         marks = self.state.marks.setdefault(topic, [])
+        marks[:] = [known for known in marks if known.subscription != mark.subscription]
         if len(marks) >= MARKS_MAX:
             marks[:] = [EVERYBODY_ASKS]
         elif marks != [EVERYBODY_ASKS]:
