@@ -253,7 +253,11 @@ class Client:
             intake.stop()
             raise
         subscription = Subscription(
-            intake, handling, on_bad_event, self._forget, partial(self._check_topics, level=level)
+            intake,
+            handling,
+            on_bad_event,
+            self._forget,
+            partial(self._check_topics, level=level if name is None else EXACTLY_ONCE),
         )
         self._subscriptions[subscription] = True
         return subscription

@@ -56,9 +56,9 @@ _log = logging.getLogger(__name__)
 TICK_S = 0.5
 UNFOLLOWED_MAX = 1_000
 LOCATE_AGAIN_S = 1.0
-FOLLOW_S = 1.0
 LIVE_S = 1.0
 """So often it is looked at what is cut off."""
+FOLLOW_S = 1.0
 """So often a subscription says how far it is, if there is news."""
 
 
@@ -250,7 +250,7 @@ class Engine:
             elif isinstance(message, Leased):
                 self.publisher.leasing.leased(message)
             elif isinstance(message, Heard):
-                self.lifeline.heard(message)
+                self.lifeline.heard(message, self.loop.time())
             elif isinstance(message, Seal):
                 self._seal(message)
             elif isinstance(message, Decided):

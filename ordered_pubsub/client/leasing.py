@@ -91,7 +91,7 @@ class Leasing:
 
     def leased(self, leased: Leased) -> None:
         """An owner has answered."""
-        for span, answer in self.lease.leased(leased).items():
+        for span, answer in self.lease.leased(leased, self._loop.time()).items():
             future = self._asked.pop(span, None)
             if future is not None and not future.done():
                 future.set_result(answer)

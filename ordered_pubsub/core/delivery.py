@@ -46,6 +46,7 @@ Wants = Callable[[Arrival], bool]
 """A filter: it never raises."""
 Order = Literal["total", "pairwise", "topic"]
 WEIGHTS: dict[str, int] = {"total": 2, "pairwise": 1, "topic": 0}
+TOPICS_LEFT_MAX = 10_000
 STRETCHES_MAX = 64
 """So many stretches of one topic are remembered in which it was held earlier."""
 NO_FILTERS: Mapping[str, str] = {}
@@ -359,7 +360,8 @@ class Delivery(Buffer):
     def seal(self, topic: str, numbers: Iterable[Range]) -> list[Range]:
         """Say which of these are here, or were, and use none of the others until it is decided what they are."""
         seen = self._seen(topic)
-        for first, last in numbers:
+        may_come = topic in self._lanes or self.changes.asked
+        for first, last in numbers if may_come else ():
             for start, end in seen.missing(first, last):
                 self._aside = self._aside or Aside()
                 self._aside.seal(topic, start, end)
@@ -396,6 +398,8 @@ class Delivery(Buffer):
         if self.missing is None or self.missing.is_kept(topic):
             return
         been = self._been.setdefault(topic, Ranges())
+        if len(self._been) > TOPICS_LEFT_MAX:
+            del self._been[next(iter(self._been))]
         been.add(lane.segment.start + 1, lane.clock)
         if len(been) > STRETCHES_MAX:
             been.forget_up_to(next(iter(been))[1])

@@ -147,7 +147,7 @@ class Batch:
     def has_news(self) -> bool:
         """Whether there is anything to write down beside the snapshot."""
         effects = self.effects
-        return bool(effects.journal or effects.forget or effects.decided)
+        return bool(effects.journal or effects.forget or effects.decided or effects.published)
 
 
 def _nothing(name: str) -> None:
@@ -410,7 +410,7 @@ class Driver:
                 self.stage.effects.sends.append((home, expected))
         for sealed in self.rounds.tick(now):
             self._say(sealed.rank, sealed)
-        for rank, seal in self.voids.tick(now):
+        for rank, seal in self.voids.tick(now, wall_s):
             self._say(rank, seal)
         self._spread()
 
@@ -487,8 +487,6 @@ class Driver:
         self._records_since_snapshot += len(effects.journal)
         self._bytes_since_snapshot += sum(map(len, effects.journal))
         published, pending = self._published(effects)
-        if not effects.journal and not effects.forget and not effects.decided:
-            self.stage.effects.published, effects.published = effects.published, []
         if not self._is_snapshot_due:
             return Batch(effects, published, pending, None)
         snapshot = self.stage.snapshot()

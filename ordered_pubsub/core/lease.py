@@ -29,7 +29,7 @@ class _Renewed:
     """A lease that has held without a gap."""
 
     since: float
-    """when the first of the words was said that have renewed it"""
+    """when the first answer came: what was asked for earlier may have lapsed before"""
     at: float
     """when the last of them was"""
 
@@ -52,13 +52,13 @@ class Renewals:
             self._said.popitem(last=False)
         return self._serial
 
-    def answered(self, rank: int, serial: int) -> float | None:
+    def answered(self, rank: int, serial: int, now: float) -> float | None:
         """A stage has answered; return when that was said, if that is known. After a gap a lease begins anew."""
         at = self._said.get(serial)
         if at is not None:
             before = self._renewed.get(rank)
-            if before is None or at >= before.at + self.holds_s:
-                self._renewed[rank] = _Renewed(at, at)
+            if before is None or now >= before.at + self.holds_s:
+                self._renewed[rank] = _Renewed(now, at)
             elif at > before.at:
                 self._renewed[rank] = _Renewed(before.since, at)
         return at
@@ -96,7 +96,7 @@ class Lease:
         """A batch has its numbers, from this owner."""
         self._last = max(sequence, self._last)
         self._open[sequence] = self._open.get(sequence, 0) + 1
-        self._ranks[rank] = sequence
+        self._ranks[rank] = max(sequence, self._ranks.get(rank, 0))
         if self._due_at is None:
             self._due_at = now + SAY_S
 
@@ -142,10 +142,10 @@ class Lease:
         """When `take_due` should be called; None if there is nothing to say."""
         return self._due_at
 
-    def leased(self, leased: Leased) -> dict[Span, tuple[float, list[Span]]]:
+    def leased(self, leased: Leased, now: float) -> dict[Span, tuple[float, list[Span]]]:
         """An owner has answered: for what it was asked for, when that was, and what of it is void."""
         rank = leased.rank
-        handed, said_at = self._sent.get(leased.serial), self._renewals.answered(rank, leased.serial)
+        handed, said_at = self._sent.get(leased.serial), self._renewals.answered(rank, leased.serial, now)
         if handed is None or said_at is None:
             return {}
         if self._ranks.get(rank, handed.sequence + 1) <= handed.sequence:

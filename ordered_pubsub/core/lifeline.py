@@ -63,9 +63,9 @@ class Lifeline:
         self._due_at = now + self.session_ttl_s / SAY_SHARE
         return Here(self.session, self._renewals.said(now))
 
-    def heard(self, heard: Heard) -> None:
+    def heard(self, heard: Heard, now: float) -> None:
         """A registrar has heard of this session."""
-        self._renewals.answered(heard.rank, heard.serial)
+        self._renewals.answered(heard.rank, heard.serial, now)
         self._safe_until = float("-inf")
 
     def is_cut(self, subscription: str, now: float) -> bool:

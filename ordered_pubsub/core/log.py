@@ -4,7 +4,7 @@ An event is published when its number and the event itself are on disk at the ow
 journal's record of it, before the answer). Its timestamp comes later, when the operation has passed its last stage; until then
 nobody is given it.
 
-Rows lie on a `Shelf`, in the order of their numbers, of three kinds for each topic:
+Rows lie on a `Shelf`, in the order of their numbers, of four kinds for each topic:
 
 - *events*: a chunk of consecutive events, in the bytes that the publishing client made of them. Nothing here reads them;
 - *stamps*: a batch, from its first number to its last, with its delta timestamp, its marks, its place and its time. A void
@@ -290,6 +290,15 @@ class LogReader:
         if entries is None:
             return []
         return [msgspec.structs.replace(items[0], entries=entries, full=True), *items[1:]]
+
+    def silence(self, topic: str, first: int, last: int) -> list[Recalled]:
+        """Which of these numbers are void: they have stamps and no events."""
+        items: list[Recalled] = []
+        for row in self.shelf.get("stamps", topic, first, last):
+            event = self.shelf.before("events", topic, row.last)
+            if event is None or event.last < row.first:
+                items.append(_recalled(_decode_stamp(topic, row), row, [], first, last))
+        return items
 
     def pending(self) -> Iterator[tuple[str, Row, Pending]]:
         """All batches that may turn out to be void."""

@@ -24,6 +24,7 @@ FORGET_S = 60.0
 class _Round:
     """The clients of one home stage are being asked."""
 
+    seal: Seal
     heard: float
     answered: dict[str, bool] = attrs.field(factory=dict)
     news: list[str] = attrs.field(factory=list)
@@ -40,18 +41,23 @@ class Rounds:
 
     def ask(self, seal: Seal, sessions: Iterable[str], now: float) -> list[Seal]:
         """An owner asks, perhaps again: which clients to ask. Who has answered is named once more."""
-        one = self._rounds.setdefault((seal.rank, seal.serial), _Round(now))
+        key = (seal.rank, seal.serial)
+        one = self._rounds.get(key)
+        if one is None or (one.seal.topic, one.seal.numbers) != (seal.topic, seal.numbers):
+            one = self._rounds[key] = _Round(seal, now)
         one.heard = now
         one.news = list(one.answered)
         return [replace(seal, session=session) for session in sessions if session not in one.answered]
 
     def answered(self, sealed: Sealed) -> None:
-        """Clients answer."""
+        """Clients answer, each once."""
         one = self._rounds.get((sealed.rank, sealed.serial))
-        if one is not None:
-            one.answered.update(dict.fromkeys(sealed.sessions, True))
-            one.news += sealed.sessions
-            for first, last in sealed.seen:
+        news = [] if one is None else [session for session in sealed.sessions if session not in one.answered]
+        if one is not None and news:
+            one.answered.update(dict.fromkeys(news, True))
+            one.news += news
+            seen = Ranges(sealed.seen)
+            for first, last in (part for asked in one.seal.numbers for part in seen.within(*asked)):
                 one.seen.add(first, last)
 
     def tick(self, now: float) -> list[Sealed]:

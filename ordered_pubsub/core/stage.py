@@ -122,7 +122,7 @@ class Effects:
     decided: list[Decision] = attrs.field(factory=list)
     """what has become of numbers whose publisher had vanished"""
     published: list[Decision] = attrs.field(factory=list)
-    """what is pending no more: to be written when something else is"""
+    """what is pending no more"""
     handled: list[Operation] = attrs.field(factory=list)
     """operations in the order in which this stage handled them, for those who watch"""
 
@@ -230,6 +230,7 @@ class Stage:
             or effects.tells
             or effects.forget
             or effects.decided
+            or effects.published
         )
 
     def statistics(self) -> dict[str, int]:

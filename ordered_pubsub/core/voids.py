@@ -29,7 +29,8 @@ SEAL_AGAIN_S, SEAL_AGAIN_MOST_S = 1.0, 10.0
 """After so long who has not answered is asked again; the second time after twice as long, and so on."""
 LOOK_S = 0.5
 """So often it is looked at who was not heard of."""
-READ_BYTES = 1 << 20
+RANGES_MAX = 1_000
+"""So many stretches of numbers are asked for at once."""
 
 
 @attrs.define(slots=True)
@@ -92,9 +93,10 @@ class Voids:
     """what is decided, and perhaps not on disk yet"""
     _has_begun: bool = False
 
-    def _begin(self, now: float) -> None:
-        """Go on with what the log has; all leases begin now."""
+    def _begin(self, now: float, wall_s: float) -> None:
+        """Go on with what the log has; all leases begin now. Answers to what was asked before this start are not for us."""
         self._has_begun = True
+        self._serial = max(int(wall_s * 1000), 0)
         for topic, row, pending in self.reader.pending():
             if row.first not in self._batches.get(topic, ()):
                 self.numbered(pending.session, pending.sequence, topic, row.first, row.last, now)
@@ -143,18 +145,17 @@ class Voids:
         return [Span(ask.topic, max(item.first, ask.first), min(item.last, ask.last)) for item in silence]
 
     def _silence(self, topic: str, first: int, last: int) -> list[Recalled]:
-        items = self.reader.read(topic, first, last, READ_BYTES).items
-        return [item for item in items if not item.chunks]
+        return self.reader.silence(topic, first, last)
 
     # -- sealing ------------------------------------------------------------------------------------------------------
 
-    def tick(self, now: float) -> list[tuple[int, Seal]]:
+    def tick(self, now: float, wall_s: float) -> list[tuple[int, Seal]]:
         """Time passes: which home stages to ask."""
         if now < self._looked_at + LOOK_S:
             return []
         self._looked_at = now
         if not self._has_begun:
-            self._begin(now)
+            self._begin(now, wall_s)
         for session, publisher in list(self._publishers.items()):
             if publisher.batches and now >= publisher.heard + self.lease_s:
                 self._begin_rounds(publisher)
@@ -174,10 +175,12 @@ class Voids:
         for topic, keys in groupby(unasked, key=lambda key: key[0]):
             self._serial += 1
             batches = [(first, self._batches[topic][first]) for _, first in keys]
-            for _, batch in batches:
-                batch.round = self._serial
-            numbers = [(first, batch.last) for first, batch in batches]
-            self._rounds[self._serial] = _Round(topic, list(Ranges(numbers)))
+            numbers = Ranges()
+            for first, batch in batches:
+                if len(numbers) < RANGES_MAX:  # the others come with the next look
+                    numbers.add(first, batch.last)
+                    batch.round = self._serial
+            self._rounds[self._serial] = _Round(topic, list(numbers))
 
     def holders(self, registrar: int, holders: Holders) -> list[Decision]:
         """A registrar says who must answer; return what is decided by that."""

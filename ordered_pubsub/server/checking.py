@@ -10,15 +10,20 @@ from ordered_pubsub.core.log import ENDLESS
 from ordered_pubsub.core.messages import (
     Acked,
     AckExpected,
+    Decided,
     Floors,
     Frame,
+    Handed,
     Hosts,
     Operation,
     PeerMessage,
     Publication,
     Recall,
     Relay,
+    Seal,
+    Sealed,
     Told,
+    Undecided,
 )
 from ordered_pubsub.errors import ProtocolError
 
@@ -34,6 +39,8 @@ def check_peer_message(message: PeerMessage, stages: int) -> None:
         _check_numbers(operation)
     elif isinstance(message, (Recall, Told, Hosts, AckExpected, Floors, Acked)):
         _check_ranges(message)
+    elif isinstance(message, (Seal, Sealed, Handed, Undecided, Decided)):
+        _check_ranges_of_voids(message, stages)
     elif isinstance(message, Relay) and not 0 <= message.home < stages:
         raise ProtocolError(f"a request was relayed from a stage of rank {message.home}; there are {stages} stages")
 
@@ -61,6 +68,25 @@ def _check_ranges(message: Recall | Told | Hosts | AckExpected | Floors | Acked)
         else:
             counts = message.clock if isinstance(message, Acked) else message.counts
         ranges = [(1, (count or 0) + 1) for count in counts.values()]
+    _check_that_they_can_be(ranges, message)
+
+
+def _check_ranges_of_voids(message: Seal | Sealed | Handed | Undecided | Decided, stages: int) -> None:
+    ranks: list[int] = []
+    if isinstance(message, Handed):
+        ranges, ranks = [(span.first, span.last) for span in message.asks], message.ranks
+    elif isinstance(message, Undecided):
+        ranges = [(span.first, span.last) for span in message.spans]
+    elif isinstance(message, Decided):
+        ranges = [*message.published, *((item.first, item.last) for item in message.voids)]
+    else:
+        ranges, ranks = message.numbers if isinstance(message, Seal) else message.seen, [message.rank]
+    _check_that_they_can_be(ranges, message)
+    if any(not 0 <= rank < stages for rank in ranks):
+        raise ProtocolError(f"a stage speaks of a stage that is not there: {message!r:.500}")
+
+
+def _check_that_they_can_be(ranges: list[tuple[int, int]], message: PeerMessage) -> None:
     for first, last in ranges:
         if not 1 <= first <= last <= NUMBER_MAX:
             raise ProtocolError(f"a stage speaks of numbers that cannot be, {first} to {last}: {message!r:.500}")

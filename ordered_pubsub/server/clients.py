@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import attrs
+from msgspec.structs import replace
 
 from ordered_pubsub.config.schema import IdentitySection, LimitsSection
 from ordered_pubsub.core.messages import (
@@ -54,8 +55,8 @@ from ordered_pubsub.wire.protocol import (
     from_client,
 )
 
-SPANS_MAX = 10_000
-"""Stretches of numbers that a message may name."""
+SPANS_MAX, RANGES_MAX = 1_000, 10_000
+"""Stretches of numbers that a message may ask for, and that an answer may name."""
 JUDGED_MAX = 20_000
 CHANGES_REMEMBERED_MAX = 4_096
 SUBSCRIPTION_NAME = re.compile("[A-Za-z0-9._-]{1,64}")
@@ -128,7 +129,7 @@ class ClientConnection:
                 requests += message.requests
             elif isinstance(message, FromSubscriber):
                 if self._may_follow(message):
-                    self.node.handle_subscriber(self.session, message)
+                    self.node.handle_subscriber(self.session, self._allowed(message))
             elif isinstance(message, Inquire):
                 self._inform(message.number)
             elif isinstance(message, Ping):
@@ -177,14 +178,25 @@ class ClientConnection:
             self._write(encode(Ended(message.subscription, self.session, FORBIDDEN, denial)))
         return not denial
 
+    def _allowed(self, message: FromSubscriber) -> FromSubscriber:
+        """As much of a message as it may say."""
+        if not isinstance(message, Undecided):
+            return message
+        return replace(message, spans=[span for span in message.spans if not self._denial((span.topic,))])
+
     def _may_say(self, message: Here | Handed | Sealed | Undecided) -> bool:
         """What is said of numbers whose events nobody keeps is said for the session itself, and is not much."""
-        session, ranks, spans = _own(message)
+        sessions, ranks, spans = _own(message)
         stages = len(self.node.topology.stages)
-        is_fit = session == self.session and len(spans) <= SPANS_MAX and all(0 <= rank < stages for rank in ranks)
+        is_fit = (
+            sessions == [self.session]
+            and len(spans) <= (RANGES_MAX if isinstance(message, Sealed) else SPANS_MAX)
+            and len(set(ranks)) == len(ranks)
+            and all(0 <= rank < stages for rank in ranks)
+        )
         if not is_fit or not all(1 <= first <= last <= NUMBER_MAX for first, last in spans):
             raise ProtocolError(f"session {self.session!r} said what it may not say: {message!r:.300}")
-        return not isinstance(message, Undecided) or not self._denial(span.topic for span in message.spans)
+        return True
 
     def _may_locate(self, message: Locate) -> bool:
         if message.session != self.session or len(message.topics) > TOPICS_MAX:
@@ -341,15 +353,15 @@ class ClientConnection:
         self.on_gone(self)
 
 
-def _own(message: Here | Handed | Sealed | Undecided) -> tuple[str, list[int], list[tuple[int, int]]]:
+def _own(message: Here | Handed | Sealed | Undecided) -> tuple[list[str], list[int], list[tuple[int, int]]]:
     """For which session a message speaks, of which stages, and of which numbers."""
     if isinstance(message, Sealed):
-        return ",".join(message.sessions), [message.rank], message.seen
+        return message.sessions, [message.rank], message.seen
     if isinstance(message, Here):
-        return message.session, [], []
+        return [message.session], [], []
     spans = message.asks if isinstance(message, Handed) else message.spans
     return (
-        message.session,
+        [message.session],
         message.ranks if isinstance(message, Handed) else [],
         [(span.first, span.last) for span in spans],
     )

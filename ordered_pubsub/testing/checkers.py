@@ -285,24 +285,27 @@ def _check_exactly_once(record: Record, subscription: SubscriptionRecord, number
 
 
 def _check_voids(record: Record, numbers: _Numbers) -> None:
-    """Who is there learns that its number is void, unless the ENS had the event in time; and all subscribers agree."""
-    for event in record.events:
-        if event.is_void and event.publisher in record.present and not (event.is_known_void or event.is_handed_over):
-            record.violation("I4", f"{event.topic} {event.number} is void, and its publisher does not know it")
-        if event.is_known_void and (event.is_handed_over or not event.is_void):
-            record.violation("I3", f"{event.topic} {event.number} was published though it was said to be void")
+    """Who is there learns that its number is void, and publishes nothing after that; and subscribers agree."""
     there = [one for one in record.subscriptions.values() if not (one.best_effort or one.is_orphan)]
-    entitled = {one.name: _stretches(one, numbers) for one in there}
+    stretches = {one.name: _stretches(one, numbers) for one in there}
     notified = {one.name: {id(entry.event) for entry in one.notifications} for one in there}
-    for event in (event for event in record.events if event.is_void):
-        holders = [
-            one.name
+    for event in (event for event in record.events if event.is_void or event.is_known_void):
+        what, handed_at = f"{event.topic} {event.number}", event.handed_over_at
+        if handed_at is None and not event.is_known_void and event.publisher in record.present:
+            record.violation("I4", f"{what} is void, and its publisher does not know it")
+        if not event.is_void:
+            record.violation("I3", f"{what} is not void, though its publisher was told so")
+        elif handed_at is not None and handed_at > record.voids[event.topic][event.number]:
+            record.violation("I3", f"{what} was published after it had become void")
+        entitled = {
+            one.name: stretch.ended_by is None
             for one in there
-            if any(start < event.number <= end for start, end, _ in entitled[one.name].get(event.topic, ()))
-        ]
-        told = [name for name in holders if id(event) in notified[name]]
-        if 0 < len(told) < len(holders):
-            record.violation("I3", f"{event.topic} {event.number} is void, and {told} of {holders} were notified of it")
+            for stretch in stretches[one.name].get(event.topic, ())
+            if stretch.start < event.number <= stretch.end
+        }
+        told = [name for name in entitled if id(event) in notified[name]]
+        if any(entitled[name] for name in told) or 0 < len(told) < len(entitled):
+            record.violation("I3", f"{what} is void, and {told} of {list(entitled)} were notified of it")
 
 
 # -- I5: positions --------------------------------------------------------------------------------------------------------

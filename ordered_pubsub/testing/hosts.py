@@ -62,8 +62,6 @@ if TYPE_CHECKING:
     from ordered_pubsub.testing.simulation import Simulation
 
 FORBIDDEN = "forbidden"
-LEASE_S = 8.0
-"""After so long without a word of its publisher a number may be void."""
 REACTIONS_MAX = 60
 """How many publications of a world happen because of others."""
 
@@ -111,7 +109,7 @@ class StageHost:
             )
             ttl_s = simulation.world.session_ttl_s
             self.driver.expiry.session_ttl_s, self.driver.hosting.alive_s = ttl_s, min(ALIVE_S, ttl_s / 10)
-            self.driver.voids.lease_s = LEASE_S
+            self.driver.voids.lease_s = simulation.world.lease_s
         except Died:
             self.die()
             return
@@ -161,7 +159,7 @@ class StageHost:
         for operation in effects.completed:
             self.simulation.record.note_completed(self.rank, operation)
         for decision in effects.decided:
-            self.simulation.record.note_decided(decision)
+            self.simulation.record.note_decided(decision, self.simulation.now)
 
     def note_snapshot(self) -> None:
         """A snapshot replaced the journal."""
@@ -328,7 +326,7 @@ class ClientHost:
         self._begin_session()
 
     def _begin_session(self) -> None:
-        self.lease = Lease(self.name, LEASE_S)
+        self.lease = Lease(self.name, self.simulation.world.lease_s)
         self.lifeline = Lifeline(self.name, self.simulation.world.session_ttl_s)
 
     @property
@@ -641,12 +639,12 @@ class ClientHost:
             self.simulation.trace(
                 "%s publishes %s %d, entries %s", self.name, arrival.topic, arrival.number, arrival.entries
             )
-            arrival.body.is_handed_over = True
+            arrival.body.handed_over_at = self.simulation.now
             self.simulation.ens.publish(arrival)
 
     def _take_leased(self, leased: Leased) -> None:
         """It is known what has become of some numbers."""
-        for span, (_, voids) in self.lease.leased(leased).items():
+        for span, (_, voids) in self.lease.leased(leased, self.simulation.now).items():
             sequence, arrivals = self.unsure.pop(span)
             void = {number for one in voids for number in range(one.first, one.last + 1)}
             for arrival in arrivals:
@@ -740,7 +738,7 @@ class ClientHost:
             answer = Sealed(message.serial, message.rank, [self.name], seen)
             self.simulation.network.subscriber_to_stage(self, answer)
         elif isinstance(message, Heard):
-            self.lifeline.heard(message)
+            self.lifeline.heard(message, self.simulation.now)
         elif isinstance(message, Decided):
             for name, subend in list(self.subends.items()):
                 subend.set_time(self.simulation.now)

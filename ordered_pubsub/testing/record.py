@@ -14,7 +14,7 @@ from ordered_pubsub.core.buffer import Notification
 from ordered_pubsub.core.log import ENDLESS, Decision
 from ordered_pubsub.core.memory_shelf import MemoryShelf
 from ordered_pubsub.core.messages import Change, Operation, Publication
-from ordered_pubsub.testing.world import World
+from ordered_pubsub.testing.world import FOR_EVER, World
 
 if TYPE_CHECKING:
     from ordered_pubsub.testing.simulation import Simulation
@@ -52,8 +52,8 @@ class EventRecord:
     """whether its owner has decided that its number has no event"""
     is_known_void: bool = False
     """whether its publisher knows that"""
-    is_handed_over: bool = False
-    """whether its publisher has given it to the ENS"""
+    handed_over_at: float | None = None
+    """when its publisher gave it to the ENS"""
     _causes: dict[str, int] | None = None
     _is_resolved: bool = False
 
@@ -183,8 +183,8 @@ class Record:
     """topic → how many numbers its owner has used"""
     present: list[str] = attrs.field(factory=list)
     """the sessions that are there at the end"""
-    voids: dict[str, set[int]] = attrs.field(factory=dict)
-    """topic → numbers of which its owner has decided that they will never have an event"""
+    voids: dict[str, dict[int, float]] = attrs.field(factory=dict)
+    """topic → numbers of which its owner has decided that they will never have an event → when, if it had the time to say it"""
     violations: list[Violation] = attrs.field(factory=list)
     points_passed: dict[str, int] = attrs.field(factory=dict)
     deaths_at: dict[str, int] = attrs.field(factory=dict)
@@ -240,10 +240,10 @@ class Record:
             if known.operation != operation.identity or known.entries != part.entries:
                 self.violation("I2", f"{part.topic} {part.first} was completed twice: {known} and {entry}")
 
-    def note_decided(self, decision: Decision) -> None:
+    def note_decided(self, decision: Decision, now: float) -> None:
         """An owner has decided, on disk, what has become of numbers whose publisher had vanished."""
         for first, last in decision.voids:
-            self.voids.setdefault(decision.topic, set()).update(range(first, last + 1))
+            self.voids.setdefault(decision.topic, {}).update(dict.fromkeys(range(first, last + 1), now))
 
     def abandon(self, identity: Identity, items: list[list[EventRecord]]) -> None:
         """A client died that had asked for these, and may have them all the same."""
@@ -284,12 +284,12 @@ class Record:
     def _check_decisions(self, shelf: MemoryShelf) -> None:
         """What was decided stays so; what a stage had no time to say, since it died just then, is decided all the same."""
         for topic in set(shelf.topics()) - set(self.world.kept):
-            found = {
-                number for row in shelf.get("stamps", topic, 1, ENDLESS) for number in range(row.first, row.last + 1)
-            }
-            if not self.voids.get(topic, set()) <= found:
-                self.violation("I3", f"{topic}: {self.voids[topic]} were void, and the log says {found}")
-            self.voids[topic] = found
+            known = self.voids.get(topic, {})
+            rows = list(shelf.get("stamps", topic, 1, ENDLESS))
+            found = {number for row in rows for number in range(row.first, row.last + 1)}
+            if not known.keys() <= found:
+                self.violation("I3", f"{topic}: {list(known)} were void, and the log says {found}")
+            self.voids[topic] = {number: known.get(number, FOR_EVER) for number in found}
 
     def note_closed(self, simulation: Simulation) -> None:
         """Everything has come to rest after all subscriptions were closed."""

@@ -180,6 +180,8 @@ class World:
     """whether who misses a batch is told only that there was one, if its filter wants nothing of it"""
     session_ttl_s: float = 50.0
     """after so long without a word a subscription without a name is ended"""
+    lease_s: float = 8.0
+    """after so long without a word of its publisher a number may be void"""
 
     @property
     def topics(self) -> list[str]:
@@ -212,7 +214,7 @@ class World:
             f"  clients react with probability {self.eagerness}",
             f"  best-effort: {self.buffer_events_max} events, {self.ttl_s} s",
             f"  kept in logs: {', '.join(self.kept) or 'nothing'}{', until acknowledged' if self.forgets else ''}",
-            f"  who is silent for {self.session_ttl_s:g} s is given up",
+            f"  who is silent for {self.session_ttl_s:g} s is given up; a lease is {self.lease_s:g} s",
             f"  of what is not wanted, who misses it is told {'that it was' if self.silent else 'all'}",
             *(f"  {action}" for action in self.actions),
             *(f"  {fault}" for fault in self.faults),
@@ -282,15 +284,17 @@ def draw(seed: int) -> World:
 
 
 def _with_impatience(world: World, random: Random) -> World:
-    """The same world; in some, who is silent for a short time is given up, and clients are cut off from the stages for longer."""
-    if random.random() < 0.7:
+    """The same world; in some, who is silent for a short time is given up, and clients are cut off for longer."""
+    world = attrs.evolve(world, lease_s=random.choice((3.0, 8.0)))
+    if random.random() < 0.6:
         return world
     faults = [
-        Away(random.uniform(0.5, FAULTS_END_S / 2), client, "home", random.uniform(4.0, 16.0))
+        Away(random.uniform(0.5, FAULTS_END_S / 2), client, random.choice(("home", "ens")), random.uniform(4.0, 16.0))
         for client in range(world.clients)
         if random.random() < 0.4
     ]
-    return attrs.evolve(world, session_ttl_s=8.0, faults=(*world.faults, *faults))
+    ttl_s = random.choice((8.0, 50.0))
+    return attrs.evolve(world, session_ttl_s=ttl_s, faults=(*world.faults, *faults))
 
 
 def _with_logs(world: World, random: Random) -> World:

@@ -22,7 +22,8 @@ def speak(one: Lifeline, now: float) -> int:
 
 
 def hear(one: Lifeline, serial: int, rank: int = 1) -> None:
-    one.heard(Heard("c", serial, rank))
+    """At once."""
+    one.heard(Heard("c", serial, rank), one._renewals._said[serial])
 
 
 def test_without_an_answer_it_is_cut_off_after_half_of_the_time() -> None:

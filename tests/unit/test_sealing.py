@@ -32,6 +32,24 @@ def test_who_has_answered_is_not_asked_again_and_is_named_again() -> None:
     assert rounds.tick(1.1) == [Sealed(3, 1, ["c"], [])]
 
 
+def test_another_question_of_the_same_serial_is_asked_anew() -> None:
+    """The owner has started again."""
+    rounds = Rounds()
+    rounds.ask(SEAL, ["c"], 0.0)
+    rounds.answered(Sealed(3, 1, ["c"], []))
+    other = Seal("", 3, 1, "a", [(7, 7)])
+    assert [ask.session for ask in rounds.ask(other, ["c"], 1.0)] == ["c"]
+    assert rounds.tick(1.1) == []
+
+
+def test_a_client_answers_once_and_only_what_it_was_asked() -> None:
+    rounds = Rounds()
+    rounds.ask(SEAL, ["c"], 0.0)
+    rounds.answered(Sealed(3, 1, ["c"], [(3, 9)]))
+    rounds.answered(Sealed(3, 1, ["c"], [(1, 1)]))
+    assert rounds.tick(0.1) == [Sealed(3, 1, ["c"], [(3, 4)])]
+
+
 def test_an_answer_to_what_nobody_asks_is_nothing_and_old_questions_are_forgotten() -> None:
     rounds = Rounds()
     rounds.answered(Sealed(9, 0, ["c"], []))
@@ -133,6 +151,12 @@ def test_part_of_it_may_be_void() -> None:
     for number in (1, 3):
         made.receive(event(number))
     assert numbers(made) == [1, 3]
+
+
+def test_a_topic_that_it_has_nothing_to_do_with_is_none_of_its_business() -> None:
+    made = delivery()
+    assert made.seal("other", [(1, 3)]) == []
+    assert made.aside == []
 
 
 def test_what_comes_for_a_topic_that_it_is_gaining_is_not_used_either() -> None:

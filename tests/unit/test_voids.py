@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from ordered_pubsub.core.log import Decision, LogReader, LogWriter
+from ordered_pubsub.core.log import Decision, Kept, LogReader, LogWriter
 from ordered_pubsub.core.memory_shelf import MemoryShelf
-from ordered_pubsub.core.messages import Decided, Handed, Holders, Publication, Seal, Sealed, Span, Undecided
-from ordered_pubsub.core.voids import LOOK_S, SEAL_AGAIN_S, Voids
+from ordered_pubsub.core.messages import Chunk, Decided, Handed, Holders, Publication, Seal, Sealed, Span, Undecided
+from ordered_pubsub.core.voids import LOOK_S, RANGES_MAX, SEAL_AGAIN_S, Voids
 
 LEASE_S = 10.0
 PAST_LEASE = LEASE_S + 1
@@ -44,7 +44,7 @@ class Owner:
     def asked(self, now: float) -> list[Seal]:
         """What it asks the two stages for, the same of both."""
         seals: list[Seal] = []
-        for rank, seal in self.voids.tick(now):
+        for rank, seal in self.voids.tick(now, 1_000.0):
             if rank == 0:
                 seals.append(seal)
         return seals
@@ -68,7 +68,7 @@ class Owner:
 @pytest.fixture
 def owner() -> Owner:
     owner = Owner()
-    owner.voids.tick(0.0)
+    owner.voids.tick(0.0, 0.0)
     return owner
 
 
@@ -213,7 +213,7 @@ def test_each_number_is_decided_once_whatever_comes_in_between() -> None:
     for seed in range(200):
         random = Random(seed)
         owner = Owner()
-        owner.voids.tick(0.0)
+        owner.voids.tick(0.0, 0.0)
         now, number, fates = 0.0, 0, dict[int, set[str]]()
         for _ in range(60):
             now += random.choice((0.0, LOOK_S, LEASE_S / 2))
@@ -241,3 +241,31 @@ def test_each_number_is_decided_once_whatever_comes_in_between() -> None:
         published = {n for first, last in all_of_it.published for n in range(first, last + 1)}
         assert published >= {n for n, fate in fates.items() if fate == {"published"}}
         assert not published & void
+
+
+def test_an_answer_to_what_was_asked_before_a_start_decides_nothing(owner: Owner) -> None:
+    owner.number(1, 1)
+    (before,) = owner.asked(PAST_LEASE)
+    owner.begin()
+    owner.voids.tick(0.0, 60.0)
+    (after,) = owner.asked(PAST_LEASE)
+    assert owner.answer(before, {0: [], 1: []}, {}) == []
+    assert len(owner.answer(after, {0: [], 1: []}, {})) == 1
+
+
+def test_much_is_asked_for_in_pieces(owner: Owner) -> None:
+    for number in range(1, 4 * RANGES_MAX, 2):
+        owner.number(number, number, sequence=number)
+    (one,) = owner.asked(PAST_LEASE)
+    (_, two) = owner.asked(PAST_LEASE + SEAL_AGAIN_S)
+    assert (len(one.numbers), len(two.numbers)) == (RANGES_MAX, RANGES_MAX)
+    assert {*one.numbers, *two.numbers} == {(number, number) for number in range(1, 4 * RANGES_MAX, 2)}
+
+
+def test_events_that_are_kept_are_not_taken_for_void() -> None:
+    """A topic may have been given another level."""
+    owner = Owner()
+    part = Publication("a", 2, 5.0, 1, 0, is_kept=True)
+    owner.writer.write([Kept("a", 1, (Chunk(2, b"12"),), True)], [part])
+    (decided,) = owner.voids.undecided(Undecided("s", [Span("a", 1, 2)]))
+    assert decided.voids == []
