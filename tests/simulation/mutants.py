@@ -547,6 +547,7 @@ MUTANTS = (
         "use-sealed",
         "who has said so uses it no more until it is decided",
         ((Aside, "takes", _use_at_once),),
+        "seen-between",
     ),
     Mutant(
         "seen-unsaid",

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import attrs
 
-from ordered_pubsub.testing.world import Action, Alter, Crash, Die, Forbid, Publish, Subscribe, Weather, World
+from ordered_pubsub.testing.world import (
+    FOR_EVER,
+    Action,
+    Alter,
+    Away,
+    Crash,
+    Die,
+    Forbid,
+    Publish,
+    Subscribe,
+    Weather,
+    World,
+)
 
 FAR_APART = Weather(
     ens_delay_s=0.01,
@@ -164,6 +176,29 @@ REORDERED_AFTER_CRASH = attrs.evolve(
 )
 """A stage dies between writing and syncing; then its clients ask again, in another order, for batches of other sizes."""
 
+SEEN_BETWEEN = attrs.evolve(
+    _world(
+        {"t": 0},
+        4,
+        Subscribe(0.0, 1, "s", ("t",)),
+        Subscribe(0.0, 2, "d", ("t",)),
+        Publish(1.0, 3, (("t", 1),)),
+        *(Publish(1.2 + 0.1 * n, 0, (("t", 1),)) for n in range(20)),
+    ),
+    stages=1,
+    kept=(),
+    lease_s=3.0,
+    weather=attrs.evolve(FAR_APART, ens_delay_s=0.01),
+    faults=(
+        Die(2.6, 0, FOR_EVER),
+        Away(1.1, 1, "ens", 8.0),
+        Away(1.1, 2, "ens", 12.0),
+        Away(4.0, 2, "home", 7.0),
+    ),
+)
+"""A publisher dies while two subscribers are away from the ENS; one gets the events after it has said that it has not seen them, and
+before the other one can say the same."""
+
 SCENARIOS = {
     "slow-then-quick": SLOW_THEN_QUICK,
     "exchange": EXCHANGE,
@@ -173,4 +208,5 @@ SCENARIOS = {
     "gained-then-died": GAINED_THEN_DIED,
     "left-then-died": LEFT_THEN_DIED,
     "reordered-after-crash": REORDERED_AFTER_CRASH,
+    "seen-between": SEEN_BETWEEN,
 }
