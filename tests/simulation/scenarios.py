@@ -196,8 +196,8 @@ SEEN_BETWEEN = attrs.evolve(
         Away(4.0, 2, "home", 7.0),
     ),
 )
-"""A publisher dies while two subscribers are away from the ENS; one gets the events after it has said that it has not seen them, and
-before the other one can say the same."""
+"""A publisher dies while two subscribers are away from the ENS. One gets the events after it has said that it has not seen them,
+and before the other one can say the same."""
 
 SCENARIOS = {
     "slow-then-quick": SLOW_THEN_QUICK,
