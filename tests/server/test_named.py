@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import ordered_pubsub
-from ordered_pubsub.errors import UsageError
+from ordered_pubsub.errors import NotOffered, UsageError
 from server.systems import System
 from server.waiting import soon, until
 
@@ -92,6 +92,16 @@ async def test_one_that_is_there_is_not_taken_for_another(
         await (await client.subscribe("a", name="book")).close()
         with pytest.raises(UsageError, match=says):
             await client.subscribe(*topics, name="book", **settings)
+
+
+async def test_one_with_a_name_gains_no_topic_whose_events_nobody_keeps(tmp_path: Path) -> None:
+    """Nobody could give it what it has missed while it was away."""
+    ordered = '[[topic]]\npattern = "ticks"\ndelivery = "ordered"\n'
+    async with System(tmp_path, [["**"]], before=ordered) as system, system.connect(name="desk") as client:
+        book = await client.subscribe("a", name="book", delivery="ordered")
+        with pytest.raises(NotOffered, match="topic 'ticks' gives delivery='ordered'"):
+            await book.add("ticks")
+        assert book.topics == ["a"]
 
 
 @pytest.mark.parametrize("topics", ["a", "ab", "b"])

@@ -164,6 +164,7 @@ async def test_what_is_at_the_ens_is_not_pending_any_more(system: System) -> Non
 UNFIT = {
     "for somebody else": lambda mine: Handed("other#0011", 1, 1, [0], []),
     "to no stage": lambda mine: Handed(mine, 1, 1, [2], []),
+    "to one stage twice": lambda mine: Handed(mine, 1, 1, [0, 0], []),
     "below zero": lambda mine: Undecided(mine, [Span("a", -1, 1)]),
     "backwards": lambda mine: Undecided(mine, [Span("a", 2, 1)]),
     "too far": lambda mine: Handed(mine, 1, 1, [0], [Span("a", 1, 1 << 40)]),
