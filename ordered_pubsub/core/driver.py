@@ -507,8 +507,7 @@ class Driver:
             known = self.voids.numbered(session, sequence, part.topic, part.first, part.last, self._now)
             if known is not None:
                 self.stage.effects.published.append(known)
-        for decision in batch.effects.decided:
-            decided = self.voids.written(decision)
+        for decided in self.voids.written(batch.effects.decided):
             for rank in range(len(self.stage.topology.stages)):
                 self._say(rank, decided)
         return batch.effects

@@ -49,6 +49,11 @@ class Rounds:
         one.news = list(one.answered)
         return [replace(seal, session=session) for session in sessions if session not in one.answered]
 
+    def topic(self, sealed: Sealed) -> str | None:
+        """Which topic somebody was asked about; None if nobody asks that."""
+        one = self._rounds.get((sealed.rank, sealed.serial))
+        return None if one is None else one.seal.topic
+
     def answered(self, sealed: Sealed) -> None:
         """Clients answer, each once."""
         one = self._rounds.get((sealed.rank, sealed.serial))

@@ -207,25 +207,25 @@ class Voids:
         return list(self._decide(one, serial))
 
     def _decide(self, one: _Round, serial: int) -> Iterable[Decision]:
-        for start, end in one.numbers:
-            for first in [first for first in self._batches.get(one.topic, ()) if start <= first <= end]:
-                if self._batches[one.topic][first].round != serial:
-                    continue  # it came later
-                last = self._drop(one.topic, first)
-                decision = Decision(one.topic, first, last, one.seen.missing(first, last))
-                if decision.voids:
-                    self._deciding[one.topic, first] = decision
-                yield decision
+        asked = [first for first, batch in self._batches.get(one.topic, {}).items() if batch.round == serial]
+        for first in asked:
+            last = self._drop(one.topic, first)
+            decision = Decision(one.topic, first, last, one.seen.missing(first, last))
+            if decision.voids:
+                self._deciding[one.topic, first] = decision
+            yield decision
 
     # -- decisions ----------------------------------------------------------------------------------------------------
 
-    def written(self, decision: Decision) -> Decided:
-        """A decision is on disk: what is to be announced."""
-        topic, first, last, voids = decision
-        self._deciding.pop((topic, first), None)
-        return Decided(
-            "", topic, self._silence(topic, first, last) if voids else [], Ranges(voids).missing(first, last)
-        )
+    def written(self, decisions: Iterable[Decision]) -> list[Decided]:
+        """Decisions are on disk: what is to be announced, for each topic at once."""
+        decided: dict[str, Decided] = {}
+        for topic, first, last, voids in decisions:
+            self._deciding.pop((topic, first), None)
+            news = decided.setdefault(topic, Decided("", topic, [], []))
+            news.voids.extend(self._silence(topic, first, last) if voids else [])
+            news.published.extend(Ranges(voids).missing(first, last))
+        return list(decided.values())
 
     def undecided(self, asked: Undecided) -> list[Decided]:
         """A client asks what has become of some numbers: what is decided of them."""

@@ -180,9 +180,12 @@ class ClientConnection:
 
     def _allowed(self, message: FromSubscriber) -> FromSubscriber:
         """As much of a message as it may say."""
-        if not isinstance(message, Undecided):
-            return message
-        return replace(message, spans=[span for span in message.spans if not self._denial((span.topic,))])
+        if isinstance(message, Undecided):
+            return replace(message, spans=[span for span in message.spans if not self._denial((span.topic,))])
+        if isinstance(message, Sealed) and message.seen:
+            topic = self.node.driver.rounds.topic(message)
+            return message if topic is not None and not self._denial((topic,)) else replace(message, seen=[])
+        return message
 
     def _may_say(self, message: Here | Handed | Sealed | Undecided) -> bool:
         """What is said of numbers whose events nobody keeps is said for the session itself, and is not much."""

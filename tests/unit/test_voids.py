@@ -62,7 +62,8 @@ class Owner:
 
     def write(self, decision: Decision) -> Decided:
         self.writer.decide(decision)
-        return self.voids.written(decision)
+        (decided,) = self.voids.written([decision])
+        return decided
 
 
 @pytest.fixture
@@ -269,3 +270,15 @@ def test_events_that_are_kept_are_not_taken_for_void() -> None:
     owner.writer.write([Kept("a", 1, (Chunk(2, b"12"),), True)], [part])
     (decided,) = owner.voids.undecided(Undecided("s", [Span("a", 1, 2)]))
     assert decided.voids == []
+
+
+def test_what_is_decided_together_is_announced_together(owner: Owner) -> None:
+    for number in range(1, 4):
+        owner.number(number, number, sequence=number)
+    (seal,) = owner.asked(PAST_LEASE)
+    decisions = owner.answer(seal, {0: ["c"], 1: []}, {"c": [(2, 2)]})
+    for decision in decisions:
+        owner.writer.decide(decision)
+    (decided,) = owner.voids.written(decisions)
+    assert [item.first for item in decided.voids] == [1, 3]
+    assert decided.published == [(2, 2)]
