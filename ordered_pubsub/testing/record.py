@@ -270,12 +270,7 @@ class Record:
             self.owner_counts.update(
                 (t, n) for t, n in state.clocks.numbers.items() if self.world.owners[t] == host.rank
             )
-            gone = {name for name, one in self.subscriptions.items() if one.is_orphan}  # they may end at any time
-            marks = {topic: [m for m in marks if m.subscription not in gone] for topic, marks in state.marks.items()}
-            for what, held in (
-                ("marks", {topic: left for topic, left in marks.items() if left}),
-                ("owed entries", state.groups.owed),
-            ):
+            for what, held in (("marks", state.marks), ("owed entries", state.groups.owed)):
                 if held:
                     self.violation("I12", f"stage {host.rank} still keeps {what} at rest: {held}")
             self._check_decisions(host.disk.shelf)

@@ -131,13 +131,11 @@ class Simulation:
         self.after(TICK_S, self._tick)
         self._run_until(FAULTS_END_S)
         self._heal()
-        if self._come_to_rest("after the faults"):
-            self._probe()
-            if self._come_to_rest("after the last publications"):
-                self.record.note_probed(self)
-                self._close_all()
-                if self._come_to_rest("after closing"):
-                    self.record.note_closed(self)
+        if self._come_to_rest("after the faults") and self._come_to_rest_probed():
+            self.record.note_probed(self)
+            self._close_all()
+            if self._come_to_rest("after closing"):
+                self.record.note_closed(self)
         self.record.torn_records = sum(host.disk.torn_records for host in self.stages)
         check(self.record)
 
@@ -225,6 +223,16 @@ class Simulation:
         for pair in list(self.network.cuts):
             self.network.cuts[pair] = 0.0
             self.network.connect(*pair)
+
+    def _come_to_rest_probed(self) -> bool:
+        """Publish until nothing is left for the next event: a subscription that stops by itself meanwhile leaves something."""
+        stopped = -1
+        while stopped != (count := sum(one.is_orphan for one in self.record.subscriptions.values())):
+            stopped = count
+            self._probe()
+            if not self._come_to_rest("after the last publications"):
+                return False
+        return True
 
     def _come_to_rest(self, when: str) -> bool:
         reasons: list[str] = []
