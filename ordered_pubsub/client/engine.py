@@ -88,14 +88,11 @@ class Following(Protocol):
     def report(self, is_all: bool = False) -> None:
         """Say how far it is, as far as that is news, or all of it."""
 
-    def told(self, message: ToSubscriber) -> None:
-        """The stage brings what it misses, or says how far its topics are. Never raises."""
+    def told(self, message: ToSubscriber | Decided) -> None:
+        """The stage brings what it misses, or says how far its topics are, or what is void. Never raises."""
 
     def seal(self, topic: str, numbers: list[Range]) -> list[Range]:
         """An owner asks which of these numbers were seen; the others are not used until it is decided what they are."""
-
-    def decided(self, decided: Decided) -> None:
-        """An owner says what some numbers are. Never raises."""
 
 
 @attrs.define(eq=False)
@@ -255,7 +252,7 @@ class Engine:
                 self._seal(message)
             elif isinstance(message, Decided):
                 for follower in list(self._followers.values()):
-                    follower.decided(message)
+                    follower.told(message)
             elif (found := self._followers.get(message.subscription)) is not None:
                 found.told(message)
 

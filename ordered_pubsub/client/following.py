@@ -77,19 +77,8 @@ class Following:
         self.pump()
         return seen
 
-    def decided(self, decided: Decided) -> None:
-        """An owner says what some numbers are. Never raises."""
-        if self._is_over:
-            return
-        self.set_time()
-        try:
-            self.subend.decided(decided)
-        except Exception as error:
-            self.give_up(error)
-        self.collect()
-
-    def told(self, message: ToSubscriber) -> None:
-        """The stage brings what it misses, or says how far its topics are, or it is. Never raises."""
+    def told(self, message: ToSubscriber | Decided) -> None:
+        """The stage brings what it misses, or says how far its topics are, or it is, or what is void. Never raises."""
         if self._is_over:
             return
         self.set_time()
@@ -98,6 +87,8 @@ class Following:
                 self.subend.told(message.told)
             elif isinstance(message, Expect):
                 self.subend.expected(message.counts)
+            elif isinstance(message, Decided):
+                self.subend.decided(message)
             elif isinstance(message, Saved):
                 self._take_saved(message)
             else:

@@ -11,20 +11,7 @@ from typing import Protocol
 import attrs
 
 from ordered_pubsub.config.addresses import Address
-from ordered_pubsub.core.messages import (
-    Answer,
-    Decided,
-    Ended,
-    Expect,
-    Heard,
-    Inform,
-    Leased,
-    Located,
-    Refusal,
-    Saved,
-    Seal,
-    ToSession,
-)
+from ordered_pubsub.core.messages import Answer, Refusal, ToSession
 from ordered_pubsub.errors import (
     AccessDenied,
     ConfigurationError,
@@ -113,7 +100,7 @@ class Talk:
             message = decode(to_client, payload, f"stage {self.address}")
             if isinstance(message, Tell):
                 answers += message.answers
-            elif isinstance(message, (Inform, Expect, Saved, Ended, Located, Heard, Leased, Seal, Decided)):
+            elif isinstance(message, ToSession):
                 told.append(message)
             elif isinstance(message, Ping):
                 self.send(_PONG)

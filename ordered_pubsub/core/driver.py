@@ -210,6 +210,8 @@ class Driver:
         except Exception as error:
             raise JournalError(f"the log cannot be made to fit the journal: {error}") from error
         crash_point("restore:log-cut")
+        voids = Voids(rank, len(topology.stages), LogReader(journal.read_shelf))
+        voids.restore()
         pubends = Pubends(LogReader(journal.read_shelf))
         for topic, number in stage.state.kept.items():
             pubends.published(topic, number)
@@ -222,7 +224,7 @@ class Driver:
             Retention(journal.read_shelf, policies, len(topology.stages)),
             Expiry(stage.state.registrar),
             Needs(stage.state.registrar),
-            Voids(rank, len(topology.stages), LogReader(journal.read_shelf)),
+            voids,
             crash_point=crash_point,
             snapshot_after_records=snapshot_after_records,
             snapshot_growth=snapshot_growth,

@@ -93,13 +93,15 @@ class Voids:
     """what is decided, and perhaps not on disk yet"""
     _has_begun: bool = False
 
+    def restore(self) -> None:
+        """Go on with what the log has."""
+        for topic, row, pending in self.reader.pending():
+            self.numbered(pending.session, pending.sequence, topic, row.first, row.last, float("-inf"))
+
     def _begin(self, now: float, wall_s: float) -> None:
-        """Go on with what the log has; all leases begin now. Answers to what was asked before this start are not for us."""
+        """All leases begin now. Answers to what was asked before this start are not for us."""
         self._has_begun = True
         self._serial = max(int(wall_s * 1000), 0)
-        for topic, row, pending in self.reader.pending():
-            if row.first not in self._batches.get(topic, ()):
-                self.numbered(pending.session, pending.sequence, topic, row.first, row.last, now)
         for publisher in self._publishers.values():
             publisher.heard = max(now, publisher.heard)
 

@@ -26,6 +26,7 @@ class Owner:
     def begin(self) -> None:
         """Start it from what its log has."""
         self.voids = Voids(0, 2, LogReader(self.shelf), LEASE_S)
+        self.voids.restore()
 
     def number(self, first: int, last: int, session: str = "p", sequence: int = 1, now: float = 0.0) -> None:
         part = Publication("a", last - first + 1, 5.0, first, 0, entries={"b": first})
@@ -188,6 +189,14 @@ def test_after_a_start_all_leases_begin_anew(owner: Owner) -> None:
     assert owner.asked(start) == []
     assert owner.asked(start + LEASE_S - 1) == []
     assert [seal.numbers for seal in owner.asked(start + PAST_LEASE)] == [[(1, 3)]]
+
+
+def test_after_a_start_what_is_pending_is_decided_by_nobody_before_time_passes(owner: Owner) -> None:
+    """Told that it was published, a client would use what it has promised not to use."""
+    owner.number(1, 3)
+    owner.begin()
+    (decided,) = owner.voids.undecided(Undecided("s", [Span("a", 1, 3)]))
+    assert (decided.voids, decided.published) == ([], [])
 
 
 def test_what_is_published_or_void_is_not_pending_after_a_start(owner: Owner) -> None:
