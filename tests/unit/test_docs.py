@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from configparser import ConfigParser
 from pathlib import Path
@@ -65,6 +66,7 @@ def test_an_example_runs_and_prints_what_is_shown(
 ) -> None:
     # With as many empty lines before it as the page has, so that a failure names the line of the page.
     exec(compile("\n" * (line - 1) + code, str(page), "exec"), {"__name__": "example"})
+    gc.collect()  # an example that leaves something open fails itself, rather than the test that comes next
 
     assert output is None or capsys.readouterr().out == output
 

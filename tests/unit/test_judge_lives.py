@@ -164,7 +164,7 @@ def test_a_fault_over_all_lives_is_named(tmp_path: Path, lives: list[list[Said]]
 def test_events_have_their_effect_together_or_not_at_all(tmp_path: Path) -> None:
     results = Results(tmp_path / "s0.db")
     results.begin({"a": 0})
-    with pytest.raises(sqlite3.ProgrammingError):
+    with pytest.raises(sqlite3.Error):
         take(results, EVENTS[0], Said("a", 2, object(), 2))  # type: ignore[arg-type]
     results.close()
 
