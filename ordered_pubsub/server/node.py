@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -196,11 +197,13 @@ class Node:
             self._loop.call_soon(self._serve)
 
     def _serve(self) -> None:
-        """Read a piece of the log for somebody; whatever else there is to do comes before the next one."""
+        """Read a piece of the log for somebody. Whatever else there is to do comes before the next one, also in other processes:
+        who shares the processor and is waiting for one event comes before who is reading a million."""
         self._is_serving = False
         if self._is_over:
             return
         try:
+            os.sched_yield()
             self.driver.serve()
         except JournalError as error:
             self._fail(error)

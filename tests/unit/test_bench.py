@@ -293,7 +293,7 @@ def test_what_subscribers_saw_of_a_failure_is_judged(prove_03: dict[str, Any], s
 
 
 def replayed(**given: float) -> dict[str, float]:
-    found = {"stage_mb_half": 100.0, "stage_mb": 110.0, "client_mb_half": 50.0, "client_mb": 51.0}
+    found = {"stage_mb_first": 100.0, "stage_mb": 110.0, "client_mb_first": 50.0, "client_mb": 51.0}
     return {**found, "calm_p99_s": 0.002, "busy_p99_s": 0.003, **given}
 
 
@@ -304,8 +304,8 @@ def test_a_proof_takes_a_replay_that_costs_others_little(prove_03: dict[str, Any
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"stage_mb": 120.0}, "the stage had 120 MB in the end, and at most 115 were expected"),
-        ({"client_mb": 120.0}, "the client had 120 MB in the end, and at most 60 were expected"),
+        ({"stage_mb": 120.0}, "the stage had 120 MB later, and at most 115 were expected"),
+        ({"client_mb": 120.0}, "the client had 120 MB later, and at most 60 were expected"),
         ({"busy_p99_s": 0.005}, "live p99 of another subscriber is 2.5 times what it is without the replay"),
     ],
 )
