@@ -14,10 +14,11 @@ from collections.abc import Sequence
 import attrs
 
 from ordered_pubsub.client.home import Home, Listener
-from ordered_pubsub.core.driver import Driver, MemoryJournal
+from ordered_pubsub.core.driver import USUAL, Driver, MemoryJournal
 from ordered_pubsub.core.levels import Levels
 from ordered_pubsub.core.messages import Answer, FromSubscriber, Refusal, Request, ToSession
 from ordered_pubsub.core.retention import Policies, Policy
+from ordered_pubsub.core.times import Times
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import ConfigurationError
 from ordered_pubsub.wire.sessions import SessionKey
@@ -35,13 +36,14 @@ class EmbeddedStage:
     system: str
     loop: asyncio.AbstractEventLoop
     topology: Topology = attrs.field(factory=lambda: Topology((StageSpec(STAGE_NAME),)))
+    times: Times = USUAL
     driver: Driver = attrs.field(init=False)
     _homes: dict[str, EmbeddedHome] = attrs.field(factory=dict)
     _flush_planned: bool = False
     _tick_handle: asyncio.TimerHandle | None = None
 
     def __attrs_post_init__(self) -> None:
-        self.driver = Driver.open(0, self.topology, MemoryJournal(), policies=KEPT)
+        self.driver = Driver.open(0, self.topology, MemoryJournal(), policies=KEPT, times=self.times)
         self.driver.flush()
         self._tick()
 
@@ -134,6 +136,11 @@ class EmbeddedHome(Home):
     def levels(self) -> Levels:
         """All topics give the most: the embedded stage keeps their events, in memory."""
         return Levels()
+
+    @property
+    def times(self) -> Times:
+        """Those of the embedded stage."""
+        return USUAL if self._stage is None else self._stage.times
 
     async def open(self, key: SessionKey, name: str | None, listener: Listener) -> Topology:
         """Find the system's stage, or start it. It is never disconnected, so `on_state` is told nothing."""

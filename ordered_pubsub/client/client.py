@@ -21,7 +21,7 @@ from ordered_pubsub.adapter import redacted
 from ordered_pubsub.client.engine import Engine
 from ordered_pubsub.client.event import Event, Receipt
 from ordered_pubsub.client.following import NOW, Beginning
-from ordered_pubsub.client.frames import EVENT_BYTES, NO_HEADERS, check_headers, content_type_bytes, headers_bytes
+from ordered_pubsub.client.frames import EVENT_BYTES, check_headers, content_type_bytes, headers_bytes
 from ordered_pubsub.client.handling import Handler, Handling, policy_of
 from ordered_pubsub.client.intake import Intake
 from ordered_pubsub.client.publisher import Outgoing
@@ -34,6 +34,7 @@ from ordered_pubsub.core.filters import Filter
 from ordered_pubsub.core.levels import BEST_EFFORT, EXACTLY_ONCE, Levels
 from ordered_pubsub.core.topics import check_topic
 from ordered_pubsub.errors import Closed, ConfigurationError, NotOffered, OrderedPubSubError, Timeout, UsageError
+from ordered_pubsub.wire.pack import NO_HEADERS
 
 _log = logging.getLogger(__name__)
 

@@ -318,6 +318,7 @@ class Engine:
     def _stage_changed(self, is_connected: bool, reason: str) -> None:
         self._note("stage", is_connected, reason)
         if is_connected:
+            self._take_times()
             self.session.connected(self.loop.time())
             self.lifeline.connected()
             for follower in self._followers.values():
@@ -327,6 +328,12 @@ class Engine:
         else:
             self.session.disconnected()
         self._pump()
+
+    def _take_times(self) -> None:
+        """The stages decide who has been silent for too long, so theirs hold, whatever others have said."""
+        times, now = self.home.times, self.loop.time()
+        self.lifeline.change_time(times.session_ttl_s, now)
+        self.publisher.leasing.lease.change_time(times.lease_s, now)
 
     def _ens_changed(self, is_connected: bool, reason: str) -> None:
         self._note("ens", is_connected, reason)

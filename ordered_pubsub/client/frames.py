@@ -20,7 +20,15 @@ from ordered_pubsub.adapter import Frame
 from ordered_pubsub.core.buffer import Arrival
 from ordered_pubsub.core.messages import Mark, Publication
 from ordered_pubsub.errors import ProtocolError, UsageError
-from ordered_pubsub.wire.pack import Pack, PackedBatch, PackedEvent, decode_pack, encode_pack
+from ordered_pubsub.wire.pack import (
+    NO_HEADERS,
+    Pack,
+    PackedBatch,
+    PackedEvent,
+    decode_pack,
+    encode_pack,
+    packed_headers,
+)
 from ordered_pubsub.wire.stamp import Stamp, decode_stamp, encode_stamp
 
 RESERVED_PREFIX = "ordered-pubsub-"
@@ -31,7 +39,6 @@ PACK_TYPE = "application/vnd.ordered-pubsub.pack"
 
 _NO_ENTRIES: dict[str, int] = {}
 _NO_MARKS: list[Mark] = []
-NO_HEADERS: Mapping[str, bytes | str] = {}
 
 HEADER_NAME_LENGTH_MAX = 255
 HEADERS_BYTES_MAX = 32_768
@@ -309,15 +316,6 @@ def _read_pack(frame: Frame) -> list[Arrival]:
             marks = _NO_MARKS
             more = 0
     return arrivals
-
-
-def packed_headers(event: PackedEvent) -> Mapping[str, bytes | str]:
-    """The headers of an event that was written together with others."""
-    if not event.texts and not event.binaries:
-        return NO_HEADERS
-    headers: dict[str, bytes | str] = dict(event.texts or {})
-    headers.update(event.binaries or {})
-    return headers
 
 
 def held_bytes(headers: Mapping[str, bytes | str]) -> int:

@@ -13,6 +13,7 @@ import attrs
 
 from ordered_pubsub.core.levels import Levels
 from ordered_pubsub.core.messages import Answer, FromSubscriber, Refusal, Request, ToSession
+from ordered_pubsub.core.times import Times
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.wire.sessions import SessionKey
 
@@ -54,6 +55,11 @@ class Home(ABC):
     def payload_bytes_max(self) -> int | None:
         """What an event may have, as far as the stages say."""
         return None
+
+    @property
+    def times(self) -> Times:
+        """How long the stages wait for who is silent, as those say that it was connected to last."""
+        return Times()
 
     @abstractmethod
     async def open(self, key: SessionKey, name: str | None, listener: Listener) -> Topology:

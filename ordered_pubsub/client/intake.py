@@ -37,6 +37,7 @@ from ordered_pubsub.core.missing import Missing
 from ordered_pubsub.core.subend import Subend
 from ordered_pubsub.core.vector import Vector
 from ordered_pubsub.errors import AdapterError, Closed, OrderedPubSubError, SessionExpired, Timeout, UsageError
+from ordered_pubsub.wire.content import JSON
 
 _log = logging.getLogger(__name__)
 
@@ -97,7 +98,13 @@ class Intake:
         self._following: Following | None = None
         if missing is not None and isinstance(self._buffer, Delivery):
             subend = Subend(
-                self._buffer, missing, engine.session.topology.owner, read_recalled, beginning.start, engine.key.session
+                self._buffer,
+                missing,
+                engine.session.topology.owner,
+                read_recalled,
+                beginning.start,
+                engine.key.session,
+                is_filtered=settings.serializer is None or settings.serializer.content_type != JSON,
             )
             self._following = Following(engine, identity, subend, beginning.is_named, self._collect, self._give_up)
 

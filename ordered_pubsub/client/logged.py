@@ -7,12 +7,12 @@ from typing import Any
 
 import attrs
 
-from ordered_pubsub.client.frames import HELD_ENTRY_BYTES, Body, held_bytes, packed_event, packed_headers
+from ordered_pubsub.client.frames import HELD_ENTRY_BYTES, Body, held_bytes, packed_event
 from ordered_pubsub.client.home import Home
 from ordered_pubsub.core.buffer import Arrival
 from ordered_pubsub.core.messages import Chunk, Recalled
 from ordered_pubsub.errors import ProtocolError, UnknownVersion
-from ordered_pubsub.wire.pack import Logged, PackedEvent, decode_logged, encode_logged
+from ordered_pubsub.wire.pack import Logged, PackedEvent, decode_logged, encode_logged, packed_headers
 
 UNREADABLE = "application/x-unreadable"
 CHUNK_BYTES = 1 << 15
@@ -67,6 +67,10 @@ def read_recalled(topic: str, recalled: Recalled) -> list[Arrival]:
     shared = entries if full else {}  # of a batch whose timestamp is full, so is every event's
     number = recalled.first
     for chunk in recalled.chunks:
+        if not chunk.data:
+            arrivals.append(Arrival(topic, number, shared, [], full, last=number + chunk.count - 1))
+            number += chunk.count
+            continue
         logged = _read_chunk(chunk)
         for event in logged.events:
             headers = packed_headers(event)

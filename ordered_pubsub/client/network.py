@@ -26,6 +26,7 @@ from ordered_pubsub.client.talk import Talk
 from ordered_pubsub.config.addresses import Address, parse_address
 from ordered_pubsub.core.levels import Levels
 from ordered_pubsub.core.messages import Answer, FromSubscriber, Refusal, Request, ToSession
+from ordered_pubsub.core.times import Times
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.errors import (
     AccessDenied,
@@ -85,6 +86,7 @@ class NetworkHome(Home):
         self._name: str | None = None
         self._listener = NOBODY
         self._levels = Levels()
+        self._times = Times()
         self._talk: Talk | None = None
         self._topology: Topology | None = None
         self._welcome: Welcome | None = None
@@ -125,6 +127,11 @@ class NetworkHome(Home):
     def levels(self) -> Levels:
         """What the stages say that topics give."""
         return self._levels
+
+    @property
+    def times(self) -> Times:
+        """What the stage says."""
+        return self._times
 
     async def open(self, key: SessionKey, name: str | None, listener: Listener) -> Topology:
         """Connect to the first stage that answers. Cancelled, it leaves nothing open."""
@@ -182,11 +189,12 @@ class NetworkHome(Home):
         try:
             topology = Topology.load(welcome.topology)
             levels = Levels.load(welcome.levels)
+            times = Times(session_ttl_s=welcome.session_ttl_s, lease_s=welcome.lease_s)
         except (TypeError, ValueError) as error:
             raise ProtocolError(f"what stage {address} says of the line of stages cannot be read: {error}") from error
         if self._topology is not None:
             topology.check_same(self._topology.fingerprint, f"this client, compared with stage {address},")
-        self._topology, self._levels = topology, levels
+        self._topology, self._levels, self._times = topology, levels, times
 
     def _learn(self, address: Address, welcome: Welcome) -> None:
         """Put this address first, and add what the stage knows."""

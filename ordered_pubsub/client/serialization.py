@@ -12,9 +12,7 @@ from typing import Any, Protocol
 import attrs
 
 from ordered_pubsub.errors import ConfigurationError, ProtocolError, UsageError
-
-BYTES = "application/octet-stream"
-JSON = "application/json"
+from ordered_pubsub.wire.content import BYTES, JSON
 
 _log = logging.getLogger(__name__)
 _json = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))

@@ -266,6 +266,16 @@ def _check_limits(configuration: Configuration) -> None:
             )
 
 
+def _check_times(configuration: Configuration) -> None:
+    times = configuration.times
+    if times.values.named_ttl_s < times.values.session_ttl_s:
+        raise Conflict(
+            ("times", "named_ttl"),
+            f"={times.named_ttl!r} is less than session_ttl={times.session_ttl!r}: a subscription with a name is kept at least "
+            "as long as one without",
+        )
+
+
 _CHECKS: tuple[Callable[[Configuration], None], ...] = (
     _check_client,
     _check_stages,
@@ -273,4 +283,5 @@ _CHECKS: tuple[Callable[[Configuration], None], ...] = (
     _check_groups,
     _check_identities,
     _check_limits,
+    _check_times,
 )

@@ -17,7 +17,7 @@ from ordered_pubsub.config import kinds
 from ordered_pubsub.config.kinds import Kind, Path, redacted, shown, spell
 from ordered_pubsub.config.lines import line_of
 from ordered_pubsub.config.records import keys_of
-from ordered_pubsub.config.schema import Configuration
+from ordered_pubsub.config.schema import Configuration, TimesSection
 
 HASH_DIGITS_SHOWN = 8
 DIFFERENCES_SHOWN_MAX = 5
@@ -58,6 +58,7 @@ def common(configuration: Configuration) -> dict[str, Any]:
             for topic in configuration.topic
         ],
         "group": [{"topics": list(group.topics)} for group in configuration.group],
+        "times": _times(configuration.times),
     }
     found = ((path, line_of(configuration.lines, path)) for path, _ in _leaves(plain))
     return plain | {LINES: {spell(path): line for path, line in found if line is not None}}
@@ -68,6 +69,11 @@ def _retention(retention: Any) -> list[Any] | None:
     if retention is None:
         return None
     return [retention.keep_age_s, retention.keep_size, retention.max_age_s, retention.max_size]
+
+
+def _times(times: TimesSection) -> dict[str, float]:
+    """As numbers as well, under the names that they have in the file."""
+    return {key: kinds.age_s(getattr(times, key)) for key in keys_of(TimesSection)}
 
 
 def differences(ours: Mapping[str, Any], theirs: object) -> str:
@@ -85,9 +91,13 @@ def differences(ours: Mapping[str, Any], theirs: object) -> str:
 
 
 def _leaves(plain: Mapping[str, Any]) -> Iterator[tuple[Path, Any]]:
-    """Each way to a value; what is not a list of tables is a value."""
+    """Each way to a value; what is neither a table nor a list of tables is a value."""
     for key, value in plain.items():
         if key == LINES:
+            continue
+        if isinstance(value, Mapping):
+            for inner, leaf in value.items():
+                yield (str(key), str(inner)), list(leaf) if isinstance(leaf, tuple) else leaf
             continue
         if not (isinstance(value, (list, tuple)) and all(isinstance(entry, Mapping) for entry in value)):
             yield (str(key),), value

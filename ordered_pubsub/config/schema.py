@@ -17,6 +17,7 @@ from ordered_pubsub.config.addresses import Address, parse_address, parse_listen
 from ordered_pubsub.config.kinds import as_tuple, hashes_as_tuple, one_or_more
 from ordered_pubsub.core.levels import EXACTLY_ONCE, Levels
 from ordered_pubsub.core.retention import Policies, Policy
+from ordered_pubsub.core.times import Times
 from ordered_pubsub.core.topics import matches
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import ConfigurationError
@@ -388,6 +389,23 @@ class LimitsSection:
 
 
 @attrs.frozen(kw_only=True)
+class TimesSection:
+    """`[times]`: how long the stages wait for who is silent, the same at all of them."""
+
+    session_ttl: str | float = attrs.field(default="5min", validator=kinds.age("30s", "1d"))
+    """a subscription without a name ends so long after its client was last heard of"""
+    named_ttl: str | float = attrs.field(default="1w", validator=kinds.age("1h", "52w"))
+    """the same of one with a name"""
+    lease: str | float = attrs.field(default="30s", validator=kinds.age("5s", "1h"))
+    """numbers without an event may become void so long after their publisher was last heard of"""
+
+    @property
+    def values(self) -> Times:
+        """In seconds."""
+        return Times(kinds.age_s(self.session_ttl), kinds.age_s(self.named_ttl), kinds.age_s(self.lease))
+
+
+@attrs.frozen(kw_only=True)
 class Configuration:
     """One file, with the environment and arguments over it."""
 
@@ -411,6 +429,7 @@ class Configuration:
     )
     """who may connect; None (nothing is said): everybody, at loopback; empty (`identity = []`): nobody"""
     limits: LimitsSection = attrs.field(factory=LimitsSection, validator=kinds.section(LimitsSection))
+    times: TimesSection = attrs.field(factory=TimesSection, validator=kinds.section(TimesSection))
     insecure_allow_anyone: bool = attrs.field(default=False, validator=kinds.SWITCH)
     """let everybody do everything, also at listeners that other machines reach, and without TLS"""
     insecure_allow_plaintext: bool = attrs.field(default=False, validator=kinds.SWITCH)

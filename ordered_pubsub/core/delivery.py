@@ -64,6 +64,8 @@ class Segment:
     baseline: list[tuple[str, int]] | None = None
     """one list for all topics that a change gained"""
     needs_full: bool = False
+    where: str = ""
+    """its filter, as it is written"""
     wants: Wants | None = None
     """whether an event is for the subscription; None: all are"""
 
@@ -144,7 +146,7 @@ class Delivery(Buffer):
         self.position = position
         wanted = self.wanted(where)
         for topic, count in clock.items():
-            segment = Segment(count, needs_full=True, wants=wanted.get(topic))
+            segment = Segment(count, needs_full=True, where=where.get(topic, ""), wants=wanted.get(topic))
             self._lanes[topic] = lane = Lane(segment, count)
             self._unstash(topic, lane, count)
             self._look_for_full(topic, lane)
@@ -217,7 +219,8 @@ class Delivery(Buffer):
         wanted = self.wanted(change.where)
         baseline = self._baseline(change.entries) if gained and self.order != "topic" else None
         for topic in gained:
-            self._gain(topic, change.entries.get(topic, 0), baseline, wanted.get(topic))
+            where, start = change.where.get(topic, ""), change.entries.get(topic, 0)
+            self._gain(topic, Segment(start, baseline=baseline, where=where, wants=wanted.get(topic)))
         self._forget_strangers()
         self._note_clean()
         self._history.restart(self.clock)
@@ -260,11 +263,10 @@ class Delivery(Buffer):
         made = {text: self.wants_of(text) for text in dict.fromkeys(where.values())}
         return {topic: made[text] for topic, text in where.items()}
 
-    def _gain(self, topic: str, start: int, baseline: list[tuple[str, int]] | None, wants: Wants | None) -> None:
-        segment = Segment(start, baseline=baseline, wants=wants)
-        if self._acked.get(topic, 0) > start:
-            start = self._acked[topic]
-            segment = Segment(start, needs_full=True, wants=wants)
+    def _gain(self, topic: str, segment: Segment) -> None:
+        start = max(segment.start, self._acked.get(topic, 0))
+        if start > segment.start:
+            segment = Segment(start, needs_full=True, where=segment.where, wants=segment.wants)
         lane = self._lanes.get(topic)
         if lane is not None and not lane.is_left:
             lane.later.append(segment)
@@ -280,6 +282,16 @@ class Delivery(Buffer):
             self._uncount(arrival)
             if (arrival.last or number) > after:
                 self._keep_in_lane(lane, arrival)
+
+    def filter_of(self, topic: str) -> str:
+        """The filter of a topic, if it is sure that it holds for all that is known of it to its log by now; else nothing.
+
+        A change that is asked for later has its place after all that.
+        """
+        lane = self._lanes.get(topic)
+        if lane is None or lane.later or lane.segment.end is not None or self.changes.asked:
+            return ""
+        return lane.segment.where
 
     def _forget_strangers(self) -> None:
         if not self.changes.asked:

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from ordered_pubsub.core.expiry import Expiry
 from ordered_pubsub.core.floors import Needs
-from ordered_pubsub.core.hosting import Hosting
+from ordered_pubsub.core.hosting import ALIVE_S, Hosting
 from ordered_pubsub.core.log import LogReader, LogWriter, Shelf
 from ordered_pubsub.core.memory_shelf import MemoryShelf
 from ordered_pubsub.core.messages import (
@@ -63,6 +63,7 @@ from ordered_pubsub.core.pubends import Pubends
 from ordered_pubsub.core.retention import Policies, Policy, Retention
 from ordered_pubsub.core.sealing import Rounds
 from ordered_pubsub.core.stage import Effects, Stage
+from ordered_pubsub.core.times import Times
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.core.voids import Voids
 from ordered_pubsub.errors import JournalError, OrderedPubSubError
@@ -75,6 +76,9 @@ KEEP = Policies(default=Policy(keep_age_s=float("inf"), max_age_s=float("inf")))
 SNAPSHOT_AFTER_RECORDS = 10_000
 SNAPSHOT_GROWTH = 4
 """A snapshot is due when so many times the last one's bytes were journalled since: so writing them stays a fixed share."""
+ALIVE_SHARE = 20
+"""A home stage says so often within `session_ttl_s` who is there, so that a word that gets lost ends nobody's subscription."""
+USUAL = Times()
 
 
 class Journal(Protocol):
@@ -195,6 +199,7 @@ class Driver:
         snapshot_after_records: int = SNAPSHOT_AFTER_RECORDS,
         snapshot_growth: float = SNAPSHOT_GROWTH,
         policies: Policies = KEEP,
+        times: Times = USUAL,
     ) -> Driver:
         """Start a stage from what its journal holds."""
         snapshot, records = journal.load()
@@ -210,7 +215,7 @@ class Driver:
         except Exception as error:
             raise JournalError(f"the log cannot be made to fit the journal: {error}") from error
         crash_point("restore:log-cut")
-        voids = Voids(rank, len(topology.stages), LogReader(journal.read_shelf))
+        voids = Voids(rank, len(topology.stages), LogReader(journal.read_shelf), times.lease_s)
         voids.restore()
         pubends = Pubends(LogReader(journal.read_shelf))
         for topic, number in stage.state.kept.items():
@@ -219,10 +224,10 @@ class Driver:
             stage,
             journal,
             log,
-            Hosting(topology),
+            Hosting(topology, alive_s=min(ALIVE_S, times.session_ttl_s / ALIVE_SHARE)),
             pubends,
             Retention(journal.read_shelf, policies, len(topology.stages)),
-            Expiry(stage.state.registrar),
+            Expiry(stage.state.registrar, times.session_ttl_s, times.named_ttl_s),
             Needs(stage.state.registrar),
             voids,
             crash_point=crash_point,

@@ -11,7 +11,7 @@ If it says that it expects more, those that are behind are told.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import attrs
 from msgspec.structs import replace
@@ -47,8 +47,13 @@ ALIVE_S = 15.0
 ITEM_BYTES = 200
 """What an item takes in memory beside its events, about."""
 
+FILTERS_MAX = 4
+"""So many filters of one subscription are known at once for a topic; what is missed by the oldest is asked for again."""
+
 Follower = tuple[str, str]
 """A session, and one of its subscriptions."""
+Chosen = dict[tuple[str, int], Recalled]
+"""A filter and an item's first number → what is left of the item."""
 
 
 @attrs.define(slots=True)
@@ -56,7 +61,14 @@ class _Curious:
     """What one subscription misses of a topic."""
 
     heard: float
-    numbers: Ranges = attrs.field(factory=Ranges)
+    numbers: dict[str, Ranges] = attrs.field(factory=dict)
+    """the filter by which events may be left out → what is missed; in the past there may have been another one"""
+
+    def missed(self, where: str) -> Ranges:
+        """What is missed of what this filter lets through."""
+        if where not in self.numbers and len(self.numbers) >= FILTERS_MAX:
+            del self.numbers[next(iter(self.numbers))]
+        return self.numbers.setdefault(where, Ranges())
 
 
 @attrs.define(slots=True, eq=False)
@@ -79,6 +91,8 @@ class Hosting:
     """The clients that are at home at one stage, and what they miss."""
 
     topology: Topology
+    choose: Callable[[str, Recalled], Recalled] | None = None
+    """leaves out what a filter does not let through; None: this stage cannot read events"""
     tells: list[tuple[str, ToSubscriber]] = attrs.field(factory=list)
     """session, and what it is told; the caller empties it"""
     recalls: dict[int, list[Want]] = attrs.field(factory=dict)
@@ -185,10 +199,10 @@ class Hosting:
             stream = self._streams.setdefault(want.topic, _Stream())
             self._spoken_of.setdefault(session, {}).setdefault(curious.subscription, {})[want.topic] = True
             known = stream.curious.setdefault(follower, _Curious(now))
-            known.heard = now
-            known.numbers.add(want.first, want.last)
+            known.heard, numbers = now, known.missed(want.where)
+            numbers.add(want.first, want.last)
             self._answer(want, stream, follower)
-            for first, last in known.numbers.within(want.first, want.last):
+            for first, last in numbers.within(want.first, want.last):
                 self._ask(stream, Want(want.topic, first, last, want.full and first == want.first), now)
             self._tidy(want.topic, stream, follower)
 
@@ -198,7 +212,8 @@ class Hosting:
         if want.full:
             items = [item for item in items if item.first > want.first]
         if items:
-            self._tell(Told(want.topic, want.first, want.last, 0, items), stream, follower)
+            told = Told(want.topic, want.first, want.last, 0, items)
+            self._tell(told, stream, follower, want.where, {})
 
     def _ask(self, stream: _Stream, want: Want, now: float) -> None:
         """Ask the owner for what it was not asked for lately."""
@@ -220,26 +235,39 @@ class Hosting:
                 stream.fulls_asked.pop(item.first, None)
         if told.read_to - told.first < CACHED_NUMBERS_MAX:
             self._remember(told.topic, stream, told.items)
+        chosen: Chosen = {}
         for follower in list(stream.curious):
-            self._tell(told, stream, follower)
+            for where in list(stream.curious[follower].numbers):
+                self._tell(told, stream, follower, where, chosen)
             self._tidy(told.topic, stream, follower)
 
-    def _tell(self, told: Told, stream: _Stream, follower: Follower) -> None:
-        """Give a subscription what it misses of this, and nothing else."""
-        numbers = stream.curious[follower].numbers
+    def _tell(self, told: Told, stream: _Stream, follower: Follower, where: str, chosen: Chosen) -> None:
+        """Give a subscription what it misses of this, and nothing else. What several have the same filter for is chosen once."""
+        numbers = stream.curious[follower].numbers[where]
         items = [item for item in told.items if numbers.within(item.first, item.last)]
         if not items and not numbers.within(1, told.floor):
             return
         for item in items:
             numbers.remove(item.first, item.last)
         numbers.forget_up_to(told.floor)
+        if where and self.choose is not None:
+            items = [self._chosen(where, item, chosen) for item in items]
         session, subscription = follower
-        self.tells.append(
-            (session, Inform(subscription, Told(told.topic, told.first, told.read_to, told.floor, items)))
-        )
+        given = Told(told.topic, told.first, told.read_to, told.floor, items, where)
+        self.tells.append((session, Inform(subscription, given)))
+
+    def _chosen(self, where: str, item: Recalled, chosen: Chosen) -> Recalled:
+        found = chosen.get((where, item.first))
+        if found is None:
+            assert self.choose is not None
+            found = chosen[where, item.first] = self.choose(where, item)
+        return found
 
     def _tidy(self, topic: str, stream: _Stream, follower: Follower) -> None:
-        if not stream.curious[follower].numbers:
+        missed = stream.curious[follower].numbers
+        for where in [where for where, numbers in missed.items() if not numbers]:
+            del missed[where]
+        if not missed:
             del stream.curious[follower]
             if stream.is_empty:
                 del self._streams[topic]

@@ -1,6 +1,6 @@
 """The publisher's side of numbers whose events nobody keeps: it may use them as long as its lease holds.
 
-The owner of a topic takes a number for void when it has not heard of its publisher for `LEASE_S` (`core.voids`). So a publisher
+The owner of a topic takes a number for void when it has not heard of its publisher for `lease_s` (`core.voids`). So a publisher
 counts from when it asked for a number, or from when it sent the last word that the owner has answered: for half of that time it
 may hand the event to the ENS. Later it asks first, and what is void it does not hand over; a word that is answered after such a
 gap renews nothing of what came before it. It says which publications are at the ENS until the owners have answered.
@@ -40,9 +40,18 @@ class Renewals:
 
     holds_s: float
     """for so long after a word that was answered"""
+    _held_s: float = float("inf")
+    """what was said before `_changed_at` holds no longer than this, for its stage may have counted by it"""
+    _changed_at: float = float("-inf")
     _serial: int = 0
     _said: OrderedDict[int, float] = attrs.field(factory=OrderedDict)
     _renewed: dict[int, _Renewed] = attrs.field(factory=dict)
+
+    def change(self, holds_s: float, now: float) -> None:
+        """From now on they hold for so long; what was said before does not become longer by it, but shorter."""
+        if holds_s != self.holds_s:
+            self._held_s, self._changed_at = min(self._held_s, self.holds_s), now
+            self.holds_s = holds_s
 
     def said(self, now: float) -> int:
         """Something is said; return its serial."""
@@ -57,7 +66,7 @@ class Renewals:
         at = self._said.get(serial)
         if at is not None:
             before = self._renewed.get(rank)
-            if before is None or now >= before.at + self.holds_s:
+            if before is None or now >= self._end_of(before.at):
                 self._renewed[rank] = _Renewed(now, at)
             elif at > before.at:
                 self._renewed[rank] = _Renewed(before.since, at)
@@ -66,9 +75,13 @@ class Renewals:
     def until(self, rank: int, since: float) -> float:
         """How long the lease of something holds that was asked for then."""
         renewed = self._renewed.get(rank)
-        if renewed is not None and since + self.holds_s > renewed.since:
+        if renewed is not None and self._end_of(since) > renewed.since:
             since = max(since, renewed.at)
-        return since + self.holds_s
+        return self._end_of(since)
+
+    def _end_of(self, at: float) -> float:
+        """How long what was said then holds."""
+        return at + (min(self._held_s, self.holds_s) if at < self._changed_at else self.holds_s)
 
 
 @attrs.define(eq=False)
@@ -91,6 +104,11 @@ class Lease:
 
     def __attrs_post_init__(self) -> None:
         self._renewals = Renewals(self.lease_s / 2)
+
+    def change_time(self, lease_s: float, now: float) -> None:
+        """A stage says how long a lease is."""
+        self.lease_s = lease_s
+        self._renewals.change(lease_s / 2, now)
 
     def numbered(self, rank: int, sequence: int, now: float) -> None:
         """A batch has its numbers, from this owner."""

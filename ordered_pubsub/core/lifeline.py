@@ -43,6 +43,12 @@ class Lifeline:
     def __attrs_post_init__(self) -> None:
         self._renewals = Renewals(self.session_ttl_s / 2)
 
+    def change_time(self, session_ttl_s: float, now: float) -> None:
+        """A stage says after how long a registrar gives up."""
+        self.session_ttl_s = session_ttl_s
+        self._renewals.change(session_ttl_s / 2, now)
+        self._due_at = self._safe_until = float("-inf")
+
     def watch(self, subscription: str, rank: int, since: float) -> None:
         """A subscription was asked for then; this stage is its registrar."""
         self._watched[subscription] = _Watched(rank, since)

@@ -30,7 +30,10 @@ EVERYBODY_ASKS = Mark("", 0)
 
 
 class Chunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Consecutive events of one batch, as the log keeps them: so many, and their bytes, which only clients read."""
+    """Consecutive events of one batch, as the log keeps them: so many, and their bytes, which only clients read.
+
+    Without bytes they are events that a home stage leaves out, since the filter lets none of them through.
+    """
 
     count: int
     data: bytes
@@ -317,6 +320,8 @@ class Want(msgspec.Struct, frozen=True, array_like=True, gc=False):
     first: int
     last: int
     full: bool = False
+    where: str = ""
+    """events that this filter does not let through need not be brought"""
 
 
 class Curious(msgspec.Struct, frozen=True, array_like=True, tag="curious", gc=False):
@@ -462,6 +467,8 @@ class Told(msgspec.Struct, frozen=True, array_like=True, tag="told", gc=False):
     floor: int
     """everything up to here is gone"""
     items: list[Recalled]
+    where: str = ""
+    """the filter by which events are left out: this is true for who has this filter, and for nobody else"""
 
 
 class Inform(msgspec.Struct, frozen=True, array_like=True, tag="inform", gc=False):

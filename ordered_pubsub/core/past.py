@@ -32,14 +32,13 @@ class Part:
     entries: dict[str, int]
     full: bool
     arrivals: list[Arrival]
-    """none for silence"""
+    """its events and silence, without gaps"""
 
     @classmethod
     def of(cls, topic: str, item: Recalled, arrivals: list[Arrival]) -> Part:
         """What a log has told, with what it was unpacked to."""
-        events = [] if arrivals[0].last else arrivals
         return cls(
-            topic, item.first, item.last, item.batch, item.place, item.published_at, item.entries, item.full, events
+            topic, item.first, item.last, item.batch, item.place, item.published_at, item.entries, item.full, arrivals
         )
 
 

@@ -135,7 +135,7 @@ class Subscription(msgspec.Struct):
 
     def difference(self, ask: ChangeAsk) -> str:
         """In what it is not what is asked for, in words; empty if it is."""
-        topics = self.topics if self.planned is None else self.planned
+        topics = self.held
         if self.resume is None:
             return "has no name to be resumed by"
         if not ask.add:
@@ -153,9 +153,14 @@ class Subscription(msgspec.Struct):
         """Whether it may wait for events of a topic: for those of one that it has left as well."""
         return bool(self.leaving) or topic in self.gaining or topic in self.topics
 
+    @property
+    def held(self) -> tuple[str, ...]:
+        """What it will hold when all changes that were taken have passed."""
+        return self.topics if self.planned is None else self.planned
+
     def after(self, ask: ChangeAsk) -> tuple[str, ...]:
         """What it will hold after one more change."""
-        return _after(self.topics if self.planned is None else self.planned, ask)
+        return _after(self.held, ask)
 
 
 class Registrar(msgspec.Struct):
@@ -211,8 +216,9 @@ class Registrar(msgspec.Struct):
             subscription.epoch = ask.opens
             self._hand_over(subscription, client)
         subscription.ended = ask.ends
-        _change_filters(subscription.where, ask.remove, ask.where)
-        subscription.planned = subscription.after(ask)
+        before, subscription.planned = subscription.held, subscription.after(ask)
+        lost = set(before).difference(subscription.planned)
+        _change_filters(subscription.where, lost, _filters_of(ask, before, subscription.planned))
         subscription.gaining.update(dict.fromkeys(ask.add, True))
         subscription.waiting.append(waiting)
         return self.next_turn(ask.subscription)
@@ -244,17 +250,18 @@ class Registrar(msgspec.Struct):
         subscription = self.subscriptions[ask.subscription]
         subscription.version += 1
         resume = subscription.resume if ask.opens and subscription.version > 1 else None
+        new = _after(subscription.topics, ask)
         return Change(
             subscription=ask.subscription,
             version=subscription.version,
             old=subscription.topics,
-            new=_after(subscription.topics, ask),
+            new=new,
             weight=ask.weight,
             best_effort=ask.best_effort,
             resume=None
             if resume is None
             else replace(resume, topics=subscription.acked_topics, changes=list(resume.changes)),
-            where=dict(ask.where),
+            where=_filters_of(ask, subscription.topics, new),
         )
 
     def meet(self, name: str, ranks: list[int], here: int) -> int:
@@ -360,6 +367,12 @@ def _change_filters(where: dict[str, str], lost: Iterable[str], gained: Mapping[
     for topic in lost:
         where.pop(topic, None)
     where.update(gained)
+
+
+def _filters_of(ask: ChangeAsk, old: tuple[str, ...], new: tuple[str, ...]) -> dict[str, str]:
+    """The filters of the topics that it gains by a change; one that it held before keeps the one that it has."""
+    held, holds = set(old), set(new)
+    return {topic: where for topic, where in ask.where.items() if topic in holds and topic not in held}
 
 
 def _remembered(change: Change) -> Change:

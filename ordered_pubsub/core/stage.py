@@ -662,10 +662,10 @@ def _check_batch(ask: PublishAsk) -> None:
     if not 1 <= ask.count <= BATCH_EVENTS_MAX:
         raise UsageError(f"a batch has 1 to {BATCH_EVENTS_MAX} events, not {ask.count}")
     brought = sum(chunk.count for chunk in ask.chunks)
-    if brought != (ask.count if ask.is_kept else 0) or any(chunk.count < 1 for chunk in ask.chunks):
+    if brought != (ask.count if ask.is_kept else 0) or any(chunk.count < 1 or not chunk.data for chunk in ask.chunks):
         raise UsageError(
             f"a batch of {ask.count} events on {ask.topic!r} brings {brought} of them to be kept; expected "
-            f"{'all' if ask.is_kept else 'none'}, in chunks of at least one"
+            f"{'all' if ask.is_kept else 'none'}, in chunks with the bytes of at least one"
         )
 
 

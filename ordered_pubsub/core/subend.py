@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import attrs
+from msgspec.structs import replace
 
 from ordered_pubsub.core.buffer import Arrival, Notification
 from ordered_pubsub.core.delivery import Delivery, Wants
-from ordered_pubsub.core.messages import Change, Curious, Decided, Range, Recalled, Span, Told, Undecided
+from ordered_pubsub.core.messages import Change, Curious, Decided, Range, Recalled, Span, Told, Undecided, Want
 from ordered_pubsub.core.missing import Missing
 from ordered_pubsub.core.past import Part, Past
 from ordered_pubsub.core.vector import History
@@ -40,13 +41,16 @@ class Subend:
     start: Mapping[str, int] | None = None
     """where it begins in the past; a topic that is not named begins where its log does. None: at its place in the order"""
     session: str = ""
+    is_filtered: bool = True
+    """whether the home stage may leave out what a filter does not let through"""
     redelivered_to: dict[str, int] = attrs.field(factory=dict)
     """up to where an earlier session may have been notified"""
     _past: Past | None = None
     _begun_at: Mapping[str, int] = attrs.field(factory=dict)
     """the topics that are to have all of their past, from there on"""
+    _where: Mapping[str, str] = attrs.field(factory=dict)
+    """the filters that hold in the past, as they are written"""
     _wanted: dict[str, Wants] = attrs.field(factory=dict)
-    """the filters that hold in the past"""
     _read: int = 0
     """how many numbers of the past it has passed"""
     _history: History = attrs.field(factory=History)
@@ -82,7 +86,8 @@ class Subend:
     def _begin_past(self, start: Mapping[str, int], first: Change, position: int) -> None:
         cut = {topic: first.entries.get(topic, 0) for topic in first.new}
         clock = {topic: min(start.get(topic, 0), cut[topic]) for topic in cut}
-        self._begun_at, self._wanted, self._read = start, self.delivery.wanted(first.where), position
+        self._begun_at, self._read = start, position
+        self._where, self._wanted = first.where, self.delivery.wanted(first.where)
         self._past = Past(clock, cut, self.owner, Missing(self.missing.is_kept, now=self.missing.now))
         self._history.restart(dict(clock))
         self._read_on(self._past)
@@ -90,12 +95,15 @@ class Subend:
     def _read_on(self, past: Past) -> None:
         """Take what is known of the past by now, and go on to the present if that was all."""
         for part, first, last in past.read():
-            if not part.arrivals:
-                self._history.jumped(part.topic, last)
-                self._read += last - first + 1
+            passed = first - 1
             for arrival in part.arrivals:
-                if first <= arrival.number <= last:
+                if arrival.last > passed:
+                    self._history.jumped(part.topic, min(arrival.last, last))
+                    self._read += min(arrival.last, last) - passed
+                    passed = arrival.last
+                elif passed < arrival.number <= last and not arrival.last:
                     self._pass(arrival)
+                    passed = arrival.number
         if past.is_over:
             self._past = None
             self.delivery.go_on(self._read)
@@ -160,7 +168,7 @@ class Subend:
 
     def take_due(self, now: float) -> list[Curious | Undecided]:
         """What to ask for now."""
-        wants = [want for missing in self._curious() for want in missing.take_due(now)]
+        wants = self._take_wants(now)
         kept = [want for want in wants if self.missing.is_kept(want.topic)]
         spans = [Span(want.topic, want.first, want.last) for want in wants if not self.missing.is_kept(want.topic)]
         if self._aside_due_at is not None and now >= self._aside_due_at:
@@ -170,6 +178,17 @@ class Subend:
         says: list[Curious | Undecided] = [Curious(self.delivery.subscription, piece) for piece in _pieces(kept)]
         says += [Undecided(self.session, piece) for piece in _pieces(spans)]
         return says
+
+    def _take_wants(self, now: float) -> list[Want]:
+        """What is missing, and which of it the home stage may leave out."""
+        wants: list[Want] = []
+        for missing in self._curious():
+            is_past = missing is not self.missing
+            for want in missing.take_due(now):
+                topic = want.topic
+                where = self._where.get(topic, "") if is_past else self.delivery.filter_of(topic)
+                wants.append(replace(want, where=where) if where and self.is_filtered else want)
+        return wants
 
     @property
     def next_due(self) -> float | None:

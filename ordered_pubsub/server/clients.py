@@ -37,8 +37,9 @@ from ordered_pubsub.core.messages import (
 from ordered_pubsub.core.registrar import TOPICS_MAX
 from ordered_pubsub.core.stage import PARTS_MAX
 from ordered_pubsub.core.topics import check_topic
-from ordered_pubsub.errors import ProtocolError, TopicError
+from ordered_pubsub.errors import FilterError, ProtocolError, TopicError
 from ordered_pubsub.server.checking import NUMBER_MAX
+from ordered_pubsub.server.choosing import read_filter
 from ordered_pubsub.server.doorstep import Visitor
 from ordered_pubsub.server.node import Node
 from ordered_pubsub.wire.channel import Channel
@@ -172,6 +173,7 @@ class ClientConnection:
             self._note_following(message)
             topics = list(message.acked)
         else:
+            _check_filters(message)
             topics = [want.topic for want in message.wants]
         denial = self._denial(topics)
         if denial:
@@ -368,6 +370,16 @@ def _own(message: Here | Handed | Sealed | Undecided) -> tuple[list[str], list[i
         message.ranks if isinstance(message, Handed) else [],
         [(span.first, span.last) for span in spans],
     )
+
+
+def _check_filters(curious: Curious) -> None:
+    for where in dict.fromkeys(want.where for want in curious.wants if want.where):
+        try:
+            read_filter(where)
+        except FilterError as error:
+            raise ProtocolError(
+                f"subscription {curious.subscription!r} asks by a filter that is none: {error}"
+            ) from None
 
 
 def _numbers_of(message: Curious | Follows | Acked) -> list[int]:

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from ordered_pubsub.core.driver import KEEP, SNAPSHOT_AFTER_RECORDS, Batch, Driver
+from ordered_pubsub.core.driver import KEEP, SNAPSHOT_AFTER_RECORDS, USUAL, Batch, Driver
 from ordered_pubsub.core.messages import (
     Answer,
     Change,
@@ -34,8 +34,10 @@ from ordered_pubsub.core.messages import (
 )
 from ordered_pubsub.core.retention import Policies
 from ordered_pubsub.core.stage import Effects
+from ordered_pubsub.core.times import Times
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.errors import JournalError, OrderedPubSubError
+from ordered_pubsub.server.choosing import choose
 from ordered_pubsub.server.store import Store
 
 _log = logging.getLogger(__name__)
@@ -84,6 +86,8 @@ class Node:
     store: Store
     policies: Policies = KEEP
     """how long the log keeps events"""
+    times: Times = USUAL
+    """how long it waits for those it does not hear of"""
     counters: Counters = attrs.field(factory=Counters)
     askers: dict[str, Asker] = attrs.field(factory=dict)
     """session → the client's connection"""
@@ -110,8 +114,14 @@ class Node:
         never = 1 << 62  # a snapshot that is not written need not be made
         after = never if self.store.durability == "none" else SNAPSHOT_AFTER_RECORDS
         self.driver = Driver.open(
-            self.rank, self.topology, self.store.journal, snapshot_after_records=after, policies=self.policies
+            self.rank,
+            self.topology,
+            self.store.journal,
+            snapshot_after_records=after,
+            policies=self.policies,
+            times=self.times,
         )
+        self.driver.hosting.choose = choose
         self.driver.stage.replayed = Effects()  # it is for those who watch
         self._plan_flush()
         self._tick()

@@ -120,7 +120,9 @@ class Server:
         configuration, section = self.configuration, self.section
         store = open_store(section.store_path, section.durability, section.name)
         try:
-            self.node = Node(self.rank, configuration.topology, store, configuration.policies)
+            self.node = Node(
+                self.rank, configuration.topology, store, configuration.policies, configuration.times.values
+            )
         except BaseException:
             store.close(None)
             raise
@@ -204,6 +206,7 @@ class Server:
         return PeerGreeting(VERSION, self.rank, self.token, self._common.digest)
 
     def _welcome(self) -> Welcome:
+        times = self.configuration.times.values
         return Welcome(
             VERSION,
             self.section.name,
@@ -213,6 +216,8 @@ class Server:
             [str(stage.advertised) for stage in self.configuration.stages if stage.advertised is not None],
             self.configuration.limits.frame_bytes_max,
             self.configuration.levels.dump(),
+            times.session_ttl_s,
+            times.lease_s,
         )
 
     # -- clients ------------------------------------------------------------------------------------------------------

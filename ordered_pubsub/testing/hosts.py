@@ -6,11 +6,11 @@ They hold no protocol decision: they feed the state machines of `ordered_pubsub.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
 import msgspec
+from msgspec.structs import replace
 
 from ordered_pubsub.core.acknowledging import Acknowledging
 from ordered_pubsub.core.best_effort import BestEffort
@@ -107,6 +107,7 @@ class StageHost:
                 if simulation.world.forgets
                 else KEEP,
             )
+            self.driver.hosting.choose = simulation.packer.choose
             ttl_s = simulation.world.session_ttl_s
             self.driver.expiry.session_ttl_s, self.driver.hosting.alive_s = ttl_s, min(ALIVE_S, ttl_s / 10)
             self.driver.voids.lease_s = simulation.world.lease_s
@@ -267,17 +268,35 @@ class Packer:
         """The events, or the silence, that the log tells of."""
         if not item.chunks:
             return [Arrival(topic, item.first, item.entries, item.marks, item.full, last=item.last)]
-        indices = [index for chunk in item.chunks for index in msgspec.msgpack.decode(chunk.data)]
-        entries = item.entries if item.full else {}
-        arrivals = [
-            Arrival(topic, item.first + at, entries, full=item.full, body=self._event(index))
-            for at, index in enumerate(indices)
-        ]
+        arrivals: list[Arrival] = []
+        entries, number = item.entries if item.full else {}, item.first
+        for chunk in item.chunks:
+            if not chunk.data:
+                arrivals.append(Arrival(topic, number, entries, full=item.full, last=number + chunk.count - 1))
+            for at, index in enumerate(_indices(chunk)):
+                arrivals.append(Arrival(topic, number + at, entries, full=item.full, body=self._event(index)))
+            number += chunk.count
         arrivals[0].entries, arrivals[0].marks = item.entries, item.marks
         return arrivals
 
+    def choose(self, every: str, item: Recalled) -> Recalled:
+        """What a home stage leaves of it for a subscription with this filter: whole chunks, or a few events of them."""
+        chunks: list[Chunk] = []
+        for chunk in item.chunks:
+            for index in _indices(chunk):
+                data = msgspec.msgpack.encode([index]) if index % int(every) == 0 else b""
+                if chunks and not data and not chunks[-1].data:
+                    chunks[-1] = Chunk(chunks[-1].count + 1, b"")
+                else:
+                    chunks.append(Chunk(1, data))
+        return replace(item, chunks=chunks)
+
     def _event(self, index: int) -> EventRecord:
         return self.simulation.record.events[index]
+
+
+def _indices(chunk: Chunk) -> list[int]:
+    return msgspec.msgpack.decode(chunk.data, type=list[int]) if chunk.data else []
 
 
 def _wants_of(every: str) -> Wants:
@@ -376,7 +395,6 @@ class ClientHost:
             action.best_effort,
             named=action.named,
             from_start=action.from_start,
-            every=action.every,
         )
         if not self.is_dead:
             self._open(action, action.topics)
@@ -392,8 +410,10 @@ class ClientHost:
             missing = Missing(lambda topic: topic in world.kept, now=self.simulation.now)
             delivery = Delivery(name, order=action.order, missing=missing, wants_of=_wants_of)
             start: dict[str, int] | None = {} if action.from_start else None
-            unpack = partial(self._unpack, action)
-            self.subends[name] = Subend(delivery, missing, self.simulation.topology.owner, unpack, start, self.name)
+            owner, unpack = self.simulation.topology.owner, self.simulation.packer.unpack
+            self.subends[name] = Subend(
+                delivery, missing, owner, unpack, start, self.name, self.simulation.world.silent
+            )
             if action.named:
                 self.acknowledging[name] = Acknowledging(name, self.name)
         self.deliveries[name] = delivery
@@ -479,7 +499,7 @@ class ClientHost:
             self.simulation.ens.subscribe(topic, self.index, action.subscription)
         best_effort = self.simulation.record.subscriptions[action.subscription].best_effort
         start: dict[str, int] | None = {} if opens and self.opened[action.subscription].from_start else None
-        every = self.opened[action.subscription].every
+        every = action.every or self.opened[action.subscription].every
         where = dict.fromkeys(action.add, str(every)) if every > 1 else {}
         ask = ChangeAsk(
             action.subscription, action.add, action.remove, weight, best_effort, action.ends, opens, start, where
@@ -605,6 +625,10 @@ class ClientHost:
             simulation.trace("%s: change %d is settled at %s", name, outcome.change.version, outcome.change.entries)
             assert outcome.asked.change is not None
             ask = outcome.asked.change
+            gained = set(outcome.change.new).difference(outcome.change.old)
+            asked, given = {t: where for t, where in ask.where.items() if t in gained}, outcome.change.where
+            if given != asked:
+                simulation.record.violation("I3", f"{name} asked for the filters {asked}, and was given {given}")
             if isinstance(delivery, Delivery):
                 self._begin(self.subends[name], outcome.change)
             delivery.change_settled(outcome.change, record.removed_at_end if ask.ends else ask.remove)
@@ -766,14 +790,6 @@ class ClientHost:
             except HistoryLost as error:
                 self.simulation.record.violation("I3", f"{name} lost what it was to have: {error}")
         self.notify(name, subend.delivery)
-
-    def _unpack(self, action: Subscribe, topic: str, item: Recalled) -> list[Arrival]:
-        """What a log tells; silence for a batch of which nothing is wanted, as from a home that knows the filter."""
-        arrivals = self.simulation.packer.unpack(topic, item)
-        is_for_all = action.every == 1 or not self.simulation.world.silent
-        if is_for_all or any(map(_wants_of(str(action.every)), arrivals)):
-            return arrivals
-        return [Arrival(topic, item.first, item.entries, item.marks, item.full, last=item.last)]
 
     def _take_end(self, ended: Ended) -> None:
         """It is right only if it was this client that ended it."""

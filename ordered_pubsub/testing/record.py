@@ -120,16 +120,10 @@ class SubscriptionRecord:
     """whether its client died for good"""
     named: bool = False
     from_start: bool = False
-    every: int = 1
-    """it wants the events whose index is a multiple of this"""
     position: int = 0
     """how far it has acknowledged, as far as its client knows that this is on disk"""
     removed_at_end: tuple[str, ...] = ()
     """what the ask that ended it was announced to remove"""
-
-    def wants(self, event: EventRecord) -> bool:
-        """Whether its filter lets an event through."""
-        return event.index % self.every == 0 and (not event.is_void or self.best_effort)
 
     def resumed(self, position: int) -> None:
         """Another process goes on after what was acknowledged: what came after that is notified again."""

@@ -59,6 +59,8 @@ class Alter:
     remove: tuple[str, ...] = ()
     together: tuple[tuple[str, int], ...] = ()
     ends: bool = False
+    every: int = 0
+    """the filter of what it adds; 0: the one with which the subscription began"""
 
 
 Action = Publish | Subscribe | Alter
@@ -177,7 +179,7 @@ class World:
     forgets: bool = False
     """whether the logs forget what everybody has acknowledged"""
     silent: bool = False
-    """whether who misses a batch is told only that there was one, if its filter wants nothing of it"""
+    """whether who misses something is told only how much of it its filter does not want"""
     session_ttl_s: float = 50.0
     """after so long without a word a subscription without a name is ended"""
     lease_s: float = 8.0
@@ -346,14 +348,17 @@ def _with_filters(world: World, random: Random) -> World:
     """The same world with filters on some subscriptions, where all topics are kept."""
     if len(world.kept) < len(world.topics):
         return world
+    ordered = {
+        action.subscription for action in world.actions if isinstance(action, Subscribe) and not action.best_effort
+    }
     actions = tuple(
-        _with_filter(action, random) if isinstance(action, Subscribe) and not action.best_effort else action
+        _with_filter(action, random) if not isinstance(action, Publish) and action.subscription in ordered else action
         for action in world.actions
     )
     return attrs.evolve(world, actions=actions, silent=random.random() < 0.5)
 
 
-def _with_filter(action: Subscribe, random: Random) -> Subscribe:
+def _with_filter(action: Subscribe | Alter, random: Random) -> Subscribe | Alter:
     return attrs.evolve(action, every=random.choice((2, 3, 10))) if random.random() < 0.3 else action
 
 

@@ -7,6 +7,8 @@ batch have consecutive numbers from `number` on.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from ordered_pubsub.core.messages import Mark
@@ -56,6 +58,7 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Pack)
 _logged_decoder = msgspec.msgpack.Decoder(Logged)
 _prefix = bytes([VERSION])
+NO_HEADERS: Mapping[str, bytes | str] = {}
 
 
 def encode_pack(pack: Pack) -> bytes:
@@ -97,3 +100,12 @@ def decode_logged(data: bytes, count: int) -> Logged:
     if len(logged.events) != count:
         raise ProtocolError(f"a log has {len(logged.events)} events where its stage counts {count}")
     return logged
+
+
+def packed_headers(event: PackedEvent) -> Mapping[str, bytes | str]:
+    """The headers of an event that was written together with others."""
+    if not event.texts and not event.binaries:
+        return NO_HEADERS
+    headers: dict[str, bytes | str] = dict(event.texts or {})
+    headers.update(event.binaries or {})
+    return headers

@@ -17,6 +17,8 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from ordered_pubsub.core.lease import LEASE_S
+from ordered_pubsub.core.lifeline import SESSION_TTL_S
 from ordered_pubsub.core.messages import (
     Answer,
     FromSubscriber,
@@ -89,6 +91,9 @@ class Welcome(_Base, frozen=True, tag="welcome"):
     """what the stage takes in one frame"""
     levels: list[list[str]] = []
     """patterns of topics, and what these give (`core.levels`)"""
+    session_ttl_s: float = SESSION_TTL_S
+    lease_s: float = LEASE_S
+    """how long the stages wait for who is silent (`core.times`)"""
 
 
 class Rejected(_Base, frozen=True, tag="rejected"):

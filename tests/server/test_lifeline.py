@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from ordered_pubsub.core.hosting import Hosting
-from ordered_pubsub.core.lifeline import Lifeline
+from ordered_pubsub.core.times import Times
 from ordered_pubsub.errors import SessionExpired
 from server.systems import System
 from server.waiting import soon, until
@@ -19,9 +17,8 @@ TTL_S = 2.0
 
 @pytest.fixture(autouse=True)
 def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ordered_pubsub.client.engine.Lifeline", partial(Lifeline, session_ttl_s=TTL_S))
+    monkeypatch.setattr("ordered_pubsub.config.schema.TimesSection.values", Times(session_ttl_s=TTL_S))
     monkeypatch.setattr("ordered_pubsub.client.engine.LIVE_S", 0.05)
-    monkeypatch.setattr("ordered_pubsub.core.driver.Hosting", partial(Hosting, alive_s=0.05))
     monkeypatch.setattr("ordered_pubsub.server.node.TICK_S", 0.05)
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import ordered_pubsub
 from ordered_pubsub.adapter import Frame
+from ordered_pubsub.client.logged import read_recalled
 from ordered_pubsub.config.checks import stages_to_serve
 from ordered_pubsub.config.files import hash_token, make_token
 from ordered_pubsub.config.reading import load
@@ -110,6 +111,27 @@ async def test_nothing_is_missed_though_the_ens_loses_everything(server: Server,
 
     assert one == two == list(range(20))
     assert three == list(range(0, 20, 2))
+
+
+async def test_what_is_not_wanted_does_not_come_and_nothing_else_is_missing(
+    server: Server, lossy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the past, by the filter that the subscription had then, and of the present."""
+    brought: list[int] = []
+    monkeypatch.setattr(
+        "ordered_pubsub.client.intake.read_recalled",
+        lambda topic, item: brought.append(sum(len(chunk.data) for chunk in item.chunks)) or read_recalled(topic, item),
+    )
+    async with connect(server, ens=lossy) as client:
+        await client.publish_many("a", [{"n": n, "text": "x" * 1_000} for n in range(100)])
+        subscription = await client.subscribe("a", where="n >= 98", start="earliest")
+        await client.publish_many("a", [{"n": n, "text": "x" * 1_000} for n in range(100)])
+        events = [await soon(subscription.__anext__()) for _ in range(4)]
+
+    assert [(event.data["n"], event.number, event.position) for event in events] == [
+        (98, 99, 99), (99, 100, 100), (98, 199, 199), (99, 200, 200),
+    ]  # fmt: skip
+    assert sum(brought) < 10_000
 
 
 async def test_a_recalled_event_is_the_one_that_was_published(server: Server, lossy: str) -> None:
@@ -250,6 +272,7 @@ UNFIT = {
     "one of several": lambda mine: Curious(mine, [Want("a", 1, 1), Want("a", 0, 0)]),
     "acknowledged below zero": lambda mine: Follows(mine, {"a": -1}),
     "acknowledged too far": lambda mine: Follows(mine, {"a": NUMBERS_END + 1}),
+    "by no filter": lambda mine: Curious(mine, [Want("a", 1, 1, where="n >")]),
     "somebody else's misses": lambda mine: Curious("other#0011/1", [Want("a", 1, 1)]),
     "somebody else's state": lambda mine: Follows("other#0011/1", {"a": 1}),
 }
@@ -281,6 +304,21 @@ async def test_what_may_be_does_not_end_it(server: Server, last: int) -> None:
         (item,) = told.items
         assert (item.first, item.last) == (1, 1)
         assert decode_logged(item.chunks[0].data, 1).events[0].payload == b'"x"'
+
+
+async def test_what_a_filter_does_not_let_through_stays_at_the_stage(server: Server) -> None:
+    key = make_session(None)
+    async with raw(server.port) as line, connect(server) as client:
+        await enter(line, key)
+        mine = await subscribe(line, key, "a")
+        await client.publish_many("a", [{"n": n} for n in range(5)])
+        told = await recalled(line, Curious(mine, [Want("a", 1, 5, where="n = 3")]))
+
+        assert told is not None
+        (item,) = told.items
+        assert (told.where, item.first, item.last) == ("n = 3", 1, 5)
+        assert [(chunk.count, bool(chunk.data)) for chunk in item.chunks] == [(3, False), (1, True), (1, False)]
+        assert decode_logged(item.chunks[1].data, 1).events[0].payload == b'{"n":3}'
 
 
 # -- rights -----------------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,8 @@ import pytest
 
 import ordered_pubsub
 from ordered_pubsub.adapter import Frame
-from ordered_pubsub.core.lease import Lease
 from ordered_pubsub.core.messages import Answer, Handed, PublishAsk, Request, Sealed, Span, Undecided
-from ordered_pubsub.core.voids import Voids
+from ordered_pubsub.core.times import Times
 from ordered_pubsub.errors import EventVoid
 from ordered_pubsub.testing.processes import HOST
 from ordered_pubsub.testing.proxy import Proxy
@@ -31,8 +29,7 @@ ORDERED = '[[topic]]\npattern = "**"\ndelivery = "ordered"\n'
 
 @pytest.fixture(autouse=True)
 def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ordered_pubsub.core.driver.Voids", partial(Voids, lease_s=LEASE_S))
-    monkeypatch.setattr("ordered_pubsub.client.engine.Lease", partial(Lease, lease_s=LEASE_S))
+    monkeypatch.setattr("ordered_pubsub.config.schema.TimesSection.values", Times(lease_s=LEASE_S))
     monkeypatch.setattr("ordered_pubsub.core.lease.SAY_S", LEASE_S / 8)
     monkeypatch.setattr("ordered_pubsub.core.voids.LOOK_S", LEASE_S / 8)
     monkeypatch.setattr("ordered_pubsub.server.node.TICK_S", LEASE_S / 16)

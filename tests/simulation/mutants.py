@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
-from weakref import WeakKeyDictionary
 
 import attrs
 
@@ -23,11 +22,23 @@ from ordered_pubsub.core.curiosity import Consolidation
 from ordered_pubsub.core.delivery import Delivery, Lane
 from ordered_pubsub.core.driver import Batch, Driver
 from ordered_pubsub.core.groups import IN_GROUP, Groups
+from ordered_pubsub.core.hosting import Hosting, _Curious
 from ordered_pubsub.core.lease import Lease
 from ordered_pubsub.core.lifeline import Lifeline
 from ordered_pubsub.core.links import Link
 from ordered_pubsub.core.log import LogReader, LogWriter, Reading
-from ordered_pubsub.core.messages import Change, ChangeAsk, Chunk, Operation, Publication, Recalled, Refusal, Request
+from ordered_pubsub.core.messages import (
+    Change,
+    ChangeAsk,
+    Chunk,
+    Inform,
+    Operation,
+    Publication,
+    Recalled,
+    Refusal,
+    Request,
+    Told,
+)
 from ordered_pubsub.core.pubends import Pubends
 from ordered_pubsub.core.ranges import ENDLESS, Ranges
 from ordered_pubsub.core.registrar import Registrar, Subscription
@@ -36,14 +47,13 @@ from ordered_pubsub.core.retention import Retention
 from ordered_pubsub.core.sealing import Aside
 from ordered_pubsub.core.session import Session
 from ordered_pubsub.core.stage import Stage
-from ordered_pubsub.core.subend import Subend
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.core.voids import _Round
 from ordered_pubsub.testing import checkers
-from ordered_pubsub.testing.hosts import ClientHost
+from ordered_pubsub.testing.hosts import Packer
 from ordered_pubsub.testing.record import Violation
 from ordered_pubsub.testing.simulation import Simulation
-from ordered_pubsub.testing.world import Subscribe, World, draw
+from ordered_pubsub.testing.world import World, draw
 from simulation.scenarios import SCENARIOS
 
 SEEDS_MAX = 2000
@@ -320,21 +330,41 @@ def _always_clean(delivery: Delivery) -> None:
     delivery.clean = delivery.changes.version
 
 
-_unpack = ClientHost._unpack
+_unpack = Packer.unpack
 
 
-def _unpack_merged(client: ClientHost, action: Subscribe, topic: str, item: Recalled) -> list[Arrival]:
-    """Silence that follows silence is one with it, and has no timestamp of its own."""
-    arrivals = _unpack(client, action, topic, item)
+def _unpack_at_once(packer: Packer, topic: str, item: Recalled) -> list[Arrival]:
+    """Silence waits for nothing."""
+    arrivals = _unpack(packer, topic, item)
     if arrivals[0].last:
-        ends = _silent_up_to.setdefault(client.subends[action.subscription], {})
-        if ends.get(topic) == item.first - 1:
-            arrivals[0].entries = {}
-        ends[topic] = item.last
+        arrivals[0].entries = {}
     return arrivals
 
 
-_silent_up_to: WeakKeyDictionary[Subend, dict[str, int]] = WeakKeyDictionary()
+def _filter_of_last(delivery: Delivery, topic: str) -> str:
+    """Its filter, whatever else may hold for some of its numbers."""
+    lane = delivery._lanes.get(topic)
+    return "" if lane is None else lane.last_segment.where
+
+
+_tell = Hosting._tell
+
+
+def _tell_all_what_one_wants(hosting: Hosting, told: Told, *others: Any) -> None:
+    """What was left out for one subscription is left out for those that are told after it."""
+    before = len(hosting.tells)
+    _tell(hosting, told, *others)
+    for _, said in hosting.tells[before:]:
+        assert isinstance(said, Inform)
+        left = {item.first: item for item in said.told.items}
+        told.items[:] = [left.get(item.first, item) for item in told.items]
+
+
+def _missed_by_any(curious: _Curious, where: str) -> Ranges:
+    """Its last filter is for all that a subscription misses."""
+    for numbers in curious.numbers.values():
+        curious.numbers = {where: numbers}
+    return curious.numbers.setdefault(where, Ranges())
 
 
 def _floors_without_gains(subscription: Subscription) -> dict[str, int]:
@@ -529,9 +559,25 @@ MUTANTS = (
         "opened-late",
     ),
     Mutant(
-        "silence-merged",
-        "silence covers no number that waits for more than its first",
-        ((ClientHost, "_unpack", _unpack_merged),),
+        "silence-at-once",
+        "silence has its place in the order as events have",
+        ((Packer, "unpack", _unpack_at_once),),
+    ),
+    Mutant(
+        "filtered-for-void",
+        "what a home stage leaves out for one filter it has for the others",
+        ((Hosting, "_tell", _tell_all_what_one_wants),),
+    ),
+    Mutant(
+        "filter-of-all",
+        "what was asked for by one filter is not chosen by another",
+        ((_Curious, "missed", _missed_by_any),),
+        "filter-after-filter",
+    ),
+    Mutant(
+        "filter-of-last",
+        "a filter is asked by only if none but it holds for what is missing",
+        ((Delivery, "filter_of", _filter_of_last),),
     ),
     Mutant(
         "count-wanted",

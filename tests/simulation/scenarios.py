@@ -199,6 +199,22 @@ SEEN_BETWEEN = attrs.evolve(
 """A publisher dies while two subscribers are away from the ENS. One gets the events after it has said that it has not seen them,
 and before the other one can say the same."""
 
+FILTER_AFTER_FILTER = attrs.evolve(
+    _world(
+        {"t": 0, "u": 1},
+        3,
+        *(Publish(0.05 * n, 1 + n % 2, (("t", 1),)) for n in range(120)),
+        *(Publish(0.3 * n, 1 + n % 2, (("u", 1),)) for n in range(20)),
+        Subscribe(2.0, 0, "s", ("t", "u"), from_start=True, every=2),
+        Alter(2.1, "s", (), ("t",)),
+        Alter(2.2, "s", ("t",), every=3),
+    ),
+    kept=("t", "u"),
+    silent=True,
+    weather=attrs.evolve(FAR_APART, ens_lose=0.6, client_lose=0.5),
+)
+"""A subscription that reads the past of a topic by one filter holds it by another one, and both miss something."""
+
 SCENARIOS = {
     "slow-then-quick": SLOW_THEN_QUICK,
     "exchange": EXCHANGE,
@@ -209,4 +225,5 @@ SCENARIOS = {
     "left-then-died": LEFT_THEN_DIED,
     "reordered-after-crash": REORDERED_AFTER_CRASH,
     "seen-between": SEEN_BETWEEN,
+    "filter-after-filter": FILTER_AFTER_FILTER,
 }

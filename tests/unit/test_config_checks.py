@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from itertools import product
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,9 @@ from hypothesis import strategies as st
 from ordered_pubsub.config.advice import find_advice
 from ordered_pubsub.config.checks import stages_to_serve
 from ordered_pubsub.config.covering import covers
+from ordered_pubsub.config.kinds import shown
 from ordered_pubsub.config.reading import read_text
+from ordered_pubsub.core.times import Times
 from ordered_pubsub.core.topics import matches
 from ordered_pubsub.errors import ConfigurationError
 
@@ -275,6 +279,31 @@ def test_what_does_not_fit_together_is_refused(text: str, says: str) -> None:
 )
 def test_retention_does_not_keep_more_than_it_may(retention: str, says: str) -> None:
     assert says in refusal(f'topic = [{{ pattern = "**", delivery = "exactly-once", retention = {{ {retention} }} }}]')
+
+
+@pytest.mark.parametrize(
+    ("key", "unfit", "fit"),
+    [
+        ("session_ttl", ("29s", 0, "2d", "5 min", True), {"30s": 30.0, 45.5: 45.5, "1d": 86_400.0}),
+        ("named_ttl", ("59min", -1, "53w"), {"1h": 3_600.0, 86_400: 86_400.0, "52w": 31_449_600.0}),
+        ("lease", ("4s", 4.9, "61min", [30]), {"5s": 5.0, 7: 7.0, "1h": 3_600.0}),
+    ],
+)
+def test_the_times_of_a_system_have_their_bounds(
+    key: str, unfit: tuple[object, ...], fit: dict[str | float, float]
+) -> None:
+    for value in unfit:
+        said = refusal(f"[times]\n{key} = {json.dumps(value)}")
+        assert f"line 2: times.{key}={shown(value)} does not fit; {key} is seconds, or a text such as" in said
+    for fitting, seconds in fit.items():
+        times = read_text(f"[times]\n{key} = {json.dumps(fitting)}").times.values
+        assert times == attrs.evolve(Times(), **{f"{key}_s": seconds})
+
+
+def test_a_subscription_with_a_name_is_kept_as_long_as_one_without() -> None:
+    said = refusal('[times]\nsession_ttl = "2h"\nnamed_ttl = "1h"')
+
+    assert "times.named_ttl='1h' is less than session_ttl='2h'" in said
 
 
 def test_retention_without_a_bound_keeps_what_it_is_told() -> None:

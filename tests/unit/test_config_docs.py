@@ -27,6 +27,7 @@ from ordered_pubsub.config.schema import (
     Rights,
     StageSection,
     StageTls,
+    TimesSection,
     TopicSection,
 )
 
@@ -43,6 +44,7 @@ TABLES = {
     "[[identity]]": IdentitySection,
     "[identity.allow] and [identity.deny]": Rights,
     "[limits]": LimitsSection,
+    "[times]": TimesSection,
 }
 
 

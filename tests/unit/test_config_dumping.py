@@ -54,6 +54,8 @@ delivery = "exactly-once"
 retention.keep_age = "1d"
 [[group]]
 topics = ["p", "q"]
+[times]
+session_ttl = "2min"
 """
 
 
@@ -67,8 +69,8 @@ def test_stages_may_differ_in_what_is_their_own() -> None:
     )
 
 
-def test_a_day_is_24_hours() -> None:
-    assert compare(COMMON, COMMON.replace('"1d"', '"24h"')) == ""
+def test_a_day_is_24_hours_and_two_minutes_are_120_seconds() -> None:
+    assert compare(COMMON, COMMON.replace('"1d"', '"24h"').replace('"2min"', "120")) == ""
 
 
 @pytest.mark.parametrize(
@@ -80,6 +82,14 @@ def test_a_day_is_24_hours() -> None:
         ('pattern = "**"', 'pattern = "x"', "topic[0].pattern is '**' (line 9) here and 'x' (line 9) there"),
         ('"1d"', '"2d"', "topic[0].retention is [86400.0, None, 604800.0, None] (line 11) here and [172800.0, "),
         ('[[group]]\ntopics = ["p", "q"]\n', "", "group[0].topics is ['p', 'q'] (line 13) here and nothing there"),
+        ('"2min"', '"90s"', "times.session_ttl is 120.0 (line 15) here and 90.0 (line 15) there"),
+        ('session_ttl = "2min"', "", "times.session_ttl is 120.0 (line 15) here and 300.0 (line 14) there"),
+        (
+            "[times]",
+            "[times]\nnamed_ttl = '1d'",
+            "times.named_ttl is 604800.0 (line 14) here and 86400.0 (line 15) there",
+        ),
+        ("[times]", "[times]\nlease = 20", "times.lease is 30.0 (line 14) here and 20.0 (line 15) there"),
     ],
 )
 def test_two_that_differ_say_in_which_key_and_line(before: str, after: str, says: str) -> None:

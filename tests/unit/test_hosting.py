@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 from ordered_pubsub.core import hosting as module
 from ordered_pubsub.core.hosting import CURIOUS_FOR_S, Hosting
@@ -33,9 +34,9 @@ def hosting() -> Hosting:
 
 
 def want(hosting: Hosting, session: str, first: int, last: int | None = None, *, now: float = 0.0, full: bool = False,
-         topic: str = "a") -> None:  # fmt: skip
+         topic: str = "a", where: str = "") -> None:  # fmt: skip
     """A client misses something."""
-    hosting.want(session, Curious(f"{session}/1", [Want(topic, first, last or first, full)]), now)
+    hosting.want(session, Curious(f"{session}/1", [Want(topic, first, last or first, full, where)]), now)
 
 
 def item(first: int, last: int | None = None, *, full: bool = False, size: int = 10) -> Recalled:
@@ -202,6 +203,81 @@ def test_what_an_owner_does_not_have_is_not_missed_any_more(hosting: Hosting) ->
     hosting.told(told(item(1), item(2), item(3)))
 
     assert take_informed(hosting) == {}
+
+
+# -- filters ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def choosing(hosting: Hosting) -> list[str]:
+    """The stage leaves everything out; the filters by which it was asked to, in their order."""
+    asked: list[str] = []
+
+    def choose(where: str, recalled: Recalled) -> Recalled:
+        asked.append(where)
+        return replace(recalled, chunks=[Chunk(chunk.count, b"") for chunk in recalled.chunks])
+
+    hosting.choose = choose
+    return asked
+
+
+def take_told(hosting: Hosting) -> list[tuple[str, str, bool]]:
+    """Who was told something since the last call, by which filter, and whether the events are there."""
+    found = [
+        (session, message.told.where, bool(message.told.items[0].chunks[0].data))
+        for session, message in hosting.tells
+        if isinstance(message, Inform)
+    ]
+    hosting.tells.clear()
+    return found
+
+
+def test_a_filter_takes_out_only_for_those_who_have_it(hosting: Hosting, choosing: list[str]) -> None:
+    """And it is applied once for all of them."""
+    for session, where in (("one", "x > 1"), ("two", ""), ("three", "x > 2"), ("four", "x > 1")):
+        want(hosting, session, 5, where=where)
+    hosting.told(told(item(5)))
+
+    assert take_told(hosting) == [
+        ("one", "x > 1", False), ("two", "", True), ("three", "x > 2", False), ("four", "x > 1", False),
+    ]  # fmt: skip
+    assert choosing == ["x > 1", "x > 2"]
+
+
+def test_what_is_in_the_cache_is_whole(hosting: Hosting, choosing: list[str]) -> None:
+    want(hosting, "one", 5, where="x > 1")
+    hosting.told(told(item(5)))
+    want(hosting, "two", 5)
+    want(hosting, "three", 5, where="x > 2")
+
+    assert take_told(hosting) == [("one", "x > 1", False), ("two", "", True), ("three", "x > 2", False)]
+
+
+def test_what_a_subscription_misses_by_two_filters_is_chosen_by_each(hosting: Hosting, choosing: list[str]) -> None:
+    """It reads the past by another one than the present."""
+    want(hosting, "one", 5, where="x > 1")
+    want(hosting, "one", 9, where="x > 2")
+    hosting.told(told(item(9)))
+    hosting.told(told(item(5)))
+
+    assert [where for _, where, _ in take_told(hosting)] == ["x > 2", "x > 1"]
+
+
+def test_a_subscription_that_asks_by_many_filters_is_known_by_the_last(hosting: Hosting, choosing: list[str]) -> None:
+    for number in range(1, 100):
+        want(hosting, "one", number, where=f"x > {number}")
+    for number in range(1, 100):
+        hosting.told(told(item(number)))
+
+    assert [where for _, where, _ in take_told(hosting)] == [f"x > {number}" for number in range(96, 100)]
+    assert len(hosting._streams["a"].curious) == 0
+
+
+def test_a_stage_that_cannot_read_events_leaves_nothing_out(hosting: Hosting) -> None:
+    want(hosting, "one", 5, where="x > 1")
+    hosting.told(told(item(5)))
+
+    assert take_told(hosting) == [("one", "x > 1", True)]
 
 
 def test_what_nobody_misses_is_told_to_nobody(hosting: Hosting) -> None:

@@ -140,3 +140,16 @@ def test_what_is_used_in_pieces_hides_nothing_that_came_later() -> None:
     one.leased(Leased("p", said(one, 1.0).serial, 0, []), 1.0)
     one.handed(10)
     assert said(one, 2.0).sequence == 10
+
+
+def test_a_stage_that_says_another_time_is_believed() -> None:
+    """A longer one is for numbers that are asked for from then on: the owner of earlier ones may have had the shorter."""
+    one = lease()
+    one.change_time(4.0, 100.0)
+    assert not one.holds(0, 99.0, 101.0)
+    assert one.holds(0, 100.0, 101.9)
+    one.change_time(20.0, 102.0)
+    assert not one.holds(0, 101.0, 103.0)
+    assert one.holds(0, 102.0, 111.9)
+    assert not one.holds(0, 102.0, 112.0)
+    assert one.lease_s == 20.0

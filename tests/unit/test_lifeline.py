@@ -83,3 +83,39 @@ def test_without_subscriptions_it_says_nothing() -> None:
     assert one.take_due(0.0) is None
     assert one.find_cut(1_000.0) == []
     assert not one.is_cut("s", 1_000.0)
+
+
+def test_a_shorter_time_holds_at_once() -> None:
+    one = lifeline("s")
+    hear(one, speak(one, 10.0))
+    assert one.find_cut(31.0) == []
+    one.change_time(40.0, 20.0)
+    assert not one.is_cut("s", 29.9)
+    assert one.is_cut("s", 30.0)
+
+
+def test_a_longer_time_holds_for_what_is_said_from_then_on() -> None:
+    """The registrar that has heard what was said before may still have had the shorter one."""
+    one = lifeline("s")
+    hear(one, speak(one, 10.0))
+    one.change_time(400.0, 20.0)
+    assert one.is_cut("s", 60.0)
+    hear(one, speak(one, 20.0))
+    assert not one.is_cut("s", 219.9)
+    assert one.is_cut("s", 220.0)
+
+
+def test_of_several_times_the_shortest_holds_for_what_was_said_before() -> None:
+    one = lifeline("s")
+    hear(one, speak(one, 10.0))
+    for ttl_s in (40.0, 400.0, 300.0, 300.0):
+        one.change_time(ttl_s, 20.0)
+    assert not one.is_cut("s", 29.9)
+    assert one.is_cut("s", 30.0)
+
+
+def test_it_speaks_more_often_when_there_is_less_time() -> None:
+    one = lifeline("s")
+    speak(one, 0.0)
+    one.change_time(20.0, 1.0)
+    assert [now for now in range(1, 6) if one.take_due(float(now)) is not None] == [1, 2, 3, 4, 5]

@@ -118,6 +118,26 @@ def test_what_has_no_name_cannot_be_opened(registrar: Registrar) -> None:
     assert refusal(registrar, opening("a"), "two") == ("exists", "subscription 's' has no name to be resumed by")
 
 
+def test_a_topic_that_is_held_keeps_its_filter(registrar: Registrar) -> None:
+    """Whoever asks for it once more, also together with leaving it."""
+    take(registrar, opening("ab", where={"a": "x > 1"}))
+    again = take(registrar, adding("abc", "b", where={"a": "x > 2", "b": "x > 3", "c": "x > 4"}))
+    assert (set(again.new), again.where) == ({"a", "b", "c"}, {"c": "x > 4"})
+    assert registrar.subscriptions["s"].where == {"a": "x > 1", "c": "x > 4"}
+
+
+def test_a_filter_goes_with_its_topic(registrar: Registrar) -> None:
+    """Of changes as well that wait for their turn."""
+    first = start(registrar, opening("a", where={"a": "x > 1"}))
+    for ask in (adding("", "a"), adding("a", where={"a": "x > 2"})):
+        assert registrar.ask(ask, Waiting(request(ask, "one"), 0, 0.0)) is None
+    assert registrar.subscriptions["s"].where == {"a": "x > 2"}
+    registrar.settle(first)
+    left = registrar.begin(adding("", "a"))
+    registrar.settle(left)
+    assert (left.where, registrar.begin(adding("a", where={"a": "x > 2"})).where) == ({}, {"a": "x > 2"})
+
+
 def test_whose_subscription_goes_on_elsewhere_may_not_change_it(registrar: Registrar) -> None:
     take(registrar, opening("a"))
     take(registrar, opening(epoch=2), "two")

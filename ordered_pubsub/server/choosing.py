@@ -1,0 +1,66 @@
+"""What a subscription's filter does not let through is left out of what the home stage brings it from a log.
+
+What is left out keeps its numbers, so the order is the same. The payload is decoded as clients without a serializer do it; an
+event with another content type is brought, and its client decides.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import lru_cache
+
+from msgspec.structs import replace
+
+from ordered_pubsub.core.filters import Filter
+from ordered_pubsub.core.messages import Chunk, Recalled
+from ordered_pubsub.errors import ProtocolError
+from ordered_pubsub.wire.content import BYTES, JSON
+from ordered_pubsub.wire.pack import Logged, PackedEvent, decode_logged, encode_logged, packed_headers
+
+FILTERS_MAX = 1_024
+"""So many filters are kept compiled."""
+
+
+@lru_cache(maxsize=FILTERS_MAX)
+def read_filter(where: str) -> Filter:
+    """The filter that is written so, or a `FilterError`."""
+    return Filter.parse(where)
+
+
+def choose(where: str, recalled: Recalled) -> Recalled:
+    """A part of a log without the events that a filter does not let through."""
+    chosen = read_filter(where)
+    chunks = [piece for chunk in recalled.chunks for piece in _choose(chosen, chunk)]
+    return replace(recalled, chunks=chunks)
+
+
+def _choose(chosen: Filter, chunk: Chunk) -> list[Chunk]:
+    try:
+        logged = decode_logged(chunk.data, chunk.count)
+    except ProtocolError:
+        return [chunk]  # whoever reads it says so
+    wanted = [_is_wanted(chosen, event) for event in logged.events]
+    return [chunk] if all(wanted) else list(_pieces(logged, wanted))
+
+
+def _pieces(logged: Logged, wanted: list[bool]) -> Iterator[Chunk]:
+    """What is wanted, and between that only how many are not."""
+    first = 0
+    for at in range(1, len(wanted) + 1):
+        if at == len(wanted) or wanted[at] != wanted[first]:
+            data = encode_logged(Logged(logged.publisher, logged.events[first:at])) if wanted[first] else b""
+            yield Chunk(at - first, data)
+            first = at
+
+
+def _is_wanted(chosen: Filter, event: PackedEvent) -> bool:
+    data = None
+    if chosen.needs_payload and event.content_type != BYTES:
+        if event.content_type != JSON:
+            return True
+        try:
+            data = json.loads(event.payload)
+        except (ValueError, RecursionError):
+            data = None  # no fields at all
+    return chosen.matcher(data, packed_headers(event))

@@ -1,0 +1,111 @@
+"""What a home stage leaves out for a filter: no event that the client would have chosen, and no number."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ordered_pubsub.client.logged import read_recalled
+from ordered_pubsub.client.selecting import wanted_by
+from ordered_pubsub.client.serialization import Decoder
+from ordered_pubsub.core.messages import Chunk, Mark, Recalled
+from ordered_pubsub.server.choosing import choose
+from ordered_pubsub.wire.content import BYTES, JSON
+from ordered_pubsub.wire.pack import Logged, PackedEvent, encode_logged
+
+MARKS = [Mark("desk/1", 2)]
+
+
+def chunk(*events: PackedEvent) -> Chunk:
+    return Chunk(len(events), encode_logged(Logged("market", list(events))))
+
+
+def event(data: Any, content_type: str = JSON, **texts: str) -> PackedEvent:
+    payload = data if isinstance(data, bytes) else json.dumps(data).encode()
+    return PackedEvent("id", payload, content_type, texts or None)
+
+
+def recalled(*chunks: Chunk, first: int = 5) -> Recalled:
+    last = first + sum(part.count for part in chunks) - 1
+    return Recalled(first, last, {"u": 3}, False, MARKS, first, 1, 1.5, list(chunks))
+
+
+def counts(item: Recalled) -> list[tuple[int, bool]]:
+    """Of each chunk how many events it has, and whether they are there."""
+    return [(part.count, bool(part.data)) for part in item.chunks]
+
+
+def test_what_is_all_wanted_stays_as_it_is() -> None:
+    item = recalled(chunk(event({"n": 2}), event({"n": 3})), chunk(event({"n": 4})))
+
+    assert choose("n > 1", item) == item
+
+
+def test_of_what_is_not_wanted_only_the_count_is_left() -> None:
+    data = [{"n": n} for n in (0, 1, 2, 3, 0, 4)]
+    item = choose("n > 1", recalled(chunk(*map(event, data)), chunk(event({"n": 0}))))
+
+    assert counts(item) == [(2, False), (2, True), (1, False), (1, True), (1, False)]
+    assert (item.first, item.last, item.entries, item.marks) == (5, 11, {"u": 3}, MARKS)
+
+
+def test_silence_stays_silence() -> None:
+    item = Recalled(5, 9, {"u": 3}, True, [], 5, 1, 1.5, [])
+
+    assert choose("n > 1", item) == item
+
+
+def test_headers_are_chosen_by_without_the_payload() -> None:
+    item = recalled(chunk(event(b"\xff", JSON, kind="a"), event(b"\xff", "application/msgpack", kind="b")))
+
+    assert counts(choose("headers.kind = 'a'", item)) == [(1, True), (1, False)]
+
+
+def test_what_the_stage_cannot_read_is_left_to_the_client() -> None:
+    """Its content type is one of a serializer of the application, or it is damaged."""
+    strange, damaged = event(b"\x81", "application/msgpack"), Chunk(3, b"\x07")
+
+    assert counts(choose("n > 1", recalled(chunk(strange, event({"n": 0}))))) == [(1, True), (1, False)]
+    assert choose("n > 1", recalled(damaged)) == recalled(damaged)
+
+
+@pytest.mark.parametrize(
+    "unread", [event(b"bytes", BYTES), event(b"{", JSON), event(b"\xff", JSON), event([1]), event(2)]
+)
+def test_what_has_no_fields_matches_only_what_asks_for_none(unread: PackedEvent) -> None:
+    assert counts(choose("n > 1", recalled(chunk(unread)))) == [(1, False)]
+    assert counts(
+        choose("headers.kind = 'a'", recalled(chunk(event(unread.payload, unread.content_type, kind="a"))))
+    ) == [(1, True)]
+
+
+EVENTS = st.builds(
+    event,
+    st.one_of(st.fixed_dictionaries({"n": st.integers(0, 4)}), st.integers(), st.sampled_from([b"{", b"\xff"])),
+    st.sampled_from([JSON, JSON, BYTES, "application/msgpack"]),
+)
+
+
+@given(
+    st.lists(st.lists(EVENTS, min_size=1, max_size=6), min_size=1, max_size=4),
+    st.sampled_from(["n > 1", "n in (0, 4)"]),
+)
+def test_the_client_has_the_same_events_whether_the_stage_chooses_or_not(
+    batches: list[list[PackedEvent]], where: str
+) -> None:
+    """With their numbers; and what is between them is silence, without a gap."""
+    item, wants = recalled(*(chunk(*batch) for batch in batches)), wanted_by(where, Decoder(None))
+    chosen = read_recalled("t", choose(where, item))
+
+    def wanted(arrivals: list[Any]) -> list[tuple[int, bytes]]:
+        return [(one.number, one.body.payload) for one in arrivals if not one.last and wants(one)]
+
+    assert wanted(chosen) == wanted(read_recalled("t", item))
+    assert [number for one in chosen for number in range(one.number, (one.last or one.number) + 1)] == list(
+        range(item.first, item.last + 1)
+    )
+    assert (chosen[0].entries, chosen[0].marks) == (item.entries, item.marks)
