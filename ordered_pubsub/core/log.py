@@ -20,7 +20,7 @@ is on disk only, and may do so in another thread than the one that writes, if th
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
 import attrs
@@ -97,7 +97,21 @@ class Reading:
     """how far was read; less than what was asked for if that was much"""
 
 
-class _Stamp(msgspec.Struct, frozen=True, array_like=True, gc=False):
+@attrs.frozen(slots=True)
+class Rows:
+    """Consecutive complete batches of a topic, as they are on disk: for who reads much, and puts them together elsewhere."""
+
+    stamps: list[Row]
+    events: list[Row]
+    floor: int
+    """everything up to here is gone"""
+    read_to: int
+    """how far was read: up to what was asked for, or what is complete, or about so many bytes"""
+
+
+class LogStamp(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What the log knows of a batch: its delta timestamp, or the full one, and where and when it was numbered."""
+
     entries: dict[str, int]
     full: bool
     marks: list[Mark]
@@ -110,7 +124,7 @@ class Pending(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     session: str
     sequence: int
-    stamp: _Stamp
+    stamp: LogStamp
 
 
 class Decision(NamedTuple):
@@ -124,7 +138,7 @@ class Decision(NamedTuple):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_stamps = msgspec.msgpack.Decoder(_Stamp)
+_stamps = msgspec.msgpack.Decoder(LogStamp)
 _fulls = msgspec.msgpack.Decoder(dict[str, int])
 _pending = msgspec.msgpack.Decoder(Pending)
 
@@ -181,7 +195,7 @@ class LogWriter:
         self.shelf.put("events", kept.topic, rows)
 
     def _write_stamp(self, part: Publication) -> None:
-        stamp = _Stamp(part.entries, part.full, part.marks, part.place, part.published_at)
+        stamp = LogStamp(part.entries, part.full, part.marks, part.place, part.published_at)
         self.shelf.put("stamps", part.topic, [Row(part.first, part.last, _encode(stamp))])
         running = self._running.get(part.topic)
         if running is None:
@@ -213,7 +227,7 @@ class LogWriter:
 
     def hold(self, session: str, sequence: int, part: Publication) -> None:
         """Remember a batch of which nobody keeps the events, until it is known to be published, or void."""
-        stamp = _Stamp(part.entries, part.full, part.marks, part.place, part.published_at)
+        stamp = LogStamp(part.entries, part.full, part.marks, part.place, part.published_at)
         pending = Pending(session, sequence, stamp)
         self.shelf.put("pending", part.topic, [Row(part.first, part.last, _encode(pending))])
 
@@ -285,6 +299,28 @@ class LogReader:
             items = self._begin_in_full(topic, items)
         return Reading(items, floor, read_to)
 
+    def rows(self, topic: str, first: int, last: int, bytes_max: int) -> Rows:
+        """What is on disk of these numbers, from the first one on without gaps, up to about so many bytes."""
+        floor = self.shelf.floor(topic)
+        start = max(first, floor + 1)
+        found = Rows([], [], floor, start - 1)
+        size, read_to = 0, start - 1
+        events = self.shelf.get("events", topic, start, last)
+        event = next(events, None)
+        for stamp in self.shelf.get("stamps", topic, start, last):
+            if stamp.first > read_to + 1:
+                break  # what is before it is not complete yet
+            while event is not None and event.first <= stamp.last:
+                found.events.append(event)
+                size += len(event.data)
+                event = next(events, None)
+            found.stamps.append(stamp)
+            size += len(stamp.data)
+            read_to = min(stamp.last, last)
+            if size >= bytes_max:
+                break
+        return attrs.evolve(found, read_to=read_to)
+
     def _begin_in_full(self, topic: str, items: list[Recalled]) -> list[Recalled]:
         entries = self.full_at(topic, items[0].first)
         if entries is None:
@@ -325,6 +361,18 @@ class LogReader:
                 low = middle
         return low
 
+    def is_within(self, topic: str, number: int, clock: Mapping[str, int]) -> bool:
+        """Whether nothing comes before this number that is beyond a clock, of its other topics; False if that is not known."""
+        full = self.full_at(topic, number)
+        return full is not None and all(
+            count <= clock[other] for other, count in full.items() if other in clock and other != topic
+        )
+
+    def whole_batches(self, topic: str, number: int) -> int:
+        """The last number up to this one with which a batch ends."""
+        row = self.shelf.before("stamps", topic, number)
+        return number if row is None or row.last <= number else row.first - 1
+
     def full_at(self, topic: str, number: int) -> dict[str, int] | None:
         """The full timestamp of a number; None if it is gone, or something before it is not complete yet."""
         found = self.shelf.before("fulls", topic, number)
@@ -343,7 +391,7 @@ class LogReader:
         return full if number <= last else None
 
 
-def _recalled(stamp: _Stamp, row: Row, chunks: list[Row], start: int, end: int) -> Recalled:
+def _recalled(stamp: LogStamp, row: Row, chunks: list[Row], start: int, end: int) -> Recalled:
     first, last = (chunks[0].first, chunks[-1].last) if chunks else (max(row.first, start), min(row.last, end))
     begins = first == row.first
     return Recalled(
@@ -359,7 +407,7 @@ def _recalled(stamp: _Stamp, row: Row, chunks: list[Row], start: int, end: int) 
     )
 
 
-def _decode_stamp(topic: str, row: Row) -> _Stamp:
+def _decode_stamp(topic: str, row: Row) -> LogStamp:
     return _decoded(_stamps, "stamp", topic, row)
 
 

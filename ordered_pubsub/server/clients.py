@@ -36,7 +36,7 @@ from ordered_pubsub.core.messages import (
 )
 from ordered_pubsub.core.registrar import TOPICS_MAX
 from ordered_pubsub.core.stage import PARTS_MAX
-from ordered_pubsub.core.topics import check_topic
+from ordered_pubsub.core.topics import check_pattern, check_topic
 from ordered_pubsub.errors import FilterError, ProtocolError, TopicError
 from ordered_pubsub.server.checking import NUMBER_MAX
 from ordered_pubsub.server.choosing import read_filter
@@ -55,6 +55,7 @@ from ordered_pubsub.wire.protocol import (
     encode,
     from_client,
 )
+from ordered_pubsub.wire.reading import Bound, Find, FromReader, ToReader, Unread
 
 SPANS_MAX, RANGES_MAX = 1_000, 10_000
 """Stretches of numbers that a message may ask for, and that an answer may name."""
@@ -131,6 +132,8 @@ class ClientConnection:
             elif isinstance(message, FromSubscriber):
                 if self._may_follow(message):
                     self.node.handle_subscriber(self.session, self._allowed(message))
+            elif isinstance(message, FromReader):
+                self._read(message)
             elif isinstance(message, Inquire):
                 self._inform(message.number)
             elif isinstance(message, Ping):
@@ -148,6 +151,32 @@ class ClientConnection:
                 refusals[request.sequence] = refusal
         self.node.counters.refusals += len(refusals)
         self.node.handle_requests(requests, refusals)
+
+    def _read(self, message: FromReader) -> None:
+        """It wants much of a log: the rights are those of now, and only the owner of a topic has its log."""
+        if isinstance(message, Find):
+            unfit = next((str(error) for error in map(_pattern_error, message.patterns) if error is not None), "")
+            code, reason = ("bad-request", unfit) if unfit else _FINE
+        else:
+            low, high = (message.low, message.high) if isinstance(message, Bound) else (message.first, message.last)
+            if not 0 <= low <= high + 1 <= NUMBER_MAX + 1:
+                raise ProtocolError(f"a reader asked for numbers that cannot be: {message!r:.300}")
+            code, reason = self._verdict("subscribe", message.topic)
+            owner = self.node.topology.owner(message.topic) if not code else self.node.rank
+            if owner != self.node.rank:
+                code, reason = "not-owned", f"topic {message.topic!r} is owned by another stage: {owner}"
+        if code:
+            self.bring(Unread(message.number, code, reason))
+        else:
+            self.node.handle_reader(self, message)
+
+    def may_read(self, topic: str) -> bool:
+        """Whether it may know of this topic at all."""
+        return self._verdict("subscribe", topic) is _FINE
+
+    def bring(self, message: ToReader) -> None:
+        """What it has read."""
+        self._write(encode(message))
 
     def _may_follow(self, message: FromSubscriber) -> bool:
         """Whether a subscription may ask this, or say it; the rights are those of now, whatever it was allowed before."""
@@ -213,10 +242,14 @@ class ClientConnection:
     def _denial(self, topics: Iterable[str]) -> str:
         """Why it may not read one of these topics; empty if it may read all."""
         for topic in topics:
-            verdict = self._judged.get(("subscribe", topic)) or self._judge("subscribe", topic)
+            verdict = self._verdict("subscribe", topic)
             if verdict is not _FINE:
                 return verdict[1]
         return ""
+
+    def _verdict(self, right: str, topic: str) -> tuple[str, str]:
+        """Why it has no such right on a topic: a code and a reason."""
+        return self._judged.get((right, topic)) or self._judge(right, topic)
 
     def _note_following(self, message: Follows) -> None:
         if message.acked or not message.is_all:
@@ -239,7 +272,7 @@ class ClientConnection:
             else:
                 change, right, topics = part, "subscribe", part.add[: TOPICS_MAX + 1]
             for topic in topics:
-                verdict = self._judged.get((right, topic)) or self._judge(right, topic)
+                verdict = self._verdict(right, topic)
                 if verdict is not _FINE:
                     return request.refused(*verdict)
         return self._refusal_of_change(request, change) if change is not None else None
@@ -355,6 +388,7 @@ class ClientConnection:
 
     def lost(self, reason: str) -> None:
         """The client is gone."""
+        self.node.bulk.forget(self)
         self.on_gone(self)
 
 
@@ -370,6 +404,14 @@ def _own(message: Here | Handed | Sealed | Undecided) -> tuple[list[str], list[i
         message.ranks if isinstance(message, Handed) else [],
         [(span.first, span.last) for span in spans],
     )
+
+
+def _pattern_error(pattern: str) -> TopicError | None:
+    try:
+        check_pattern(pattern)
+    except TopicError as error:
+        return error
+    return None
 
 
 def _check_filters(curious: Curious) -> None:

@@ -37,8 +37,10 @@ from ordered_pubsub.core.stage import Effects
 from ordered_pubsub.core.times import Times
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.errors import JournalError, OrderedPubSubError
+from ordered_pubsub.server.bulk import Bulk, Reader
 from ordered_pubsub.server.choosing import choose
 from ordered_pubsub.server.store import Store
+from ordered_pubsub.wire.reading import FromReader
 
 _log = logging.getLogger(__name__)
 
@@ -95,6 +97,8 @@ class Node:
     failed: asyncio.Future[None] = attrs.field(init=False)
     """fails when the stage can do nothing any more"""
     driver: Driver = attrs.field(init=False)
+    bulk: Bulk = attrs.field(init=False)
+    """who reads much of the logs"""
     _loop: asyncio.AbstractEventLoop = attrs.field(factory=asyncio.get_running_loop)
     _pool: ThreadPoolExecutor = attrs.field(factory=lambda: ThreadPoolExecutor(1, "journal"))
     is_draining: bool = False
@@ -122,6 +126,7 @@ class Node:
             times=self.times,
         )
         self.driver.hosting.choose = choose
+        self.bulk = Bulk(self.driver.pubends.reader, lambda: list(self.driver.stage.state.kept))
         self.driver.stage.replayed = Effects()  # it is for those who watch
         self._plan_flush()
         self._tick()
@@ -151,6 +156,12 @@ class Node:
         """A subscription of a client at home here says how far it is, or what it misses."""
         if not self._is_over:
             self.driver.handle_subscriber(session, message, self._loop.time())
+            self._plan_flush()
+
+    def handle_reader(self, reader: Reader, message: FromReader) -> None:
+        """A client that may asks for much of a log. Who asks while the stage stops asks again elsewhere."""
+        if not self._is_over:
+            self.bulk.ask(reader, message)
             self._plan_flush()
 
     def client_is_here(self, session: str) -> None:
@@ -202,7 +213,7 @@ class Node:
         if not self._is_flushing and self.driver.has_work:
             self._is_flushing = True
             self._loop.call_soon(self._flush)
-        if not self._is_serving and self.driver.pubends.has_work:
+        if not self._is_serving and (self.driver.pubends.has_work or self.bulk.has_work):
             self._is_serving = True
             self._loop.call_soon(self._serve)
 
@@ -215,6 +226,7 @@ class Node:
         try:
             os.sched_yield()
             self.driver.serve()
+            self.bulk.serve()
         except JournalError as error:
             self._fail(error)
         self._plan_flush()
@@ -329,6 +341,7 @@ class Node:
                 **attrs.asdict(self.counters),
                 "recalls": self.driver.pubends.recalls,
                 "recalled_numbers": self.driver.pubends.recalled_numbers,
+                "pieces_read": self.bulk.pieces,
             },
         }
 

@@ -29,6 +29,7 @@ from ordered_pubsub.core.messages import (
 )
 from ordered_pubsub.errors import ProtocolError
 from ordered_pubsub.wire.framing import frame
+from ordered_pubsub.wire.reading import FromReader, ToReader
 
 VERSION = 1
 
@@ -187,8 +188,8 @@ class Names(_Base, frozen=True, tag="names"):
 
 
 Greeting = ClientGreeting | PeerGreeting
-FromClient = Ask | FromSubscriber | Inquire | Ping | Pong
-ToClient = Welcome | Rejected | Tell | ToSession | Report | Ping | Pong
+FromClient = Ask | FromSubscriber | FromReader | Inquire | Ping | Pong
+ToClient = Welcome | Rejected | Tell | ToSession | ToReader | Report | Ping | Pong
 FromPeer = Welcome | Rejected | Differs | Say | Claim | Claimed | Names | Ping | Pong
 
 _encoder = msgspec.msgpack.Encoder()
@@ -198,7 +199,7 @@ to_client: msgspec.msgpack.Decoder[ToClient] = msgspec.msgpack.Decoder(ToClient)
 from_peer: msgspec.msgpack.Decoder[FromPeer] = msgspec.msgpack.Decoder(FromPeer)
 
 
-def encode(message: _Base | FromSubscriber | ToSession) -> bytes:
+def encode(message: _Base | FromSubscriber | ToSession | FromReader | ToReader) -> bytes:
     """A message as a frame."""
     return frame(_encoder.encode(message))
 

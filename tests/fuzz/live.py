@@ -77,6 +77,7 @@ from ordered_pubsub.wire.protocol import (
     encode,
     to_client,
 )
+from ordered_pubsub.wire.reading import Bound, Find, FromReader, Read
 from ordered_pubsub.wire.sessions import SessionKey, make_session
 
 GROWTH_BYTES_MAX = 256 << 20
@@ -300,9 +301,18 @@ def _chunks(random: Random, count: int) -> tuple[Chunk, ...]:
 NUMBERS = (1, 1, 2, 3, 7) * 4 + (0, -1, 2**39, 2**39 + 1, 2**62)
 
 
+FILTERS = ("", "", "", "n > 1", "n > 1", "n >", "x" * 5_000)
+
+
 def _wants(random: Random) -> list[Want]:
     return [
-        Want(_topic(random), random.choice(NUMBERS), random.choice(NUMBERS), random.random() < 0.3)
+        Want(
+            _topic(random),
+            random.choice(NUMBERS),
+            random.choice(NUMBERS),
+            random.random() < 0.3,
+            random.choice(FILTERS),
+        )
         for _ in range(random.choice((0, 1, 1, 3)))
     ]
 
@@ -353,6 +363,18 @@ def _topic(random: Random) -> str:
     return random.choice(TOPICS) if random.random() < 0.95 else random.choice(TEXTS)
 
 
+def draw_of_reader(random: Random) -> FromReader:
+    """Something of the logs that a client asks for."""
+    number, first, last = random.randint(0, 3), random.choice(NUMBERS), random.choice(NUMBERS)
+    return random.choice(
+        (
+            Find(number, [random.choice(("**", "*/*", _topic(random), _topic(random)))]),
+            Read(number, _topic(random), first, last, random.random() < 0.5),
+            Bound(number, _topic(random), first, last, {_topic(random): random.choice(NUMBERS)}),
+        )
+    )
+
+
 async def client_frames(bench: Bench, random: Random) -> None:
     """What clients say that were let in"""
     name = random.choice((None, None, "desk"))
@@ -366,6 +388,8 @@ async def client_frames(bench: Bench, random: Random) -> None:
             sequence = sequence + 1 if random.random() < 0.95 else random.choice((0, 1, -1, 2**63 - 1))
             requests.append(draw_request(random, key.session, sequence))
         message = random.choice((Ask(requests), Ask(requests), Ask(requests), Inquire(sequence), Ping(), Pong()))
+        if random.random() < 0.2:
+            message = draw_of_reader(random)
         said = draw_of_subscriber(random, key.session) if random.random() < 0.3 else message
         payload = encode(said)[HEAD_BYTES:]
         line.say(frame(payload if random.random() < 0.7 else mutated(random, payload) or b"\xc0"))

@@ -72,6 +72,7 @@ from ordered_pubsub.wire.protocol import (
     Tell,
     Welcome,
 )
+from ordered_pubsub.wire.reading import Bound, Bounded, Find, Found, Read, Rows, Unread
 from ordered_pubsub.wire.sessions import SessionKey, make_session
 
 KEY: SessionKey = make_session("desk-1")
@@ -131,6 +132,9 @@ FROM_CLIENT = (
     HANDED,
     SEALED,
     UNDECIDED,
+    Find(5, ["a/**", "b"]),
+    Read(6, "a", 3, 9, True, 1_000),
+    Bound(7, "a", 3, 9, {"b": 12}),
     Inquire(4),
     Ping(),
     Pong(),
@@ -149,6 +153,10 @@ TO_CLIENT = (
     LEASED,
     SEAL,
     DECIDED,
+    Found(5, {"a": (2, 9)}),
+    Rows(6, 2, 4, {"b": 12}, [(3, 4, b"stamp")], [(3, 3, b"one"), (4, 4, b"two")]),
+    Bounded(7, 8),
+    Unread(8, "forbidden", "it may not"),
     Report(4, {"ready": True, "links": {"b": "up"}}, ""),
     Ping(),
     Pong(),

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from msgspec.inspect import StructType, type_info
 
+from ordered_pubsub.core.log import LogStamp
 from ordered_pubsub.core.messages import (
     Answer,
     Change,
@@ -38,7 +39,7 @@ UNIONS = (Greeting, FromClient, ToClient, FromPeer, PeerMessage, Durable)
 PARTS = (Request, PublishAsk, ChangeAsk, Answer, Refusal, Publication, Change)
 TAGGED = dict.fromkeys([*(kind for union in UNIONS for kind in get_args(union)), *PARTS])
 BARE = (
-    Operation, stamp.Stamp, pack.Pack, pack.PackedBatch, pack.PackedEvent, pack.Logged, Chunk, Recalled, Resume, Want,
+    LogStamp, Operation, stamp.Stamp, pack.Pack, pack.PackedBatch, pack.PackedEvent, pack.Logged, Chunk, Recalled, Resume, Want,
 )  # fmt: skip
 
 EXAMPLE = re.compile(r"((?:^    (?:[0-9a-f]{2} ?)+\n)+)\n((?:^    [\[ ].*\n)+)", re.MULTILINE)

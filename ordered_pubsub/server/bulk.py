@@ -1,0 +1,150 @@
+"""Reads the logs for those who read much of them, a small piece at a time.
+
+What is asked for waits in a queue, and who asks for more is put at its end: so readers take turns, and none of them delays the
+stage, which does everything else first (`server.node`). Rows go out as they are on disk: nothing here looks into them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import attrs
+
+from ordered_pubsub.core.log import LogReader
+from ordered_pubsub.core.topics import matches
+from ordered_pubsub.errors import ProtocolError
+from ordered_pubsub.wire.reading import (
+    ASKED_MAX,
+    PIECE_BYTES,
+    Bound,
+    Bounded,
+    Find,
+    Found,
+    FromReader,
+    Read,
+    Rows,
+    ToReader,
+)
+
+LOOKED_AT_MAX = 1_000
+"""So many topics are compared with patterns at a time."""
+
+
+class Reader(Protocol):
+    """Who reads."""
+
+    def may_read(self, topic: str) -> bool:
+        """Whether it may know of this topic at all."""
+
+    def bring(self, message: ToReader) -> None:
+        """What it asked for."""
+
+
+@attrs.define
+class _Finding:
+    """Topics that match, so far."""
+
+    ask: Find
+    left: list[str]
+    found: dict[str, tuple[int, int]] = attrs.field(factory=dict)
+
+
+@attrs.define
+class _Bounding:
+    """A search by halves: `low` is not too far, what is behind `high` is."""
+
+    ask: Bound
+    low: int
+    high: int
+
+
+_Work = Read | _Finding | _Bounding
+
+
+@attrs.define(eq=False)
+class Bulk:
+    """The readers of one stage's logs."""
+
+    log: LogReader
+    topics: Callable[[], list[str]]
+    """the topics of this stage that have a log"""
+    _queue: deque[tuple[Reader, _Work]] = attrs.field(factory=deque)
+    _asked: dict[Reader, int] = attrs.field(factory=dict)
+    """how much each reader waits for"""
+    pieces: int = 0
+    """how many were read"""
+
+    def ask(self, reader: Reader, message: FromReader) -> None:
+        """A reader, who may, asks for something."""
+        count = self._asked.get(reader, 0) + 1
+        if count > ASKED_MAX:
+            raise ProtocolError(f"a reader asked for more than {ASKED_MAX} things at a time")
+        self._asked[reader] = count
+        work: _Work
+        if isinstance(message, Find):
+            work = _Finding(message, self.topics())
+        elif isinstance(message, Bound):
+            work = _Bounding(message, max(message.low, self.log.shelf.floor(message.topic)), message.high)
+        else:
+            work = message
+        self._queue.append((reader, work))
+
+    def forget(self, reader: Reader) -> None:
+        """It is gone; what it has asked for is dropped when its turn comes."""
+        self._asked.pop(reader, None)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether anybody waits for anything."""
+        return bool(self._queue)
+
+    def serve(self) -> None:
+        """Do a little for who comes next, if there is anybody."""
+        if not self._queue:
+            return
+        reader, work = self._queue.popleft()
+        if reader not in self._asked:
+            return
+        self.pieces += 1
+        answer = self._step(reader, work)
+        if answer is None:
+            self._queue.append((reader, work))
+            return
+        self._asked[reader] -= 1
+        reader.bring(answer)
+
+    def _step(self, reader: Reader, work: _Work) -> ToReader | None:
+        if isinstance(work, Read):
+            return self._read(work)
+        if isinstance(work, _Finding):
+            return self._find(reader, work)
+        return self._bound(work)
+
+    def _read(self, ask: Read) -> Rows:
+        found = self.log.rows(ask.topic, ask.first, ask.last, min(ask.bytes_max, PIECE_BYTES))
+        full = self.log.full_at(ask.topic, found.stamps[0].first) if ask.full and found.stamps else None
+        if ask.full and found.stamps and full is None:  # forgotten since the rest of it was read
+            return Rows(ask.number, self.log.shelf.floor(ask.topic), ask.first - 1, None, [], [])
+        return Rows(ask.number, found.floor, found.read_to, full, list(found.stamps), list(found.events))
+
+    def _find(self, reader: Reader, work: _Finding) -> Found | None:
+        looked_at, work.left = work.left[:LOOKED_AT_MAX], work.left[LOOKED_AT_MAX:]
+        shelf = self.log.shelf
+        for topic in looked_at:
+            if any(matches(pattern, topic) for pattern in work.ask.patterns) and reader.may_read(topic):
+                work.found[topic] = (shelf.floor(topic), shelf.last(topic))
+        return None if work.left else Found(work.ask.number, work.found)
+
+    def _bound(self, work: _Bounding) -> Bounded | None:
+        if work.low < work.high:
+            middle = (work.low + work.high + 1) // 2
+            if self.log.is_within(work.ask.topic, middle, work.ask.clock):
+                work.low = middle
+            else:
+                work.high = middle - 1
+        if work.low < work.high:
+            return None
+        whole = self.log.whole_batches(work.ask.topic, work.low)
+        return Bounded(work.ask.number, whole if whole > work.ask.low else min(work.ask.low, work.ask.high))

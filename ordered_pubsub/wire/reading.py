@@ -1,0 +1,101 @@
+"""What readers of the logs and stages say: who reads much takes ranges of numbers, as they are on disk, from their owners.
+
+    reader                     owner of a topic
+      │ ── Find ────────────────> │   which topics are there?
+      │ <── Found ─────────────── │
+      │ ── Read, Read, … ───────> │   a few pieces ahead
+      │ <── Rows, Rows, … ─────── │
+      │ ── Bound ───────────────> │   where may a range end?
+      │ <── Bounded ───────────── │
+
+A reader is a client like any other, with the same rights; it may ask for `ASKED_MAX` things at a time. Each is answered under its
+number, in no particular order, or with `Unread`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from ordered_pubsub.core.registrar import TOPICS_MAX
+
+ASKED_MAX = 64
+"""So much may be under way on a connection."""
+PATTERNS_MAX = 1_000
+PIECE_BYTES = 128 * 1024
+"""About so much of a log is read at a time."""
+
+
+class Find(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="find"):
+    """A reader asks which topics with a log this stage owns, by their names or patterns of them."""
+
+    number: int
+    patterns: Annotated[list[str], msgspec.Meta(max_length=PATTERNS_MAX)]
+
+
+class Found(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="found"):
+    """Those that it may read."""
+
+    number: int
+    topics: dict[str, tuple[int, int]]
+    """topic → up to where everything is gone, and its last number"""
+
+
+class Read(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="read"):
+    """A reader asks for a part of a topic's log, as it is on disk."""
+
+    number: int
+    topic: str
+    first: int
+    last: int
+    full: bool = False
+    """whether to say the full timestamp of the first number as well"""
+    bytes_max: int = PIECE_BYTES
+    """about so much at a time, and no more than `PIECE_BYTES`"""
+
+
+class Rows(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="rows"):
+    """The first piece of it: who wants more asks again. A row is its first number, its last one, and its bytes."""
+
+    number: int
+    floor: int
+    """everything up to here is gone"""
+    read_to: int
+    """how far it goes; what is behind it may not be complete yet"""
+    full: dict[str, int] | None
+    stamps: list[tuple[int, int, bytes]]
+    """batches without gaps, each with its timestamp (`core.log`)"""
+    events: list[tuple[int, int, bytes]]
+    """their events, in chunks; a batch without any is void"""
+
+
+class Bound(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="bound"):
+    """A reader asks how far a topic goes before something beyond a clock comes before it."""
+
+    number: int
+    topic: str
+    low: int
+    """a number that is not too far"""
+    high: int
+    clock: Annotated[dict[str, int], msgspec.Meta(max_length=TOPICS_MAX)]
+
+
+class Bounded(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="bounded"):
+    """The last number up to `high` that is not too far."""
+
+    number: int
+    last: int
+
+
+class Unread(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="unread"):
+    """A reader gets no answer to what it asked under a number, and why."""
+
+    number: int
+    code: str
+    """"forbidden", "unknown-topic", "bad-request", or "not-owned" if another stage has the topic"""
+    reason: str
+
+
+FromReader = Find | Read | Bound
+ToReader = Found | Rows | Bounded | Unread
