@@ -6,8 +6,8 @@ stage is put into the client here, from outside: nothing else in the client know
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Awaitable, Callable, Generator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -23,6 +23,7 @@ from ordered_pubsub.config.addresses import Address
 from ordered_pubsub.config.files import check_files, token_of
 from ordered_pubsub.config.reading import load
 from ordered_pubsub.config.schema import ClientSection
+from ordered_pubsub.config.tls import client_context
 from ordered_pubsub.embedded import EmbeddedHome
 from ordered_pubsub.errors import ConfigurationError, UsageError
 
@@ -143,25 +144,10 @@ def _home_of(adapter: Adapter, client: ClientSection) -> Home:
 def stage_home(client: ClientSection, addresses: Sequence[Address]) -> NetworkHome:
     """The way to the stages at these addresses, with the token and the certificates that the configuration names."""
     check_files(client)
+    tls = partial(client_context, client.tls)
     if token_of(client) is None:
-        return NetworkHome(addresses, "", _tls_of(client))
-    return NetworkHome(addresses, lambda: token_of(client) or "", _tls_of(client))
-
-
-def _tls_of(client: ClientSection) -> Callable[[], ssl.SSLContext] | None:
-    """How to make what TLS is spoken with: anew for each connection, so that renewed files are used."""
-    section = client.tls
-    if section is None:
-        return None
-
-    def context() -> ssl.SSLContext:
-        made = ssl.create_default_context(cafile=section.ca)
-        made.minimum_version = ssl.TLSVersion.TLSv1_2
-        if section.cert is not None:
-            made.load_cert_chain(section.cert, section.key)
-        return made
-
-    return context
+        return NetworkHome(addresses, "", tls)
+    return NetworkHome(addresses, lambda: token_of(client) or "", tls)
 
 
 def _check_fitness(adapter: Adapter) -> None:

@@ -48,6 +48,11 @@ _FINAL: dict[str, type[OrderedPubSubError]] = {
 """Rejections that trying elsewhere does not change."""
 
 
+def turned_away(rejected: Rejected, address: Address) -> OrderedPubSubError:
+    """What a stage's rejection is for who was rejected."""
+    return _FINAL.get(rejected.code, UnavailableError)(f"stage {address}: {rejected.reason}")
+
+
 class Hearer(Protocol):
     """Who is told what a stage says. None of it raises."""
 
@@ -117,11 +122,12 @@ class Talk:
             self.home.told(told)
 
     def _rejected(self, rejected: Rejected) -> None:
-        self.farewell = f"stage {self.address}: {rejected.reason}"
+        error = turned_away(rejected, self.address)
+        self.farewell = str(error)
         if rejected.code == "name-in-use":
             self.home.lose_name()
         if not self.welcome.done():
-            self.welcome.set_exception(_FINAL.get(rejected.code, UnavailableError)(self.farewell))
+            self.welcome.set_exception(error)
 
     def broken(self, error: ProtocolError) -> None:
         """Who is there does not speak this protocol."""

@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "client": {"adapter", "client", "config", "core", "errors", "wire"},
     "config": {"config", "core", "errors"},
     "server": {"config", "core", "errors", "server", "wire"},
+    "reading": {"client", "config", "core", "errors", "reading", "wire"},
     "testing": {"adapter", "core", "errors", "testing", "wire"},
 }
 

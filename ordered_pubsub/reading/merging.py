@@ -1,0 +1,254 @@
+"""A range of the logs in the one order: read side by side from the owners, batch by batch.
+
+The rule is that of `core.history`. Of one owner's topics the order is that of its journal, so what is here of them is sorted by
+its place, up to the last place that is known of all of them. Between owners a batch waits until what its timestamp names has
+come; of those that wait for nothing the earliest by its time, then by its topic, is next. The first timestamp of each topic is a
+full one; what a later delta leaves out has come before. A cut ends no batch in the middle, so a batch is one piece here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
+
+import attrs
+import msgspec
+
+from ordered_pubsub.core.log import LogStamp
+from ordered_pubsub.errors import HistoryLost, ProtocolError, UnavailableError
+from ordered_pubsub.reading.line import Line
+from ordered_pubsub.reading.stages import Stages
+from ordered_pubsub.wire.reading import ASKED_MAX, PIECE_BYTES, Read, Rows
+
+MEMORY_BYTES = 32 * 1024 * 1024
+"""About so much of all topics is held, at the least one row of each."""
+PIECE_BYTES_MIN = 4 * 1024
+INCOMPLETE_PAUSE_S = 0.02
+BATCHES_AHEAD = 4_096
+"""No more is asked for of a topic that has so many batches here."""
+
+_stamps = msgspec.msgpack.Decoder(LogStamp)
+_by_place = attrgetter("place")
+
+
+class Batch(msgspec.Struct, frozen=True, gc=False):
+    """Events that were numbered together, as far as they are in the range; without chunks they are void."""
+
+    topic: str
+    first: int
+    last: int
+    place: int
+    published_at: float
+    entries: dict[str, int]
+    chunks: list[tuple[int, int, bytes]]
+
+
+@attrs.define(eq=False)
+class _Reading:
+    """One topic in the range."""
+
+    topic: str
+    passed: int
+    """how far it has come from its owner"""
+    last: int
+    batches: list[Batch] = attrs.field(factory=list)
+    asked: int = 0
+    """the number under which more was asked for; 0: nothing was"""
+    needs_full: bool = True
+    retry_at: float = 0.0
+    """when to ask again for what was not complete"""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all of it has come."""
+        return self.passed >= self.last
+
+
+@attrs.define(eq=False)
+class _Owner:
+    """The topics of one owner, in the order of its journal."""
+
+    stages: Stages
+    rank: int
+    readings: list[_Reading]
+    piece_bytes: int
+    lose: Callable[[str, int, int], None]
+    """told of what is gone: raises, or lets it be left out"""
+    _line: Line | None = None
+    _by_number: dict[int, _Reading] = attrs.field(factory=dict)
+    _incomplete_since: float | None = None
+
+    def blocks(self) -> Iterator[list[Batch]]:
+        """What is next, as much at a time as is known."""
+        while True:
+            self.stages.again("reading the log", self._fill)
+            open_readings = [reading for reading in self.readings if not reading.is_over]
+            block = self._take(open_readings)
+            if block:
+                yield block
+            elif not open_readings:
+                return
+
+    def _take(self, open_readings: list[_Reading]) -> list[Batch]:
+        """All that nothing can come before any more."""
+        horizon = min((reading.batches[-1].place for reading in open_readings), default=None)
+        block: list[Batch] = []
+        for reading in self.readings:
+            found = reading.batches
+            if horizon is not None and found and found[-1].place > horizon:
+                count = sum(batch.place <= horizon for batch in found)
+                block += found[:count]
+                del found[:count]
+            else:
+                block += found
+                found.clear()
+        block.sort(key=_by_place)
+        return block
+
+    def _fill(self) -> None:
+        """Something of each topic is here that has not come to its end."""
+        line = self.stages.line_to(self.rank)
+        if line is not self._line:
+            self._line = line
+            self._by_number.clear()
+            for reading in self.readings:
+                reading.asked = 0
+        self._ask(line)
+        while any(not reading.batches and not reading.is_over for reading in self.readings):
+            if not self._by_number:
+                self._wait()
+                self._ask(line)
+                continue
+            answer = self.stages.answer(line)
+            if not isinstance(answer, Rows) or answer.number not in self._by_number:
+                continue
+            reading = self._by_number.pop(answer.number)
+            reading.asked = 0
+            self._receive(reading, answer)
+            self._ask(line)
+
+    def _ask(self, line: Line) -> None:
+        """Ask for the next piece of each topic that has room for it; those first of which nothing is here."""
+        now = time.monotonic()
+        wanting = [
+            reading
+            for reading in self.readings
+            if not (reading.asked or reading.is_over)
+            and len(reading.batches) < BATCHES_AHEAD
+            and reading.retry_at <= now
+        ]
+        wanting.sort(key=lambda reading: len(reading.batches))
+        asks: list[Read] = []
+        for reading in wanting[: ASKED_MAX - len(self._by_number)]:
+            reading.asked = number = self.stages.next_number()
+            self._by_number[number] = reading
+            asks.append(
+                Read(number, reading.topic, reading.passed + 1, reading.last, reading.needs_full, self.piece_bytes)
+            )
+        if asks:
+            line.say(*asks)
+
+    def _wait(self) -> None:
+        """Nothing is complete yet of what is missing."""
+        now = time.monotonic()
+        if self._incomplete_since is None:
+            self._incomplete_since = now
+        if now - self._incomplete_since > self.stages.access.timeout_s:
+            waiting = next(reading for reading in self.readings if not reading.batches and not reading.is_over)
+            raise UnavailableError(
+                f"number {waiting.passed + 1} of topic {waiting.topic!r} is not complete: a stage that it has to pass may be down"
+            )
+        time.sleep(INCOMPLETE_PAUSE_S)
+
+    def _receive(self, reading: _Reading, rows: Rows) -> None:
+        if rows.floor > reading.passed:
+            self.lose(reading.topic, reading.passed + 1, min(rows.floor, reading.last) + 1)
+            reading.passed, reading.needs_full = min(rows.floor, reading.last), True
+        if rows.read_to <= reading.passed:
+            reading.retry_at = time.monotonic() + INCOMPLETE_PAUSE_S
+            return
+        self._incomplete_since = None
+        events = iter(rows.events)
+        event = next(events, None)
+        for first, last, data in rows.stamps:
+            stamp = _stamps.decode(data)
+            chunks: list[tuple[int, int, bytes]] = []
+            while event is not None and event[0] <= last:
+                chunks.append(event)
+                event = next(events, None)
+            entries = stamp.entries
+            if reading.needs_full:
+                entries, reading.needs_full = rows.full or {}, False
+            reading.batches.append(Batch(reading.topic, first, last, stamp.place, stamp.published_at, entries, chunks))
+        reading.passed = rows.read_to
+
+
+def merged(
+    stages: Stages, start: Mapping[str, int], end: Mapping[str, int], lose: Callable[[str, int, int], None]
+) -> Iterator[Batch]:
+    """The batches between a clock and a later cut, in order. `lose` is told of what is gone, and may raise."""
+    clock = {topic: start.get(topic, 0) for topic in end}
+
+    def skip(topic: str, first_lost: int, first_there: int) -> None:
+        lose(topic, first_lost, first_there)
+        clock[topic] = max(clock[topic], first_there - 1)
+
+    by_owner: dict[int, list[_Reading]] = {}
+    for topic, last in end.items():
+        if last > clock[topic]:
+            by_owner.setdefault(stages.topology.owner(topic), []).append(_Reading(topic, clock[topic], last))
+    readings = sum(map(len, by_owner.values()))
+    piece_bytes = max(PIECE_BYTES_MIN, min(PIECE_BYTES, MEMORY_BYTES // max(1, 2 * readings)))
+    owners = [_Owner(stages, rank, found, piece_bytes, skip) for rank, found in sorted(by_owner.items())]
+    if len(owners) == 1:
+        for block in owners[0].blocks():
+            yield from block
+    else:
+        yield from _merged(owners, clock)
+
+
+def _merged(owners: list[_Owner], clock: dict[str, int]) -> Iterator[Batch]:
+    """One order of several owners' batches."""
+    queues = [_flat(owner) for owner in owners]
+    heads = {at: head for at, queue in enumerate(queues) if (head := next(queue, None)) is not None}
+    while heads:
+        chosen, best = -1, None
+        for at, head in heads.items():
+            if best is not None and (head.published_at, head.topic) >= (best.published_at, best.topic):
+                continue
+            if head.first <= clock[head.topic]:  # the rest of a batch in which the range begins
+                chosen, best = at, head
+                break
+            if _is_satisfied(head, clock):
+                chosen, best = at, head
+        if best is None:
+            raise ProtocolError(
+                f"the range ends too early: {next(iter(heads.values())).topic!r} waits for something that is not in it"
+            )
+        yield best
+        clock[best.topic] = best.last
+        following = next(queues[chosen], None)
+        if following is None:
+            del heads[chosen]
+        else:
+            heads[chosen] = following
+
+
+def _flat(owner: _Owner) -> Iterator[Batch]:
+    for block in owner.blocks():
+        yield from block
+
+
+def _is_satisfied(head: Batch, clock: Mapping[str, int]) -> bool:
+    topic = head.topic
+    return not any(other != topic and count > clock.get(other, count) for other, count in head.entries.items())
+
+
+def raise_lost(reader: str) -> Callable[[str, int, int], None]:
+    """What is gone is an error."""
+
+    def lose(topic: str, first_lost: int, first_there: int) -> None:
+        raise HistoryLost(reader, topic, first_lost, first_there)
+
+    return lose

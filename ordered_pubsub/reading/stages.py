@@ -1,0 +1,339 @@
+"""The stages of one system, as a reader sees them: who owns what, how far it is, and what the logs have.
+
+Lines are made when they are needed. What fails because a stage cannot be reached is tried again until `timeout_s` is over, on new
+lines: a stage that is killed and started again has the same answers. What is asked for is harmless to ask again.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import attrs
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_exponential
+
+from ordered_pubsub.config.addresses import Address, parse_address
+from ordered_pubsub.core.levels import Levels
+from ordered_pubsub.core.messages import Answer, Change, ChangeAsk, Locate, Located, Refusal, Request
+from ordered_pubsub.core.topology import Topology
+from ordered_pubsub.errors import (
+    AccessDenied,
+    HistoryLost,
+    NotOffered,
+    ProtocolError,
+    TopicError,
+    UnavailableError,
+    UsageError,
+)
+from ordered_pubsub.reading.access import Access
+from ordered_pubsub.reading.line import Line
+from ordered_pubsub.wire.protocol import Ask, Tell
+from ordered_pubsub.wire.reading import ASKED_MAX, Bound, Bounded, Find, Found, Unread
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+PAUSE_FIRST_S, PAUSE_MOST_S = 0.05, 2.0
+ASK_AGAIN_S = 5.0
+"""So long an answer is waited for before the same is asked on another line."""
+LINES_TRIED_MAX = 64
+
+
+@attrs.frozen
+class Extent:
+    """What is there of a topic: from behind `floor` to `last`."""
+
+    floor: int
+    last: int
+
+
+@attrs.define(eq=False)
+class Stages:
+    """For one thread, and a short time: a context manager that closes its lines."""
+
+    access: Access
+    topology: Topology = attrs.field(init=False)
+    levels: Levels = attrs.field(init=False)
+    _where: dict[str, Address] = attrs.field(factory=dict)
+    """stage → where it is, as far as that is known"""
+    _candidates: list[Address] = attrs.field(factory=list)
+    """addresses of which it is not known which stage is there"""
+    _lines: dict[str, Line] = attrs.field(factory=dict)
+    _number: int = 0
+
+    def __enter__(self) -> Stages:
+        """Find out who owns what."""
+        self._candidates = list(self.access.addresses)
+        try:
+            self.again("the line of stages", self._meet)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close all lines."""
+        self.close()
+
+    def close(self) -> None:
+        """Nothing stays open."""
+        for line in self._lines.values():
+            line.close()
+        self._lines.clear()
+
+    def again(self, what: str, attempt: Callable[[], _T]) -> _T:
+        """Do something until it works, as long as stages are out of reach, and not for ever."""
+        retrying = Retrying(
+            retry=retry_if_exception(_may_pass),
+            wait=wait_exponential(PAUSE_FIRST_S, PAUSE_MOST_S, min=PAUSE_FIRST_S),
+            stop=stop_after_delay(self.access.timeout_s),
+            before_sleep=self._start_anew,
+            reraise=True,
+        )
+        try:
+            return retrying(attempt)
+        except HistoryLost:
+            raise
+        except UnavailableError as error:
+            raise UnavailableError(
+                f"{what}: no answer within {self.access.timeout_s:g} s (timeout_s); at last: {error}"
+            ) from error
+
+    def _start_anew(self, state: RetryCallState) -> None:
+        _log.info("trying again: %s", state.outcome and state.outcome.exception())
+        self.close()
+
+    # -- lines --------------------------------------------------------------------------------------------------------
+
+    def _meet(self) -> None:
+        """Hear from any stage who owns what."""
+        if not self._lines:
+            self._dial_next(list(self._candidates) or list(self.access.addresses))
+
+    def _dial_next(self, addresses: Sequence[Address]) -> str:
+        """Connect to the first of these that answers; return which stage that is."""
+        trouble: list[str] = []
+        for address in addresses:
+            try:
+                return self._learn(Line(address, self.access), address)
+            except UnavailableError as error:
+                trouble.append(str(error))
+        raise UnavailableError("; ".join(trouble))
+
+    def _learn(self, line: Line, address: Address) -> str:
+        welcome = line.welcome
+        try:
+            self.topology, self.levels = Topology.load(welcome.topology), Levels.load(welcome.levels)
+        except (TypeError, ValueError) as error:
+            line.close()
+            raise ProtocolError(f"what stage {address} says of the line of stages cannot be read: {error}") from error
+        self._where[welcome.stage] = address
+        self._lines[welcome.stage] = line
+        if address in self._candidates:
+            self._candidates.remove(address)
+        known = {*self._candidates, *self._where.values()}
+        for text in welcome.addresses[:LINES_TRIED_MAX]:
+            other = parse_address(text)
+            if self.access.client.tls is not None:
+                other = attrs.evolve(other, tls=True)
+            if other not in known:
+                self._candidates.append(other)
+        return welcome.stage
+
+    def line_to(self, rank: int) -> Line:
+        """The line to a stage."""
+        name = self.topology.stages[rank].name
+        while name not in self._lines:
+            if name in self._where:
+                self._learn(Line(self._where[name], self.access), self._where[name])
+                if name not in self._lines:  # another one is there now
+                    del self._where[name]
+            elif self._candidates:
+                self._dial_next(self._candidates)
+            else:
+                raise UnavailableError(
+                    f"nobody says where stage {name!r} is: give its address as well, in sequencer or as the stage's `advertise`"
+                )
+        return self._lines[name]
+
+    def owner_line(self, topic: str) -> Line:
+        """The line to a topic's owner."""
+        return self.line_to(self.topology.owner(topic))
+
+    def next_number(self) -> int:
+        """Under which something is asked that was not asked before."""
+        self._number += 1
+        return self._number
+
+    def answer(self, line: Line) -> Any:
+        """What a stage answers to what a reader has asked."""
+        while True:
+            message = line.hear(ASK_AGAIN_S)
+            if isinstance(message, Unread):
+                raise _refused(message)
+            if isinstance(message, (Tell, Located)) or hasattr(message, "number"):
+                return message
+
+    # -- topics -------------------------------------------------------------------------------------------------------
+
+    def find(self, patterns: Sequence[str]) -> dict[str, Extent]:
+        """The topics that there are, of these names and patterns, by all their owners."""
+        return self.again("looking for topics", lambda: self._find(patterns))
+
+    def _find(self, patterns: Sequence[str]) -> dict[str, Extent]:
+        lines = [self.line_to(rank) for rank in range(len(self.topology.stages))]
+        for line in lines:
+            line.say(Find(self.next_number(), list(patterns)))
+        found: dict[str, Extent] = {}
+        for line in lines:
+            answer = self.answer(line)
+            assert isinstance(answer, Found)
+            found.update((topic, Extent(*extent)) for topic, extent in answer.topics.items())
+        return dict(sorted(found.items()))
+
+    def check_kept(self, topics: Iterable[str]) -> None:
+        """Raise `NotOffered` for a topic whose events nobody keeps."""
+        for topic in topics:
+            if not self.levels.is_kept(topic):
+                raise NotOffered(
+                    f"topic {topic!r} gives delivery={self.levels.of(topic)!r}: its events are kept nowhere, so nobody can read "
+                    "its past. Give it 'exactly-once' in the stages' configuration ([[topic]])"
+                )
+
+    def existing(self, topics: Sequence[str]) -> dict[str, Extent]:
+        """How far these topics are. Raises for one that there is not, or that may not be read."""
+        self.check_kept(topics)
+        found = self.find(topics)
+        for topic in topics:
+            if topic not in found:
+                raise _unknown(topic, list(self.find(["**"])))
+        return {topic: found[topic] for topic in topics}
+
+    # -- places in the order ------------------------------------------------------------------------------------------
+
+    def cut(self, topics: Sequence[str]) -> dict[str, int]:
+        """A place in the order, now: for each topic how many of its events come before it. No number is used for it."""
+        return self.again("taking a cut", lambda: self._cut(topics))
+
+    def _cut(self, topics: Sequence[str]) -> dict[str, int]:
+        with Place(self, None) as place:
+            name = f"{place.session}/1"
+            change = place.change(ChangeAsk(name, tuple(topics), weight=0, best_effort=True))
+            place.change(ChangeAsk(name, weight=0, best_effort=True, ends=True))
+        return {topic: change.entries.get(topic, 0) for topic in topics}
+
+    def located(self, topics: Sequence[str], at: float) -> dict[str, int]:
+        """How far topics were at a time, by the clocks of their owners."""
+        return self.again("looking for a time", lambda: self._located(topics, at))
+
+    def _located(self, topics: Sequence[str], at: float) -> dict[str, int]:
+        numbers: dict[str, int] = {}
+        with Place(self, None) as place:
+            place.line.say(Locate(place.session, 1, list(topics), at))
+            while len(numbers) < len(topics):
+                answer = place.line.hear(ASK_AGAIN_S)
+                if isinstance(answer, Located):
+                    numbers.update(answer.numbers)
+        return numbers
+
+    def bounds(self, low: Mapping[str, int], clock: Mapping[str, int]) -> dict[str, int]:
+        """For each topic the last number up to the clock's before which nothing comes that is beyond the clock."""
+        return self.again("looking for the end of a range", lambda: self._bounds(low, clock))
+
+    def _bounds(self, low: Mapping[str, int], clock: Mapping[str, int]) -> dict[str, int]:
+        found = dict(clock)
+        by_line: dict[Line, list[Bound]] = {}
+        topics: dict[int, str] = {}
+        for topic, high in clock.items():
+            if high > low.get(topic, 0):
+                bound = Bound(self.next_number(), topic, low.get(topic, 0), high, dict(clock))
+                topics[bound.number] = topic
+                by_line.setdefault(self.owner_line(topic), []).append(bound)
+        for line, asks in by_line.items():
+            for first in range(0, len(asks), ASKED_MAX):
+                piece = asks[first : first + ASKED_MAX]
+                line.say(*piece)
+                for _ in piece:
+                    answer = self.answer(line)
+                    assert isinstance(answer, Bounded)
+                    found[topics[answer.number]] = answer.last
+        return found
+
+
+@attrs.define(eq=False)
+class Place:
+    """A line on which operations are asked for, one after the other, by a session of its own."""
+
+    stages: Stages
+    name: str | None
+    line: Line = attrs.field(init=False)
+    _sequence: int = 0
+
+    def __enter__(self) -> Place:
+        """Connect to any stage."""
+        trouble: list[str] = []
+        for address in (*self.stages._where.values(), *self.stages.access.addresses):
+            try:
+                self.line = Line(address, self.stages.access, self.name)
+            except UnavailableError as error:
+                trouble.append(str(error))
+            else:
+                return self
+        raise UnavailableError("; ".join(trouble))
+
+    def __exit__(self, *_: object) -> None:
+        """Disconnect."""
+        self.line.close()
+
+    @property
+    def session(self) -> str:
+        """Who asks."""
+        return self.line.session.session
+
+    def change(self, ask: ChangeAsk) -> Change:
+        """Have a subscription changed; return the outcome, or raise why not."""
+        answer = self.ask(ask)
+        if isinstance(answer, Refusal):
+            raise refused(answer)
+        (part,) = answer.parts
+        assert isinstance(part, Change)
+        return part
+
+    def ask(self, ask: ChangeAsk) -> Answer | Refusal:
+        """Ask for a change, and wait for its outcome."""
+        before, self._sequence = self._sequence, self._sequence + 1
+        self.line.say(Ask([Request(self.session, 1, self._sequence, before, before, (ask,))]))
+        while True:
+            message = self.line.hear(self.stages.access.timeout_s)
+            for answer in message.answers if isinstance(message, Tell) else ():
+                if answer.sequence == self._sequence:
+                    assert isinstance(answer, (Answer, Refusal))
+                    return answer
+
+
+def _may_pass(error: BaseException) -> bool:
+    return isinstance(error, UnavailableError) and not isinstance(error, HistoryLost)
+
+
+def refused(refusal: Refusal) -> UsageError:
+    """What a refusal is for who asked."""
+    return (AccessDenied if refusal.code == "forbidden" else UsageError)(f"{refusal.reason} ({refusal.code})")
+
+
+def _refused(unread: Unread) -> Exception:
+    if unread.code == "forbidden":
+        return AccessDenied(unread.reason)
+    return (
+        TopicError(unread.reason) if unread.code in ("unknown-topic", "bad-request") else ProtocolError(unread.reason)
+    )
+
+
+def _unknown(topic: str, there: list[str]) -> TopicError:
+    close = difflib.get_close_matches(topic, there, n=3)
+    said = f"; there is {', '.join(map(repr, close))}" if close else ""
+    with suppress(IndexError):
+        said = said or f"; there is, for example, {there[0]!r}"
+    return TopicError(f"nothing was ever published on topic {topic!r}, or it may not be read{said}. Check its name")

@@ -1,0 +1,261 @@
+"""Ranges of the logs, read side by side from real stages and put together: what an ordinary subscriber was notified of."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import ordered_pubsub
+from ordered_pubsub.config.schema import ClientSection
+from ordered_pubsub.errors import ConfigurationError, HistoryLost, NotOffered, TopicError, UnavailableError
+from ordered_pubsub.reading import merging
+from ordered_pubsub.reading.access import Access
+from ordered_pubsub.reading.cuts import divide, events_between, first_part, lower
+from ordered_pubsub.reading.merging import Batch, merged, raise_lost
+from ordered_pubsub.reading.stages import Stages
+from ordered_pubsub.testing.processes import HOST
+from ordered_pubsub.wire.pack import decode_logged
+from server.systems import System, connect, one_stage, serving
+from server.waiting import soon, until
+
+TOPICS = ("a", "b", "c", "d")
+Event = tuple[str, int, bytes]
+
+
+def access(*ports: int, timeout_s: float = 30.0) -> Access:
+    return Access(ClientSection(sequencer=tuple(f"ops://{HOST}:{port}" for port in ports), timeout_s=timeout_s))
+
+
+def events_of(batches: Iterator[Batch], start: Mapping[str, int], end: Mapping[str, int]) -> list[Event]:
+    """What is in them, as far as it is in the range."""
+    found: list[Event] = []
+    for batch in batches:
+        for first, last, data in batch.chunks:
+            logged = decode_logged(data, last - first + 1)
+            found += [
+                (batch.topic, number, event.payload)
+                for number, event in enumerate(logged.events, first)
+                if start.get(batch.topic, 0) < number <= end[batch.topic]
+            ]
+    return found
+
+
+def read(stages: Stages, start: Mapping[str, int], end: Mapping[str, int]) -> list[Event]:
+    return events_of(merged(stages, start, end, raise_lost("test")), start, end)
+
+
+@pytest.fixture
+async def system(tmp_path: Path) -> AsyncIterator[System]:
+    """Three stages that own two topics, one, and one."""
+    async with System(tmp_path, [["a", "b"], ["c"], ["d"]]) as system:
+        await until(lambda: system.is_linked)
+        yield system
+
+
+async def publish_somehow(client: ordered_pubsub.Client, random: Random, count: int) -> None:
+    """Alone and in batches, waiting or not."""
+    futures = []
+    for number in range(count):
+        topic = random.choice(TOPICS)
+        if random.random() < 0.3:
+            await client.publish_many(topic, [number] * random.choice((1, 2, 7)))
+        else:
+            futures.append(client.publish_nowait(topic, number))
+        if random.random() < 0.1:
+            await asyncio.gather(*futures)
+    await asyncio.gather(*futures)
+
+
+async def take(subscription: ordered_pubsub.Subscription, count: int) -> list[Any]:
+    return [await soon(subscription.__anext__()) for _ in range(count)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_range_is_what_a_subscriber_was_notified_of_in_its_order(
+    system: System, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read whole, or in parts that are cut anywhere; by pieces of any size."""
+    monkeypatch.setattr(merging, "PIECE_BYTES", 1_000)
+    monkeypatch.setattr(merging, "PIECE_BYTES_MIN", 1_000)
+    random = Random(seed)
+    async with system.connect(0) as reader, system.connect(1) as one, system.connect(2) as other:
+        subscription = await reader.subscribe(*TOPICS)
+        await asyncio.gather(*(publish_somehow(client, random, 150) for client in (one, other)))
+
+        def look() -> tuple[dict[str, int], list[Event], list[list[Event]], list[Event]]:
+            with Stages(access(*system.ports)) as stages:
+                end = stages.cut(TOPICS)
+                cuts = divide(stages, {}, end, 5)
+                parts = [read(stages, before, after) for before, after in zip([{}, *cuts], cuts, strict=False)]
+                middle = cuts[len(cuts) // 2]
+                return end, read(stages, {}, end), parts, read(stages, middle, end)
+
+        end, whole, parts, rest = await asyncio.to_thread(look)
+        notified = [(event.topic, event.number, event.raw) for event in await take(subscription, sum(end.values()))]
+
+    assert len(notified) > 300
+    assert whole == notified
+    assert [event for part in parts for event in part] == notified
+    assert len(parts) == 5
+    assert max(map(len, parts)) < 3 * min(map(len, parts))
+    assert rest == notified[-len(rest) :]
+
+
+async def test_a_cut_lacks_nothing_that_comes_before_what_is_in_it(system: System) -> None:
+    """While publishers go on: for each event of it, all that its timestamp names is in it as well."""
+    async with system.connect(0) as reader, system.connect(1) as one, system.connect(2) as other:
+        await reader.subscribe(*TOPICS)
+        publishing = asyncio.gather(*(publish_somehow(client, Random(7), 300) for client in (one, other)))
+
+        def cuts() -> list[dict[str, int]]:
+            found = []
+            with Stages(access(*system.ports)) as stages:
+                for _ in range(10):
+                    cut = stages.cut(TOPICS)
+                    found.append(cut)
+                    lowered = lower(stages, {}, {topic: 2 * count // 3 for topic, count in cut.items()})
+                    assert lowered is not None
+                    found.append(lowered)
+            return found
+
+        found = await asyncio.to_thread(cuts)
+        await publishing
+    for cut in found:
+        for topic, last in cut.items():
+            reader_of = system.servers[{"a": 0, "b": 0, "c": 1, "d": 2}[topic]].node.driver.pubends.reader
+            full = reader_of.full_at(topic, last) if last else {}
+            assert full is not None
+            assert all(count <= cut[other] for other, count in full.items() if other in cut and other != topic)
+    assert sum(found[-1].values()) > 100
+
+
+async def test_the_first_part_has_about_as_many_events_as_asked_and_one_batch_at_least(system: System) -> None:
+    async with system.connect(0) as client:
+        for _ in range(20):
+            await client.publish_many("a", list(range(50)))
+            await client.publish("c", 1)
+
+        def sizes() -> list[int]:
+            with Stages(access(*system.ports)) as stages:
+                end = stages.cut(TOPICS)
+                return [events_between({}, first_part(stages, {}, end, most)) for most in (1, 10, 60, 300, 5_000)]
+
+        one, ten, sixty, many, everything = await asyncio.to_thread(sizes)
+
+    assert everything == 20 * 51
+    assert 1 <= one <= 51
+    assert 1 <= ten <= 51
+    assert 1 <= sixty <= 60
+    assert 150 < many <= 300
+
+
+async def test_stages_that_are_killed_are_waited_for(system: System) -> None:
+    """In the middle of a range."""
+    async with system.connect(0) as client:
+        for number in range(300):
+            await client.publish("ad"[number % 2], number)
+    loop = asyncio.get_running_loop()
+
+    def look() -> tuple[dict[str, int], list[Event]]:
+        with Stages(access(*system.ports)) as stages:
+            end = stages.cut(TOPICS)
+            found = iter(merged(stages, {}, end, raise_lost("test")))
+            first = next(found)
+            asyncio.run_coroutine_threadsafe(system.stop(2), loop).result()
+            starting = asyncio.run_coroutine_threadsafe(system.start(2), loop)
+            events = [*events_of(iter([first]), {}, end), *events_of(found, {}, end)]
+            starting.result()
+            return end, events
+
+    end, events = await asyncio.to_thread(look)
+    assert sum(end.values()) == len(events) == 300
+    for topic in "ad":
+        assert [number for one, number, _ in events if one == topic] == list(range(1, 151))
+
+
+async def test_topics_are_found_with_their_extent_and_a_wrong_name_is_said(system: System) -> None:
+    async with system.connect(0) as client:
+        for topic in ("a", "a", "c", "d"):
+            await client.publish(topic, 1)
+
+    def look() -> tuple[list[tuple[str, int]], str]:
+        with Stages(access(system.ports[1])) as stages:  # it tells of the others
+            found = [(topic, extent.last) for topic, extent in stages.find(["**"]).items()]
+            with pytest.raises(TopicError) as caught:
+                stages.existing(["a", "dd"])
+            return found, str(caught.value)
+
+    found, said = await asyncio.to_thread(look)
+    assert found == [("a", 2), ("c", 1), ("d", 1)]
+    assert "topic 'dd'" in said
+    assert "there is 'd'" in said
+
+
+async def test_what_retention_has_taken_is_said() -> None:
+    async with serving(one_stage()) as server, connect(server) as client:
+        for number in range(5):
+            await client.publish("a", number)
+        driver = server.node.driver
+        driver.log.forget("a", 3)
+
+        def look() -> tuple[str, list[tuple[str, int, int]], list[Event]]:
+            left_out: list[tuple[str, int, int]] = []
+            with Stages(access(server.port)) as stages:
+                end = stages.cut(["a"])
+                with pytest.raises(HistoryLost) as caught:
+                    read(stages, {}, end)
+                found = events_of(merged(stages, {}, end, lambda *lost: left_out.append(lost)), {}, end)
+            return str(caught.value), left_out, found
+
+        said, left_out, found = await asyncio.to_thread(look)
+    assert "'a'" in said
+    assert left_out == [("a", 1, 4)]
+    assert [number for _, number, _ in found] == [4, 5]
+
+
+async def test_what_nobody_keeps_cannot_be_read() -> None:
+    before = '[[topic]]\npattern = "**"\ndelivery = "ordered"\n'
+    async with serving(one_stage(before=before)) as server:
+
+        def look() -> None:
+            with Stages(access(server.port)) as stages, pytest.raises(NotOffered, match="its events are kept nowhere"):
+                stages.existing(["a"])
+
+        await asyncio.to_thread(look)
+
+
+def test_without_a_stage_it_says_what_it_has_tried(unused_tcp_port: int) -> None:
+    with pytest.raises(
+        UnavailableError, match=rf"ops://{HOST}:{unused_tcp_port} cannot be reached.*check that it runs"
+    ):
+        Stages(access(unused_tcp_port, timeout_s=0.2)).__enter__()
+
+
+def test_who_is_no_stage_is_noticed() -> None:
+    with socket.create_server((HOST, 0)) as listener:
+        port = listener.getsockname()[1]
+
+        def answer() -> None:
+            taken, _ = listener.accept()
+            with taken:
+                taken.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                taken.recv(1_000)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(UnavailableError, match="does not answer like a stage"):
+            Stages(access(port, timeout_s=1e-6)).__enter__()
+        thread.join()
+
+
+def test_without_an_address_it_says_which_option_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError, match="give sequencer"):
+        Access.of()
