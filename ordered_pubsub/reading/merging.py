@@ -33,7 +33,7 @@ _by_place = attrgetter("place")
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):
-    """Events that were numbered together, as far as they are in the range; without chunks they are void."""
+    """Events that were numbered together; what is in no chunk is void, or was left out."""
 
     topic: str
     first: int
@@ -75,6 +75,7 @@ class _Owner:
     piece_bytes: int
     lose: Callable[[str, int, int], None]
     """told of what is gone: raises, or lets it be left out"""
+    where: str = ""
     _line: Line | None = None
     _by_number: dict[int, _Reading] = attrs.field(factory=dict)
     _incomplete_since: float | None = None
@@ -144,7 +145,15 @@ class _Owner:
             reading.asked = number = self.stages.next_number()
             self._by_number[number] = reading
             asks.append(
-                Read(number, reading.topic, reading.passed + 1, reading.last, reading.needs_full, self.piece_bytes)
+                Read(
+                    number,
+                    reading.topic,
+                    reading.passed + 1,
+                    reading.last,
+                    reading.needs_full,
+                    self.piece_bytes,
+                    self.where,
+                )
             )
         if asks:
             line.say(*asks)
@@ -185,9 +194,16 @@ class _Owner:
 
 
 def merged(
-    stages: Stages, start: Mapping[str, int], end: Mapping[str, int], lose: Callable[[str, int, int], None]
+    stages: Stages,
+    start: Mapping[str, int],
+    end: Mapping[str, int],
+    lose: Callable[[str, int, int], None],
+    where: str = "",
 ) -> Iterator[Batch]:
-    """The batches between a clock and a later cut, in order. `lose` is told of what is gone, and may raise."""
+    """The batches between a clock and a later cut, in order. `lose` is told of what is gone, and may raise.
+
+    With a filter, stages leave out the events that it does not let through, as far as they can read them.
+    """
     clock = {topic: start.get(topic, 0) for topic in end}
 
     def skip(topic: str, first_lost: int, first_there: int) -> None:
@@ -200,7 +216,7 @@ def merged(
             by_owner.setdefault(stages.topology.owner(topic), []).append(_Reading(topic, clock[topic], last))
     readings = sum(map(len, by_owner.values()))
     piece_bytes = max(PIECE_BYTES_MIN, min(PIECE_BYTES, MEMORY_BYTES // max(1, 2 * readings)))
-    owners = [_Owner(stages, rank, found, piece_bytes, skip) for rank, found in sorted(by_owner.items())]
+    owners = [_Owner(stages, rank, found, piece_bytes, skip, where) for rank, found in sorted(by_owner.items())]
     if len(owners) == 1:
         for block in owners[0].blocks():
             yield from block

@@ -239,17 +239,17 @@ class Stages:
                     numbers.update(answer.numbers)
         return numbers
 
-    def bounds(self, low: Mapping[str, int], clock: Mapping[str, int]) -> dict[str, int]:
+    def bounds(self, low: Mapping[str, int], clock: Mapping[str, int], is_whole: bool) -> dict[str, int]:
         """For each topic the last number up to the clock's before which nothing comes that is beyond the clock."""
-        return self.again("looking for the end of a range", lambda: self._bounds(low, clock))
+        return self.again("looking for the end of a range", lambda: self._bounds(low, clock, is_whole))
 
-    def _bounds(self, low: Mapping[str, int], clock: Mapping[str, int]) -> dict[str, int]:
+    def _bounds(self, low: Mapping[str, int], clock: Mapping[str, int], is_whole: bool) -> dict[str, int]:
         found = dict(clock)
         by_line: dict[Line, list[Bound]] = {}
         topics: dict[int, str] = {}
         for topic, high in clock.items():
             if high > low.get(topic, 0):
-                bound = Bound(self.next_number(), topic, low.get(topic, 0), high, dict(clock))
+                bound = Bound(self.next_number(), topic, low.get(topic, 0), high, dict(clock), is_whole)
                 topics[bound.number] = topic
                 by_line.setdefault(self.owner_line(topic), []).append(bound)
         for line, asks in by_line.items():

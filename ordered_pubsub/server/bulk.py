@@ -15,6 +15,7 @@ import attrs
 from ordered_pubsub.core.log import LogReader
 from ordered_pubsub.core.topics import matches
 from ordered_pubsub.errors import ProtocolError
+from ordered_pubsub.server.choosing import choose_rows
 from ordered_pubsub.wire.reading import (
     ASKED_MAX,
     PIECE_BYTES,
@@ -127,7 +128,8 @@ class Bulk:
         full = self.log.full_at(ask.topic, found.stamps[0].first) if ask.full and found.stamps else None
         if ask.full and found.stamps and full is None:  # forgotten since the rest of it was read
             return Rows(ask.number, self.log.shelf.floor(ask.topic), ask.first - 1, None, [], [])
-        return Rows(ask.number, found.floor, found.read_to, full, list(found.stamps), list(found.events))
+        events = choose_rows(ask.where, found.events) if ask.where else found.events
+        return Rows(ask.number, found.floor, found.read_to, full, list(found.stamps), list(events))
 
     def _find(self, reader: Reader, work: _Finding) -> Found | None:
         looked_at, work.left = work.left[:LOOKED_AT_MAX], work.left[LOOKED_AT_MAX:]
@@ -146,5 +148,7 @@ class Bulk:
                 work.high = middle - 1
         if work.low < work.high:
             return None
-        whole = self.log.whole_batches(work.ask.topic, work.low)
-        return Bounded(work.ask.number, whole if whole > work.ask.low else min(work.ask.low, work.ask.high))
+        ask, last = work.ask, work.low
+        if ask.is_whole:
+            last = max(ask.low, self.log.whole_batches(ask.topic, last))
+        return Bounded(ask.number, min(last, ask.high))

@@ -6,16 +6,16 @@ event with another content type is brought, and its client decides.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from functools import lru_cache
 
 from msgspec.structs import replace
 
 from ordered_pubsub.core.filters import Filter
+from ordered_pubsub.core.log import Row
 from ordered_pubsub.core.messages import Chunk, Recalled
 from ordered_pubsub.errors import ProtocolError
-from ordered_pubsub.wire.content import BYTES, JSON
+from ordered_pubsub.wire.content import BYTES, JSON, fields_of
 from ordered_pubsub.wire.pack import Logged, PackedEvent, decode_logged, encode_logged, packed_headers
 
 FILTERS_MAX = 1_024
@@ -56,11 +56,21 @@ def _pieces(logged: Logged, wanted: list[bool]) -> Iterator[Chunk]:
 
 def _is_wanted(chosen: Filter, event: PackedEvent) -> bool:
     data = None
-    if chosen.needs_payload and event.content_type != BYTES:
-        if event.content_type != JSON:
+    if chosen.needs_payload:
+        if event.content_type not in (BYTES, JSON):
             return True
-        try:
-            data = json.loads(event.payload)
-        except (ValueError, RecursionError):
-            data = None  # no fields at all
+        data = fields_of(event.payload, event.content_type)
     return chosen.matcher(data, packed_headers(event))
+
+
+def choose_rows(where: str, rows: list[Row]) -> list[Row]:
+    """Events of a log as they are on disk, without those that a filter does not let through."""
+    chosen = read_filter(where)
+    found: list[Row] = []
+    for row in rows:
+        first = row.first
+        for piece in _choose(chosen, Chunk(row.last - first + 1, row.data)):
+            if piece.data:
+                found.append(Row(first, first + piece.count - 1, piece.data))
+            first += piece.count
+    return found

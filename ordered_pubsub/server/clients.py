@@ -55,7 +55,7 @@ from ordered_pubsub.wire.protocol import (
     encode,
     from_client,
 )
-from ordered_pubsub.wire.reading import Bound, Find, FromReader, ToReader, Unread
+from ordered_pubsub.wire.reading import Bound, Find, FromReader, Read, ToReader, Unread
 
 SPANS_MAX, RANGES_MAX = 1_000, 10_000
 """Stretches of numbers that a message may ask for, and that an answer may name."""
@@ -161,6 +161,8 @@ class ClientConnection:
             low, high = (message.low, message.high) if isinstance(message, Bound) else (message.first, message.last)
             if not 0 <= low <= high + 1 <= NUMBER_MAX + 1:
                 raise ProtocolError(f"a reader asked for numbers that cannot be: {message!r:.300}")
+            if isinstance(message, Read) and message.where:
+                _check_filter(message.where, f"a reader of {message.topic!r}")
             code, reason = self._verdict("subscribe", message.topic)
             owner = self.node.topology.owner(message.topic) if not code else self.node.rank
             if owner != self.node.rank:
@@ -202,7 +204,8 @@ class ClientConnection:
             self._note_following(message)
             topics = list(message.acked)
         else:
-            _check_filters(message)
+            for where in dict.fromkeys(want.where for want in message.wants if want.where):
+                _check_filter(where, f"subscription {message.subscription!r}")
             topics = [want.topic for want in message.wants]
         denial = self._denial(topics)
         if denial:
@@ -414,14 +417,11 @@ def _pattern_error(pattern: str) -> TopicError | None:
     return None
 
 
-def _check_filters(curious: Curious) -> None:
-    for where in dict.fromkeys(want.where for want in curious.wants if want.where):
-        try:
-            read_filter(where)
-        except FilterError as error:
-            raise ProtocolError(
-                f"subscription {curious.subscription!r} asks by a filter that is none: {error}"
-            ) from None
+def _check_filter(where: str, who: str) -> None:
+    try:
+        read_filter(where)
+    except FilterError as error:
+        raise ProtocolError(f"{who} asks by a filter that is none: {error}") from None
 
 
 def _numbers_of(message: Curious | Follows | Acked) -> list[int]:

@@ -53,6 +53,8 @@ class Read(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="read"):
     """whether to say the full timestamp of the first number as well"""
     bytes_max: int = PIECE_BYTES
     """about so much at a time, and no more than `PIECE_BYTES`"""
+    where: str = ""
+    """a filter: events that it does not let through are left out, so that their numbers have none"""
 
 
 class Rows(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="rows"):
@@ -67,7 +69,7 @@ class Rows(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="rows"):
     stamps: list[tuple[int, int, bytes]]
     """batches without gaps, each with its timestamp (`core.log`)"""
     events: list[tuple[int, int, bytes]]
-    """their events, in chunks; a batch without any is void"""
+    """their events, in chunks; what has none is void, or was left out"""
 
 
 class Bound(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="bound"):
@@ -79,6 +81,8 @@ class Bound(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="bound")
     """a number that is not too far"""
     high: int
     clock: Annotated[dict[str, int], msgspec.Meta(max_length=TOPICS_MAX)]
+    is_whole: bool = True
+    """whether it must not divide a batch"""
 
 
 class Bounded(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="bounded"):

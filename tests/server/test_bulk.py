@@ -130,17 +130,18 @@ async def test_topics_are_found_by_name_and_pattern_where_they_are_owned(tmp_pat
     assert found == [{"a/1": (0, 2), "a/2": (0, 1)}, {"b/1": (0, 1), "c": (0, 1)}, {"a/2": (0, 1)}, {"b/1": (0, 1)}, {}]
 
 
-async def test_a_bound_does_not_divide_a_batch(server: Server) -> None:
+async def test_a_bound_does_not_divide_a_batch_unless_it_may(server: Server) -> None:
     async with raw(server.port) as line, connect(server) as client:
         for _ in range(3):
             await client.publish_many("a", [1, 2, 3])
         await enter(line)
         answers = []
-        for low, high in ((0, 9), (0, 8), (0, 6), (0, 5), (0, 3), (0, 2), (4, 5), (7, 8), (9, 9)):
-            line.send(Bound(4, "a", low, high, {}))
-            answers.append((await line.expect(Bounded)).last)
+        for is_whole in (True, False):
+            for low, high in ((0, 9), (0, 8), (0, 6), (0, 5), (0, 3), (0, 2), (4, 5), (7, 8), (9, 9)):
+                line.send(Bound(4, "a", low, high, {}, is_whole))
+                answers.append((await line.expect(Bounded)).last)
 
-    assert answers == [9, 6, 6, 3, 3, 0, 4, 7, 9]
+    assert answers == [9, 6, 6, 3, 3, 0, 4, 7, 9, *(9, 8, 6, 5, 3, 2, 5, 8, 9)]
 
 
 async def test_a_bound_is_where_something_beyond_a_clock_comes_before(server: Server) -> None:

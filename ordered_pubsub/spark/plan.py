@@ -1,0 +1,165 @@
+"""What a source reads, whatever version of Spark asks: where it begins, where a batch ends, and which parts it has.
+
+Nothing is kept open between two questions, and nothing of what is read passes through here: parts are two clocks each.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+import attrs
+
+from ordered_pubsub.errors import ConfigurationError
+from ordered_pubsub.reading.cuts import divide, events_between, first_part, lower
+from ordered_pubsub.reading.merging import merged, raise_lost
+from ordered_pubsub.reading.stages import Extent, Stages
+from ordered_pubsub.spark.options import Clock, Options, Place
+from ordered_pubsub.spark.progress import Progress
+
+_log = logging.getLogger(__name__)
+
+ROWS_PER_PARTITION = 100_000
+PARTITIONS_USUAL_MAX = 32
+
+
+@attrs.frozen
+class Range:
+    """A part of a batch: from behind one cut to another."""
+
+    start: Clock
+    end: Clock
+
+
+@attrs.define
+class Plan:
+    """One source's; it is sent to executors."""
+
+    options: Options
+    progress: Progress | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if self.options.reader is not None:
+            self.progress = Progress(self.options.reader)
+
+    # -- where --------------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise what is wrong with the topics, and with the way to the stages."""
+        with Stages(self.options.access) as stages:
+            self._extents(stages)
+
+    def _extents(self, stages: Stages) -> dict[str, Extent]:
+        options = self.options
+        if options.pattern is None:
+            return stages.existing(options.topics)
+        return {
+            topic: extent for topic, extent in stages.find([options.pattern]).items() if stages.levels.is_kept(topic)
+        }
+
+    def first(self, otherwise: Place) -> Clock:
+        """Where the source begins."""
+        with Stages(self.options.access) as stages:
+            extents = self._extents(stages)
+            place = self.options.starting if self.options.starting is not None else otherwise
+            return self._at(stages, place, extents, is_start=True)
+
+    def last(self) -> Clock:
+        """Where a source that is read once ends: a cut."""
+        with Stages(self.options.access) as stages:
+            extents = self._extents(stages)
+            now = stages.cut(list(extents)) if extents else {}
+            if self.options.ending == "latest":
+                return now
+            wanted = self._at(stages, self.options.ending, extents, is_start=False)
+            clock = {topic: min(wanted.get(topic, last), last) for topic, last in now.items()}
+            return lower(stages, {}, clock, is_whole=False) or now
+
+    def _at(self, stages: Stages, place: Place, extents: Mapping[str, Extent], is_start: bool) -> Clock:
+        floors = {topic: extent.floor for topic, extent in extents.items()}
+        if place == "earliest":
+            return floors
+        if place == "latest":
+            return stages.cut(list(extents)) if extents else {}
+        if isinstance(place, datetime):
+            return self._at_time(stages, place, extents, is_start)
+        assert isinstance(place, dict)
+        for topic, count in place.items():
+            if topic in extents and count > extents[topic].last:
+                raise ConfigurationError(
+                    f"{'startingOffsets' if is_start else 'endingOffsets'} names number {count} of topic {topic!r}, which has "
+                    f"{extents[topic].last} so far"
+                )
+        return {topic: place.get(topic, floors[topic] if is_start else extents[topic].last) for topic in extents}
+
+    def _at_time(self, stages: Stages, at: datetime, extents: Mapping[str, Extent], is_start: bool) -> Clock:
+        clock = stages.located(list(extents), at.timestamp()) if extents else {}
+        is_beyond = all(clock[topic] >= extent.last for topic, extent in extents.items())
+        if is_start and is_beyond and self.options.starting_time_strategy == "error":
+            raise ConfigurationError(
+                f"nothing was published at or after startingTime={at.isoformat()}: take an earlier one, or "
+                "startingTimeStrategy=latest to begin with what comes"
+            )
+        return clock
+
+    def next(self, start: Mapping[str, int], rows_max: int | None, until: Clock | None = None) -> Clock:
+        """Where the batch after this place ends: at a cut, with about so many rows at the most."""
+        with Stages(self.options.access) as stages:
+            end = self._now(stages, start)
+            end = {topic: min(last, until.get(topic, 0)) for topic, last in end.items()} if until is not None else end
+            end = {topic: max(last, start.get(topic, 0)) for topic, last in end.items()}
+            if rows_max is not None and events_between(start, end) > rows_max:
+                return first_part(stages, start, end, rows_max)
+            return end
+
+    def _now(self, stages: Stages, start: Mapping[str, int]) -> Clock:
+        topics = list(self._extents(stages)) if self.options.pattern is not None else list(self.options.topics)
+        topics += [topic for topic in start if topic not in topics]
+        if not topics:
+            return {}
+        return self.progress.cut(stages, topics, start) if self.progress is not None else stages.cut(topics)
+
+    def now(self) -> Clock:
+        """A cut, now."""
+        with Stages(self.options.access) as stages:
+            return self._now(stages, {})
+
+    def parts(self, start: Mapping[str, int], end: Clock) -> list[Range]:
+        """A batch in parts, which are read side by side."""
+        events = events_between(start, end)
+        if not events:
+            return []
+        wanted = self.options.partitions or min(PARTITIONS_USUAL_MAX, -(-events // ROWS_PER_PARTITION))
+        begin = {topic: start.get(topic, 0) for topic in end}
+        if wanted == 1:
+            return [Range(begin, end)]
+        with Stages(self.options.access) as stages:
+            cuts = divide(stages, begin, end, wanted)
+        return [Range(before, after) for before, after in zip([begin, *cuts], cuts, strict=False)]
+
+    # -- what ---------------------------------------------------------------------------------------------------------
+
+    def read(self, part: Range) -> Iterator[Any]:
+        """The rows of a part, as Arrow record batches. Runs in executors."""
+        from ordered_pubsub.spark.table import Table, wanted_by
+
+        options = self.options
+        wants = None if options.where is None else wanted_by(options.where)
+        table = Table(sorted(part.end), part.start, part.end, wants, options.with_headers)
+        with Stages(options.access) as stages:
+            source = merged(stages, part.start, part.end, self._lose, options.where or "")
+            yield from table.record_batches(source)
+
+    @property
+    def _lose(self) -> Callable[[str, int, int], None]:
+        if self.options.fail_on_data_loss:
+            return raise_lost(self.options.reader or "spark")
+        return _log_lost
+
+
+def _log_lost(topic: str, first_lost: int, first_there: int) -> None:
+    _log.warning(
+        "numbers %d to %d of topic %r are gone, and left out (failOnDataLoss=false)", first_lost, first_there - 1, topic
+    )

@@ -1,0 +1,72 @@
+"""How far a source with a name has come: a subscription that outlives it, so that stages keep what it has not read.
+
+The subscription `NAME//spark` holds the topics in one order from its first use on, so their events are decided against each
+other. A cut is taken by going on with it, which is an operation; how far Spark has committed goes along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from ordered_pubsub.core.messages import Acked, Change, ChangeAsk, Refusal, Saved
+from ordered_pubsub.core.registrar import WRONG_EPOCH
+from ordered_pubsub.errors import ConfigurationError
+from ordered_pubsub.reading.stages import ASK_AGAIN_S, Place, Stages, refused
+
+SUBSCRIPTION = "spark"
+
+
+@attrs.frozen
+class Progress:
+    """Of one name."""
+
+    name: str
+
+    def cut(self, stages: Stages, topics: Sequence[str], start: Mapping[str, int]) -> dict[str, int]:
+        """A place in the order, now; what comes before `start` was committed."""
+        return stages.again(f"the progress of reader {self.name!r}", lambda: self._cut(stages, topics, start))
+
+    def _cut(self, stages: Stages, topics: Sequence[str], start: Mapping[str, int]) -> dict[str, int]:
+        with Place(stages, self.name) as place:
+            change = self._open(place, topics, start)
+            more = tuple(topic for topic in topics if topic not in change.new)
+            if more:
+                change = place.change(ChangeAsk(self._subscription, more))
+            self._acknowledge(place, change, start)
+        return {topic: change.entries.get(topic, 0) for topic in topics}
+
+    @property
+    def _subscription(self) -> str:
+        return f"{self.name}//{SUBSCRIPTION}"
+
+    def _open(self, place: Place, topics: Sequence[str], start: Mapping[str, int]) -> Change:
+        """Begin it, or go on with it; if it is there in another epoch, in the one after that."""
+        epoch, ask = 1, ChangeAsk(self._subscription, tuple(topics), opens=1, start=dict(start))
+        while True:
+            answer = place.ask(ask)
+            if not isinstance(answer, Refusal):
+                (part,) = answer.parts
+                assert isinstance(part, Change)
+                return part
+            if answer.code == WRONG_EPOCH:
+                epoch = int(answer.reason) + 1
+                ask = ChangeAsk(self._subscription, opens=epoch)
+            elif answer.code == "exists":
+                raise ConfigurationError(
+                    f"option reader={self.name!r}: its subscription holds other topics ({answer.reason}); give another name"
+                )
+            else:
+                raise refused(answer)
+
+    def _acknowledge(self, place: Place, change: Change, start: Mapping[str, int]) -> None:
+        resume = change.resume
+        clock = {topic: start.get(topic, 0) for topic in change.new}
+        if resume is not None:
+            for topic, count in (resume.clock or resume.start or {}).items():
+                clock[topic] = max(clock.get(topic, 0), count)
+        position = max(sum(clock.values()), 0 if resume is None else resume.position)
+        place.line.say(Acked(self._subscription, place.session, 1, change.version, clock, position))
+        while not isinstance(place.line.hear(ASK_AGAIN_S), Saved):
+            pass

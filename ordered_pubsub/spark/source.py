@@ -1,0 +1,166 @@
+"""The source in the words of Spark's Python Data Source API, from 4.0 on; with rate limits and AvailableNow from 4.2 on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from ordered_pubsub.errors import ConfigurationError, NotOffered
+from ordered_pubsub.reading.cuts import events_between
+from ordered_pubsub.spark import version
+from ordered_pubsub.spark.options import ONLY_BATCH, ONLY_STREAM, Clock, Options
+from ordered_pubsub.spark.plan import Plan, Range
+from ordered_pubsub.spark.table import schema_text
+
+HAS_LIMITS = version() >= (4, 2)
+NEEDS_LIMITS = ("maxRecordsPerTrigger", "maxBytesPerTrigger", "minRecordsPerTrigger", "maxTriggerDelay")
+
+
+class RangePartition(InputPartition):
+    """A part of a batch."""
+
+    def __init__(self, part: Range) -> None:
+        self.part = part
+
+
+class OrderedSource(DataSource):
+    """Topics as one ordered, repeatable table or stream."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format` is given."""
+        return "ordered_pubsub"
+
+    def schema(self) -> str:
+        """The columns. Options are read here, in the driver, so what is wrong with them is said before anything runs."""
+        return schema_text(self._read_options().with_headers)
+
+    def _read_options(self) -> Options:
+        return Options.read(self.options)
+
+    def _refuse(self, names: tuple[str, ...], why: str) -> None:
+        given = {key.lower() for key in self.options}
+        for name in names:
+            if name.lower() in given:
+                raise ConfigurationError(f"option {name} {why}")
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For `spark.read`."""
+        self._refuse(ONLY_STREAM, "is for streams: spark.readStream")
+        return OrderedReader(Plan(self._read_options()))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """For `spark.readStream`."""
+        self._refuse(ONLY_BATCH, "is for what is read once: spark.read")
+        options = self._read_options()
+        if not HAS_LIMITS:
+            import pyspark
+
+            self._refuse(NEEDS_LIMITS, f"needs PySpark 4.2 or later; there is {pyspark.__version__}")
+        plan = Plan(options)
+        plan.check()
+        return LimitedStreamReader(plan) if HAS_LIMITS else OrderedStreamReader(plan)
+
+
+def _rows_of(plan: Plan, partition: InputPartition) -> Iterator[Any]:
+    """The rows of a part; of no part at all, which Spark reads as well, there are none."""
+    return plan.read(partition.part) if isinstance(partition, RangePartition) else iter(())
+
+
+class OrderedReader(DataSourceReader):
+    """What there is between two places, read once."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+    def partitions(self) -> list[InputPartition]:
+        """The parts that are read side by side."""
+        start, end = self.plan.first("earliest"), self.plan.last()
+        end = {topic: max(last, start.get(topic, 0)) for topic, last in end.items()}
+        return [RangePartition(part) for part in self.plan.parts(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The rows of one."""
+        return _rows_of(self.plan, partition)
+
+
+class OrderedStreamReader(DataSourceStreamReader):
+    """What comes, in batches that end at cuts."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.start: Clock | None = None
+        """where the last batch ended, as far as it is known"""
+
+    def initialOffset(self) -> Clock:
+        """Where a query without a checkpoint begins."""
+        self.start = self.plan.first("latest")
+        return self.start
+
+    def latestOffset(self, start: Any = None, limit: Any = None) -> Clock:
+        """How far it is now. Whatever comes before the start was committed: Spark asks for the next batch after that."""
+        return self.plan.next(start or self.start or {}, None)
+
+    def partitions(self, start: Clock, end: Clock) -> list[InputPartition]:
+        """The parts of a batch."""
+        self.start = end
+        return [RangePartition(part) for part in self.plan.parts(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The rows of one."""
+        return _rows_of(self.plan, partition)
+
+
+if HAS_LIMITS:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
+
+    class LimitedStreamReader(OrderedStreamReader, SupportsTriggerAvailableNow):
+        """With limits to the size of a batch."""
+
+        def __init__(self, plan: Plan) -> None:
+            super().__init__(plan)
+            self.target: Clock | None = None
+            """where a query that takes what there is ends"""
+            self.waiting_since: float | None = None
+
+        def getDefaultReadLimit(self) -> Any:
+            """What the options say."""
+            most = self.plan.options.records_max
+            return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+        def prepareForTriggerAvailableNow(self) -> None:
+            """What comes from now on is not for this query."""
+            self.target = self.plan.now()
+
+        def latestOffset(self, start: Any = None, limit: Any = None) -> Clock:
+            """Where the next batch ends."""
+            begin: Mapping[str, int] = start or self.start or {}
+            rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+            end = self.plan.next(begin, rows_max, self.target)
+            return end if self._is_enough(begin, end) else dict(begin)
+
+        def _is_enough(self, start: Mapping[str, int], end: Clock) -> bool:
+            """Whether there are as many rows as wanted, or it has been waited for them long enough."""
+            least, now = self.plan.options.records_min, time.monotonic()
+            events = events_between(start, end)
+            if least is None or self.target is not None or events >= least or not events:
+                self.waiting_since = None
+                return True
+            if self.waiting_since is None:
+                self.waiting_since = now
+            if now - self.waiting_since < self.plan.options.delay_max_s:
+                return False
+            self.waiting_since = None
+            return True
+
+else:
+
+    class LimitedStreamReader(OrderedStreamReader):  # type: ignore[no-redef]
+        """There are no limits in this version."""
+
+        def __init__(self, plan: Plan) -> None:
+            raise NotOffered("limits need PySpark 4.2 or later")

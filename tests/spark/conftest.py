@@ -1,0 +1,56 @@
+"""A real Spark in this process, and real stages as processes of their own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import ordered_pubsub.spark
+from ordered_pubsub.testing.trial.stages import Stages
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One session for all tests: it takes seconds to start."""
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    folder = tmp_path_factory.mktemp("spark")
+    session = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", str(folder))
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    ordered_pubsub.spark.register(session)
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
+    """Two stages: the first owns what is on eu/, the second the rest."""
+    system = Stages(tmp_path_factory.mktemp("stages"), [["eu/**"], ["**"]])
+    system.start()
+    yield system
+    system.kill()
+
+
+@pytest.fixture
+def sequencer(stages: Stages) -> str:
+    """Where they are."""
+    return ",".join(stages.addresses)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    """Where a query writes how far it is."""
+    return str(tmp_path / "checkpoint")
