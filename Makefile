@@ -34,7 +34,7 @@ help: ## this list
 demo: $(VENV)/.ready-package ## see total order across topics on this machine: ordered-pubsub demo
 	@$(BIN)/ordered-pubsub demo
 
-test: brokers $(VENV)/.ready-tox ## lint, then all tests on each Python from 3.10 to 3.13 that is found (TOXENV=py311 for one)
+test: brokers $(VENV)/.ready-tox ## lint, all tests on each Python from 3.10 to 3.13 that is found, and with Spark (TOXENV=py311 for one)
 	@$(run_tox)
 
 brokers:
@@ -141,9 +141,10 @@ $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 endef
 
 # The tests start brokers of their own (ordered_pubsub/testing/brokers.py), and look for the programs in these folders too.
+# Spark starts a Java runtime.
 define find_missing
 missing=""; \
-for program in mosquitto nats-server rabbitmq-server; do \
+for program in mosquitto nats-server rabbitmq-server java; do \
     PATH="$$PATH:/usr/local/sbin:/usr/sbin:/opt/homebrew/sbin:/opt/homebrew/bin" \
         command -v "$$program" >/dev/null || missing="$$missing $$program"; \
 done
@@ -159,12 +160,13 @@ endef
 define provide_brokers
 $(find_missing); \
 if [ -n "$$missing" ]; then \
-    echo "make: the tests run over real brokers; missing:$$missing"; \
-    packages="$$missing"; services="$$missing"; $(add_epmd); $(apt_install); \
+    echo "make: the tests run over real brokers, and Spark; missing:$$missing"; \
+    packages="$$(echo "$$missing" | sed 's/\<java\>/default-jre-headless/')"; \
+    services="$$(echo "$$missing" | sed 's/\<java\>//')"; $(add_epmd); $(apt_install); \
     $(find_missing); \
     if [ -n "$$missing" ]; then \
         echo "make: expected these programs, and they are not there:$$missing" >&2; \
-        packages="$$missing"; $(say_apt_line); \
+        packages="$$(echo "$$missing" | sed 's/\<java\>/default-jre-headless/')"; $(say_apt_line); \
         exit 1; \
     fi; \
 fi

@@ -24,6 +24,12 @@ from spark.publishing import publish
 
 TIMEOUT_S = 120
 
+# PySpark 4.0 leaves sockets of its own to the garbage collector. (Ours are watched by tests/server/test_reading.py.)
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning",
+    "ignore:unclosed <socket:ResourceWarning",
+)
+
 
 @pytest.fixture
 def topics() -> list[str]:
