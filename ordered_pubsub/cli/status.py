@@ -29,6 +29,8 @@ from ordered_pubsub.wire.sessions import make_session
 ASK_S = 10.0
 COLUMNS = ("stage", "ready", "waiting for", "clients", "subscriptions", "topics", "events", "pending", "links")
 NUMBERS = ("clients", "subscriptions", "topics", "events", "pending")
+NAMED_COLUMNS = ("named subscription", "topics", "acknowledged", "behind")
+NAMED_NUMBERS = ("topics", "acknowledged", "behind")
 
 EPILOG = """\
 examples:
@@ -127,8 +129,24 @@ class Overview:
     def as_text(self) -> list[str]:
         """For people: a table, and what is missing in it."""
         rows = [_row(report) for _, report in self.reports]
-        lines = [printable(line) for line in _table([COLUMNS, *rows])] if rows else []
-        return lines + [printable(_trouble(stage, reason)) for stage, reason in self.troubles]
+        lines = _table([COLUMNS, *rows], NUMBERS) if rows else []
+        named = self._named()
+        lines += ["", *_table([NAMED_COLUMNS, *named], NAMED_NUMBERS)] if named else []
+        lines += [_trouble(stage, reason) for stage, reason in self.troubles]
+        return [printable(line) for line in lines]
+
+    def _named(self) -> list[tuple[str, ...]]:
+        """The subscriptions with a name, and how far they are, as far as the stages that answered know."""
+        numbers: dict[str, int] = {}
+        for _, report in self.reports:
+            numbers |= report["numbers"]
+        rows: list[tuple[str, ...]] = []
+        for name, clock in sorted(
+            (name, clock) for _, report in self.reports for name, clock in report["named"].items()
+        ):
+            behind = sum(max(0, numbers.get(topic, count) - count) for topic, count in clock.items())
+            rows.append((name, f"{len(clock):,}", f"{sum(clock.values()):,}", f"{behind:,}"))
+        return rows
 
 
 async def look(client: ClientSection, addresses: Sequence[Address], timeout_s: float) -> Overview:
@@ -206,13 +224,15 @@ def _row(report: dict[str, Any]) -> tuple[str, ...]:
     return tuple(cells[column] for column in COLUMNS)
 
 
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+def _table(rows: Sequence[Sequence[str]], numbers: Sequence[str]) -> list[str]:
+    """Columns under their headings, which are the first row; those with numbers are set to the right."""
+    headings = rows[0]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(_cells(row, widths)).rstrip() for row in rows]
+    return ["  ".join(_cells(row, headings, widths, numbers)).rstrip() for row in rows]
 
 
-def _cells(row: Sequence[str], widths: Sequence[int]) -> list[str]:
+def _cells(row: Sequence[str], headings: Sequence[str], widths: Sequence[int], numbers: Sequence[str]) -> list[str]:
     return [
-        cell.rjust(width) if name in NUMBERS else cell.ljust(width)
-        for name, cell, width in zip(COLUMNS, row, widths, strict=True)
+        cell.rjust(width) if heading in numbers else cell.ljust(width)
+        for heading, cell, width in zip(headings, row, widths, strict=True)
     ]

@@ -31,7 +31,7 @@ from ordered_pubsub.errors import (
 from ordered_pubsub.reading.access import Access
 from ordered_pubsub.reading.line import Line
 from ordered_pubsub.wire.protocol import Ask, Tell
-from ordered_pubsub.wire.reading import ASKED_MAX, Bound, Bounded, Find, Found, Unread
+from ordered_pubsub.wire.reading import ASKED_MAX, Bound, Bounded, Find, Found, Read, Rows, Unread
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -40,6 +40,7 @@ PAUSE_FIRST_S, PAUSE_MOST_S = 0.05, 2.0
 ASK_AGAIN_S = 5.0
 """So long an answer is waited for before the same is asked on another line."""
 LINES_TRIED_MAX = 64
+SAMPLE_BYTES = 16 * 1024
 
 
 @attrs.frozen
@@ -261,6 +262,26 @@ class Stages:
                     assert isinstance(answer, Bounded)
                     found[topics[answer.number]] = answer.last
         return found
+
+    def bytes_per_event(self, start: Mapping[str, int], end: Mapping[str, int]) -> float:
+        """About how large the events of a range are, by the first of each topic."""
+        return self.again("looking how large events are", lambda: self._bytes_per_event(start, end))
+
+    def _bytes_per_event(self, start: Mapping[str, int], end: Mapping[str, int]) -> float:
+        total, counted = 0.0, 0
+        for topic, last in end.items():
+            count = last - start.get(topic, 0)
+            if count <= 0:
+                continue
+            line = self.owner_line(topic)
+            line.say(Read(self.next_number(), topic, start.get(topic, 0) + 1, last, bytes_max=SAMPLE_BYTES))
+            rows = self.answer(line)
+            assert isinstance(rows, Rows)
+            events = sum(last - first + 1 for first, last, _ in rows.events)
+            if events:
+                total += count * sum(len(data) for _, _, data in rows.events) / events
+                counted += count
+        return total / counted if counted else 0.0
 
 
 @attrs.define(eq=False)

@@ -1,12 +1,13 @@
 """Reads the logs for those who read much of them, a small piece at a time.
 
-What is asked for waits in a queue, and who asks for more is put at its end: so readers take turns, and none of them delays the
-stage, which does everything else first (`server.node`). Rows go out as they are on disk: nothing here looks into them.
+What a reader has asked for waits in a queue of its own, and readers take turns: who asks for little does not wait for who asks
+for much, and none of them delays the stage, which does everything else first (`server.node`). Rows go out as they are on disk;
+nothing here looks into them, unless a filter was asked for.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -71,18 +72,16 @@ class Bulk:
     log: LogReader
     topics: Callable[[], list[str]]
     """the topics of this stage that have a log"""
-    _queue: deque[tuple[Reader, _Work]] = attrs.field(factory=deque)
-    _asked: dict[Reader, int] = attrs.field(factory=dict)
-    """how much each reader waits for"""
+    _waiting: OrderedDict[Reader, deque[_Work]] = attrs.field(factory=OrderedDict)
+    """what each reader waits for; whose turn is next comes first"""
     pieces: int = 0
     """how many were read"""
 
     def ask(self, reader: Reader, message: FromReader) -> None:
         """A reader, who may, asks for something."""
-        count = self._asked.get(reader, 0) + 1
-        if count > ASKED_MAX:
+        queue = self._waiting.setdefault(reader, deque())
+        if len(queue) >= ASKED_MAX:
             raise ProtocolError(f"a reader asked for more than {ASKED_MAX} things at a time")
-        self._asked[reader] = count
         work: _Work
         if isinstance(message, Find):
             work = _Finding(message, self.topics())
@@ -90,31 +89,32 @@ class Bulk:
             work = _Bounding(message, max(message.low, self.log.shelf.floor(message.topic)), message.high)
         else:
             work = message
-        self._queue.append((reader, work))
+        queue.append(work)
 
     def forget(self, reader: Reader) -> None:
-        """It is gone; what it has asked for is dropped when its turn comes."""
-        self._asked.pop(reader, None)
+        """It is gone."""
+        self._waiting.pop(reader, None)
 
     @property
     def has_work(self) -> bool:
         """Whether anybody waits for anything."""
-        return bool(self._queue)
+        return bool(self._waiting)
 
     def serve(self) -> None:
         """Do a little for who comes next, if there is anybody."""
-        if not self._queue:
+        if not self._waiting:
             return
-        reader, work = self._queue.popleft()
-        if reader not in self._asked:
-            return
+        reader, queue = next(iter(self._waiting.items()))
+        answer = self._step(reader, queue[0])
         self.pieces += 1
-        answer = self._step(reader, work)
-        if answer is None:
-            self._queue.append((reader, work))
-            return
-        self._asked[reader] -= 1
-        reader.bring(answer)
+        if answer is not None:
+            queue.popleft()
+        if queue:
+            self._waiting.move_to_end(reader)
+        else:
+            del self._waiting[reader]
+        if answer is not None:
+            reader.bring(answer)
 
     def _step(self, reader: Reader, work: _Work) -> ToReader | None:
         if isinstance(work, Read):

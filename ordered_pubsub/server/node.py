@@ -13,6 +13,7 @@ the state machine itself fails, before anything of that is written: what the jou
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import time
@@ -48,6 +49,10 @@ TICK_S = 0.5
 INLINE_COMMIT_S = 0.0005
 """Commits that take longer than this, on average, are left to a thread."""
 AVERAGE_OVER = 16
+NAMED = "//"
+"""Between the name of a client and that of its subscription."""
+NAMED_SHOWN_MAX, TOPICS_SHOWN_MAX = 1_000, 10_000
+"""So much of the subscriptions that have names is in a report."""
 
 
 class Asker(Protocol):
@@ -337,6 +342,7 @@ class Node:
             "durability": self.store.durability,
             "clients": len(self.askers),
             **stage.statistics(),
+            **self._named(),
             "since_start": {
                 **attrs.asdict(self.counters),
                 "recalls": self.driver.pubends.recalls,
@@ -344,6 +350,21 @@ class Node:
                 "pieces_read": self.bulk.pieces,
             },
         }
+
+    def _named(self) -> dict[str, Any]:
+        """The subscriptions with a name that are kept here, and how far the topics here are that somebody holds under a name."""
+        state = self.driver.stage.state
+        named = {
+            name: subscription.resume.clock or subscription.resume.start or {}
+            for name, subscription in state.registrar.subscriptions.items()
+            if subscription.resume is not None
+        }
+        held = (holding.topics for name, holding in state.groups.holdings.items() if NAMED in name)
+        topics = dict.fromkeys(itertools.islice(itertools.chain.from_iterable(held), TOPICS_SHOWN_MAX))
+        numbers = {
+            topic: state.clocks.numbers.get(topic, 0) for topic in topics if self.topology.owner(topic) == self.rank
+        }
+        return {"named": dict(itertools.islice(named.items(), NAMED_SHOWN_MAX)), "numbers": numbers}
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

@@ -104,12 +104,21 @@ class Plan:
             )
         return clock
 
-    def next(self, start: Mapping[str, int], rows_max: int | None, until: Clock | None = None) -> Clock:
-        """Where the batch after this place ends: at a cut, with about so many rows at the most."""
+    def next(
+        self,
+        start: Mapping[str, int],
+        rows_max: int | None = None,
+        bytes_max: int | None = None,
+        until: Clock | None = None,
+    ) -> Clock:
+        """Where the batch after this place ends: at a cut, with about so many rows, or bytes, at the most."""
         with Stages(self.options.access) as stages:
             end = self._now(stages, start)
             end = {topic: min(last, until.get(topic, 0)) for topic, last in end.items()} if until is not None else end
             end = {topic: max(last, start.get(topic, 0)) for topic, last in end.items()}
+            if bytes_max is not None and end != start:
+                rows = max(1, int(bytes_max / max(1.0, stages.bytes_per_event(start, end))))
+                rows_max = rows if rows_max is None else min(rows, rows_max)
             if rows_max is not None and events_between(start, end) > rows_max:
                 return first_part(stages, start, end, rows_max)
             return end

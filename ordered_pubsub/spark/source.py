@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from ordered_pubsub.errors import ConfigurationError, NotOffered
+from ordered_pubsub.errors import ConfigurationError, NotOffered, OrderedPubSubError
 from ordered_pubsub.reading.cuts import events_between
 from ordered_pubsub.spark import version
 from ordered_pubsub.spark.options import ONLY_BATCH, ONLY_STREAM, Clock, Options
@@ -18,6 +19,23 @@ from ordered_pubsub.spark.table import schema_text
 
 HAS_LIMITS = version() >= (4, 2)
 NEEDS_LIMITS = ("maxRecordsPerTrigger", "maxBytesPerTrigger", "minRecordsPerTrigger", "maxTriggerDelay")
+
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def _plainly(method: _Method) -> _Method:
+    """What this library says of a mistake comes without the way that it took: Spark shows all of that to the user."""
+
+    @wraps(method)
+    def called(*given: Any, **named: Any) -> Any:
+        try:
+            return method(*given, **named)
+        except OrderedPubSubError as error:
+            plain = error
+        raise plain.with_traceback(None) from None
+
+    return cast(_Method, called)
 
 
 class RangePartition(InputPartition):
@@ -35,6 +53,7 @@ class OrderedSource(DataSource):
         """What `format` is given."""
         return "ordered_pubsub"
 
+    @_plainly
     def schema(self) -> str:
         """The columns. Options are read here, in the driver, so what is wrong with them is said before anything runs."""
         return schema_text(self._read_options().with_headers)
@@ -48,11 +67,13 @@ class OrderedSource(DataSource):
             if name.lower() in given:
                 raise ConfigurationError(f"option {name} {why}")
 
+    @_plainly
     def reader(self, schema: StructType) -> DataSourceReader:
         """For `spark.read`."""
         self._refuse(ONLY_STREAM, "is for streams: spark.readStream")
         return OrderedReader(Plan(self._read_options()))
 
+    @_plainly
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For `spark.readStream`."""
         self._refuse(ONLY_BATCH, "is for what is read once: spark.read")
@@ -77,6 +98,7 @@ class OrderedReader(DataSourceReader):
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
 
+    @_plainly
     def partitions(self) -> list[InputPartition]:
         """The parts that are read side by side."""
         start, end = self.plan.first("earliest"), self.plan.last()
@@ -96,15 +118,18 @@ class OrderedStreamReader(DataSourceStreamReader):
         self.start: Clock | None = None
         """where the last batch ended, as far as it is known"""
 
+    @_plainly
     def initialOffset(self) -> Clock:
         """Where a query without a checkpoint begins."""
         self.start = self.plan.first("latest")
         return self.start
 
+    @_plainly
     def latestOffset(self, start: Any = None, limit: Any = None) -> Clock:
         """How far it is now. Whatever comes before the start was committed: Spark asks for the next batch after that."""
-        return self.plan.next(start or self.start or {}, None)
+        return self.plan.next(start or self.start or {})
 
+    @_plainly
     def partitions(self, start: Clock, end: Clock) -> list[InputPartition]:
         """The parts of a batch."""
         self.start = end
@@ -116,7 +141,12 @@ class OrderedStreamReader(DataSourceStreamReader):
 
 
 if HAS_LIMITS:
-    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadMaxBytes,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
 
     class LimitedStreamReader(OrderedStreamReader, SupportsTriggerAvailableNow):
         """With limits to the size of a batch."""
@@ -129,18 +159,23 @@ if HAS_LIMITS:
 
         def getDefaultReadLimit(self) -> Any:
             """What the options say."""
-            most = self.plan.options.records_max
-            return ReadAllAvailable() if most is None else ReadMaxRows(most)
+            options = self.plan.options
+            if options.records_max is not None:
+                return ReadMaxRows(options.records_max)
+            return ReadAllAvailable() if options.bytes_max is None else ReadMaxBytes(options.bytes_max)
 
+        @_plainly
         def prepareForTriggerAvailableNow(self) -> None:
             """What comes from now on is not for this query."""
             self.target = self.plan.now()
 
+        @_plainly
         def latestOffset(self, start: Any = None, limit: Any = None) -> Clock:
             """Where the next batch ends."""
             begin: Mapping[str, int] = start or self.start or {}
             rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-            end = self.plan.next(begin, rows_max, self.target)
+            bytes_max = self.plan.options.bytes_max if isinstance(limit, (ReadMaxRows, ReadMaxBytes)) else None
+            end = self.plan.next(begin, rows_max, bytes_max, self.target)
             return end if self._is_enough(begin, end) else dict(begin)
 
         def _is_enough(self, start: Mapping[str, int], end: Clock) -> bool:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import attrs
 import msgspec
 import pytest
 
 from ordered_pubsub.config.files import hash_token, make_token
-from ordered_pubsub.core.log import LogStamp
-from ordered_pubsub.server import bulk
+from ordered_pubsub.core.log import LogReader, LogStamp
+from ordered_pubsub.core.memory_shelf import MemoryShelf
+from ordered_pubsub.server.bulk import Bulk
 from ordered_pubsub.server.server import Server
 from ordered_pubsub.testing.processes import HOST
 from ordered_pubsub.wire.pack import decode_logged
 from ordered_pubsub.wire.protocol import Rejected, Welcome, encode
-from ordered_pubsub.wire.reading import ASKED_MAX, Bound, Bounded, Find, Found, Read, Rows, Unread
+from ordered_pubsub.wire.reading import ASKED_MAX, Bound, Bounded, Find, Found, Read, Rows, ToReader, Unread
 from ordered_pubsub.wire.sessions import make_session
 from server.messages import greeting
 from server.systems import Raw, System, configure, connect, one_stage, raw, serving
@@ -200,30 +202,38 @@ async def test_what_is_asked_wrong_is_answered_so(server: Server) -> None:
         assert (await line.expect(Rows)).number == 3
 
 
-async def test_readers_take_turns(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+@attrs.define(eq=False)
+class Reading:
+    """Somebody who reads everything."""
+
+    brought: list[ToReader] = attrs.field(factory=list)
+
+    def may_read(self, topic: str) -> bool:
+        return True
+
+    def bring(self, message: ToReader) -> None:
+        self.brought.append(message)
+
+
+def test_readers_take_turns() -> None:
     """Who asks for little does not wait for who asks for much."""
-    monkeypatch.setattr(bulk, "PIECE_BYTES", 1_000)
-    async with raw(server.port) as much, raw(server.port) as little, connect(server) as client:
-        await client.publish_many("a", ["x" * 500] * 200)
-        await enter(much)
-        await enter(little)
-        much.send(*(Read(number, "a", number, LAST) for number in range(1, ASKED_MAX + 1)))
-        await until(lambda: server.node.bulk.has_work)
-        before = server.node.bulk.pieces
-        little.send(Read(1, "a", 1, LAST))
-        await little.expect(Rows)
-        assert server.node.bulk.pieces - before <= ASKED_MAX + 1
-        for _ in range(ASKED_MAX):
-            await much.expect(Rows)
+    bulk, much, little = Bulk(LogReader(MemoryShelf()), list), Reading(), Reading()
+    for number in range(ASKED_MAX):
+        bulk.ask(much, Read(number, "a", 1, 9))
+    bulk.ask(little, Read(1, "a", 1, 9))
+    bulk.serve()
+    bulk.serve()
+    assert (len(much.brought), len(little.brought)) == (1, 1)
+    while bulk.has_work:
+        bulk.serve()
+    assert [message.number for message in much.brought] == list(range(ASKED_MAX))
 
 
-async def test_what_was_asked_by_who_is_gone_is_dropped(server: Server) -> None:
-    async with raw(server.port) as line:
-        await enter(line)
-        line.send(Read(1, "a", 1, LAST))
-        await line.expect(Rows)
-    await until(lambda: not server.node.bulk._asked)
-    assert not server.node.bulk.has_work
+def test_what_was_asked_by_who_is_gone_is_dropped() -> None:
+    bulk, reader = Bulk(LogReader(MemoryShelf()), list), Reading()
+    bulk.ask(reader, Read(1, "a", 1, 9))
+    bulk.forget(reader)
+    assert not bulk.has_work
 
 
 async def test_rights_hold_for_readers(tmp_path: Path) -> None:

@@ -198,6 +198,29 @@ def test_a_batch_has_no_more_rows_than_it_may(
     assert seen([row for batch in batches for row in batch]) == notified(events)
 
 
+def test_a_batch_has_about_as_many_bytes_as_it_may(
+    spark: SparkSession, sequencer: str, topics: list[str], checkpoint: str
+) -> None:
+    if not HAS_LIMITS:
+        return  # the option is refused, as above
+    events = publish(sequencer, topics, 100)
+    size = sum(len(event.raw) for event in events)
+    counts: list[int] = []
+    query = (
+        spark.readStream.format("ordered_pubsub")
+        .options(sequencer=sequencer, topics=",".join(topics), startingOffsets="earliest", maxBytesPerTrigger=size)
+        .load()
+        .writeStream.foreachBatch(lambda batch, number: counts.append(batch.count()))
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(TIMEOUT_S)
+
+    assert sum(counts) == len(events)
+    assert 3 < len(counts) < 20  # with what belongs to them, events are several times as large as their payloads
+
+
 def _start(stream: DataFrame, checkpoint: str) -> None:
     query = (
         stream.writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(availableNow=True).start()

@@ -77,6 +77,25 @@ async def until_linked(system: System) -> None:
         await asyncio.sleep(0.01)
 
 
+async def test_it_shows_how_far_subscriptions_with_a_name_are(start: Callable[..., System]) -> None:
+    """By what the owners of their topics say, wherever they are kept."""
+    system = await start("eu", "us")
+    await until_linked(system)
+    sequencer = [f"ops://{address.host_and_port}" for address in system.addresses]
+    async with ordered_pubsub.connect("memory://status-named", sequencer=sequencer, name="desk") as client:
+        book = await client.subscribe("trades", "quotes", name="book", ack="manual")
+        for number in range(5):
+            await client.publish("trades", number)
+        await client.publish("quotes", 1)
+        events = [await asyncio.wait_for(book.__anext__(), PATIENCE_S) for _ in range(6)]
+        await events[3].ack()
+        overview = await system.look(0, 1)
+
+    named = [line.split() for line in overview.as_text() if "desk//book" in line]
+    assert named == [["desk//book", "2", "4", "2"]]
+    assert "named subscription  topics  acknowledged  behind" in overview.as_text()
+
+
 async def test_one_address_leads_to_all_stages(start: Callable[..., object]) -> None:
     """In the order of their ranks, each once."""
     system: System = await start("eu", "us", "asia")  # type: ignore[misc]  # a fixture's coroutine function
