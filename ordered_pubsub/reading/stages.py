@@ -204,14 +204,14 @@ class Stages:
                     "its past. Give it 'exactly-once' in the stages' configuration ([[topic]])"
                 )
 
-    def existing(self, topics: Sequence[str]) -> dict[str, Extent]:
-        """How far these topics are. Raises for one that there is not, or that may not be read."""
+    def existing(self, topics: Sequence[str], must_be: bool = True) -> dict[str, Extent]:
+        """How far these topics are. Raises for one that there is not, or that may not be read, if all of them must be there."""
         self.check_kept(topics)
         found = self.find(topics)
         for topic in topics:
-            if topic not in found:
+            if topic not in found and must_be:
                 raise _unknown(topic, list(self.find(["**"])))
-        return {topic: found[topic] for topic in topics}
+        return {topic: found.get(topic, Extent(0, 0)) for topic in topics}
 
     # -- places in the order ------------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ NAMES = (
     "sequencer", "config", "tokenFile", "tlsCa", "tlsCert", "tlsKey", "timeoutSeconds",
     "topics", "topicsPattern", "startingOffsets", "endingOffsets", "startingTime", "endingTime", "startingTimeStrategy",
     "maxRecordsPerTrigger", "maxBytesPerTrigger", "minRecordsPerTrigger", "maxTriggerDelay", "numPartitions",
-    "where", "failOnDataLoss", "reader", "respectTransactions", "includeHeaders",
+    "where", "failOnDataLoss", "failOnUnknownTopic", "reader", "respectTransactions", "includeHeaders",
 )  # fmt: skip
 ONLY_BATCH = ("endingOffsets", "endingTime")
 ONLY_STREAM = ("maxRecordsPerTrigger", "maxBytesPerTrigger", "minRecordsPerTrigger", "maxTriggerDelay", "reader")
@@ -49,6 +49,7 @@ class Options:
     partitions: int | None = None
     where: str | None = None
     fail_on_data_loss: bool = True
+    fail_on_unknown_topic: bool = True
     reader: str | None = None
     with_headers: bool = True
 
@@ -78,6 +79,7 @@ class Options:
             partitions=read.whole("numPartitions", PARTITIONS_MAX),
             where=_filter_of(read),
             fail_on_data_loss=read.switch("failOnDataLoss", True),
+            fail_on_unknown_topic=read.switch("failOnUnknownTopic", True),
             reader=_reader_of(read),
             with_headers=read.switch("includeHeaders", True),
         )

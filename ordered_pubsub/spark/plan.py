@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from ordered_pubsub.errors import ConfigurationError
+from ordered_pubsub.errors import ConfigurationError, TopicError
 from ordered_pubsub.reading.cuts import divide, events_between, first_part, lower
 from ordered_pubsub.reading.merging import merged, raise_lost
 from ordered_pubsub.reading.stages import Extent, Stages
@@ -54,7 +54,10 @@ class Plan:
     def _extents(self, stages: Stages) -> dict[str, Extent]:
         options = self.options
         if options.pattern is None:
-            return stages.existing(options.topics)
+            try:
+                return stages.existing(options.topics, options.fail_on_unknown_topic)
+            except TopicError as error:
+                raise TopicError(f"{error}, or give failOnUnknownTopic=false to wait for it") from None
         return {
             topic: extent for topic, extent in stages.find([options.pattern]).items() if stages.levels.is_kept(topic)
         }

@@ -171,6 +171,15 @@ def test_a_stream_of_a_pattern_finds_new_topics(
     assert [row.position for row in (*one, *two)] == list(range(1, len(one) + len(two) + 1))
 
 
+def test_a_stream_may_wait_for_topics_that_are_not_there_yet(
+    spark: SparkSession, sequencer: str, topics: list[str], checkpoint: str
+) -> None:
+    options = {"failOnUnknownTopic": "false", "startingOffsets": "earliest"}
+    assert run(spark, sequencer, topics, checkpoint, **options) == []
+    events = publish(sequencer, topics, 10)
+    assert seen(run(spark, sequencer, topics, checkpoint, **options)) == notified(events)
+
+
 def test_a_batch_has_no_more_rows_than_it_may(
     spark: SparkSession, sequencer: str, topics: list[str], checkpoint: str
 ) -> None:
