@@ -28,6 +28,10 @@ class ConfigurationError(UsageError):
     """A setting is unknown or does not fit."""
 
 
+class NameInUse(ConfigurationError):
+    """Another client has the name."""
+
+
 class NotOffered(UsageError):
     """Something was asked for that this adapter, topic or version does not give."""
 

@@ -14,7 +14,7 @@ from ordered_pubsub.config.addresses import Address
 from ordered_pubsub.core.messages import Answer, Refusal, ToSession
 from ordered_pubsub.errors import (
     AccessDenied,
-    ConfigurationError,
+    NameInUse,
     OrderedPubSubError,
     ProtocolError,
     UnavailableError,
@@ -41,9 +41,10 @@ FRAME_BYTES_MAX = 1 << 28
 _PONG = encode(Pong())
 _FINAL: dict[str, type[OrderedPubSubError]] = {
     "denied": AccessDenied,
-    "name-in-use": ConfigurationError,
+    "name-in-use": NameInUse,
     "version": UnknownVersion,
     "bad-greeting": ProtocolError,
+    "bad-frame": ProtocolError,
 }
 """Rejections that trying elsewhere does not change."""
 

@@ -24,10 +24,10 @@ from ordered_pubsub.wire.protocol import (
     encode,
     to_client,
 )
-from ordered_pubsub.wire.sessions import make_session
+from ordered_pubsub.wire.sessions import SessionKey, make_session
 from ordered_pubsub.wire.tls import describe
 
-DIAL_S = 5.0
+DIAL_S, SEND_S = 5.0, 5.0
 RECEIVE_BYTES = 1 << 18
 _PONG = encode(Pong())
 
@@ -35,23 +35,30 @@ _PONG = encode(Pong())
 class Line:
     """A connection that was welcomed. Everything raises `UnavailableError` once it is lost."""
 
-    def __init__(self, address: Address, access: Access, name: str | None = None) -> None:
+    def __init__(
+        self,
+        address: Address,
+        access: Access,
+        name: str | None = None,
+        key: SessionKey | None = None,
+        resumes: bool = False,
+    ) -> None:
         """Connect and greet, or raise what is the matter."""
         access.check_token(address)
         self.address = address
-        self.session = make_session(name)
+        self.session = key or make_session(name)
         self._deframer = Deframer(FRAME_BYTES_MAX)
         self._heard: deque[Any] = deque()
         self._socket = _connect(address, access)
         try:
-            self._greet(access, name)
+            self._greet(access, name, resumes)
         except BaseException:
             self.close()
             raise
 
-    def _greet(self, access: Access, name: str | None) -> None:
+    def _greet(self, access: Access, name: str | None, resumes: bool) -> None:
         key = self.session
-        self.say(ClientGreeting(VERSION, key.session, key.secret, name, access.token(), False))
+        self.say(ClientGreeting(VERSION, key.session, key.secret, name, access.token(), resumes))
         try:
             welcome = self.hear(DIAL_S)
         except ProtocolError as error:
@@ -68,6 +75,7 @@ class Line:
 
     def _send(self, frames: bytes) -> None:
         try:
+            self._socket.settimeout(SEND_S)
             self._socket.sendall(frames)
         except OSError as error:
             raise self._lost(error) from error

@@ -25,8 +25,8 @@ MEMORY_BYTES = 32 * 1024 * 1024
 """About so much of all topics is held, at the least one row of each."""
 PIECE_BYTES_MIN = 4 * 1024
 INCOMPLETE_PAUSE_S = 0.02
-BATCHES_AHEAD = 4_096
-"""No more is asked for of a topic that has so many batches here."""
+BATCH_BYTES = 300
+"""What a batch counts for besides its events."""
 
 _stamps = msgspec.msgpack.Decoder(LogStamp)
 _by_place = attrgetter("place")
@@ -42,6 +42,7 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     published_at: float
     entries: dict[str, int]
     chunks: list[tuple[int, int, bytes]]
+    size: int
 
 
 @attrs.define(eq=False)
@@ -53,6 +54,8 @@ class _Reading:
     """how far it has come from its owner"""
     last: int
     batches: list[Batch] = attrs.field(factory=list)
+    held_bytes: int = 0
+    """of the batches"""
     asked: int = 0
     """the number under which more was asked for; 0: nothing was"""
     needs_full: bool = True
@@ -73,6 +76,7 @@ class _Owner:
     rank: int
     readings: list[_Reading]
     piece_bytes: int
+    """so much is asked for at a time, and no more of a topic of which so much is here"""
     lose: Callable[[str, int, int], None]
     """told of what is gone: raises, or lets it be left out"""
     where: str = ""
@@ -99,11 +103,11 @@ class _Owner:
             found = reading.batches
             if horizon is not None and found and found[-1].place > horizon:
                 count = sum(batch.place <= horizon for batch in found)
-                block += found[:count]
-                del found[:count]
             else:
-                block += found
-                found.clear()
+                count = len(found)
+            reading.held_bytes -= sum(batch.size for batch in found[:count])
+            block += found[:count]
+            del found[:count]
         block.sort(key=_by_place)
         return block
 
@@ -136,7 +140,7 @@ class _Owner:
             reading
             for reading in self.readings
             if not (reading.asked or reading.is_over)
-            and len(reading.batches) < BATCHES_AHEAD
+            and reading.held_bytes < self.piece_bytes
             and reading.retry_at <= now
         ]
         wanting.sort(key=lambda reading: len(reading.batches))
@@ -163,7 +167,7 @@ class _Owner:
         now = time.monotonic()
         if self._incomplete_since is None:
             self._incomplete_since = now
-        if now - self._incomplete_since > self.stages.access.timeout_s:
+        if now - self._incomplete_since > self.stages.access.timeout_s / 2:
             waiting = next(reading for reading in self.readings if not reading.batches and not reading.is_over)
             raise UnavailableError(
                 f"number {waiting.passed + 1} of topic {waiting.topic!r} is not complete: a stage that it has to pass may be down"
@@ -172,12 +176,15 @@ class _Owner:
 
     def _receive(self, reading: _Reading, rows: Rows) -> None:
         if rows.floor > reading.passed:
-            self.lose(reading.topic, reading.passed + 1, min(rows.floor, reading.last) + 1)
-            reading.passed, reading.needs_full = min(rows.floor, reading.last), True
+            self._skip(reading, min(rows.floor, reading.last))
+            return
+        if reading.needs_full and rows.stamps and rows.full is None:
+            return  # it is asked for again
         if rows.read_to <= reading.passed:
             reading.retry_at = time.monotonic() + INCOMPLETE_PAUSE_S
             return
         self._incomplete_since = None
+        self.stages.advanced()
         events = iter(rows.events)
         event = next(events, None)
         for first, last, data in rows.stamps:
@@ -189,8 +196,20 @@ class _Owner:
             entries = stamp.entries
             if reading.needs_full:
                 entries, reading.needs_full = rows.full or {}, False
-            reading.batches.append(Batch(reading.topic, first, last, stamp.place, stamp.published_at, entries, chunks))
+            size = BATCH_BYTES + sum(len(chunk[2]) for chunk in chunks)
+            reading.held_bytes += size
+            reading.batches.append(
+                Batch(reading.topic, first, last, stamp.place, stamp.published_at, entries, chunks, size)
+            )
         reading.passed = rows.read_to
+
+    def _skip(self, reading: _Reading, floor: int) -> None:
+        """Numbers that are gone are passed in silence, behind what is here of the topic."""
+        self.lose(reading.topic, reading.passed + 1, floor + 1)
+        place = reading.batches[-1].place if reading.batches else 0
+        reading.held_bytes += BATCH_BYTES
+        reading.batches.append(Batch(reading.topic, reading.passed + 1, floor, place, 0.0, {}, [], BATCH_BYTES))
+        reading.passed, reading.needs_full = floor, True
 
 
 def merged(
@@ -206,17 +225,13 @@ def merged(
     """
     clock = {topic: start.get(topic, 0) for topic in end}
 
-    def skip(topic: str, first_lost: int, first_there: int) -> None:
-        lose(topic, first_lost, first_there)
-        clock[topic] = max(clock[topic], first_there - 1)
-
     by_owner: dict[int, list[_Reading]] = {}
     for topic, last in end.items():
         if last > clock[topic]:
             by_owner.setdefault(stages.topology.owner(topic), []).append(_Reading(topic, clock[topic], last))
     readings = sum(map(len, by_owner.values()))
     piece_bytes = max(PIECE_BYTES_MIN, min(PIECE_BYTES, MEMORY_BYTES // max(1, 2 * readings)))
-    owners = [_Owner(stages, rank, found, piece_bytes, skip, where) for rank, found in sorted(by_owner.items())]
+    owners = [_Owner(stages, rank, found, piece_bytes, lose, where) for rank, found in sorted(by_owner.items())]
     if len(owners) == 1:
         for block in owners[0].blocks():
             yield from block
@@ -226,14 +241,14 @@ def merged(
 
 def _merged(owners: list[_Owner], clock: dict[str, int]) -> Iterator[Batch]:
     """One order of several owners' batches."""
-    queues = [_flat(owner) for owner in owners]
+    begin, queues = dict(clock), [_flat(owner) for owner in owners]
     heads = {at: head for at, queue in enumerate(queues) if (head := next(queue, None)) is not None}
     while heads:
         chosen, best = -1, None
         for at, head in heads.items():
             if best is not None and (head.published_at, head.topic) >= (best.published_at, best.topic):
                 continue
-            if head.first <= clock[head.topic]:  # the rest of a batch in which the range begins
+            if head.first <= begin[head.topic]:  # the rest of a batch in which the range begins
                 chosen, best = at, head
                 break
             if _is_satisfied(head, clock):
@@ -243,7 +258,7 @@ def _merged(owners: list[_Owner], clock: dict[str, int]) -> Iterator[Batch]:
                 f"the range ends too early: {next(iter(heads.values())).topic!r} waits for something that is not in it"
             )
         yield best
-        clock[best.topic] = best.last
+        clock[best.topic] = max(clock[best.topic], best.last)
         following = next(queues[chosen], None)
         if following is None:
             del heads[chosen]

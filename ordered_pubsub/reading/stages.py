@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import difflib
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import attrs
-from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponential
 
 from ordered_pubsub.config.addresses import Address, parse_address
 from ordered_pubsub.core.levels import Levels
@@ -31,7 +33,8 @@ from ordered_pubsub.errors import (
 from ordered_pubsub.reading.access import Access
 from ordered_pubsub.reading.line import Line
 from ordered_pubsub.wire.protocol import Ask, Tell
-from ordered_pubsub.wire.reading import ASKED_MAX, Bound, Bounded, Find, Found, Read, Rows, Unread
+from ordered_pubsub.wire.reading import ASKED_MAX, PATTERNS_MAX, Bound, Bounded, Find, Found, Read, Rows, Unread
+from ordered_pubsub.wire.sessions import SessionKey
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -63,6 +66,8 @@ class Stages:
     _candidates: list[Address] = attrs.field(factory=list)
     """addresses of which it is not known which stage is there"""
     _lines: dict[str, Line] = attrs.field(factory=dict)
+    _advanced_at: float = float("-inf")
+    """when something of what is read has come"""
     _number: int = 0
 
     def __enter__(self) -> Stages:
@@ -86,11 +91,11 @@ class Stages:
         self._lines.clear()
 
     def again(self, what: str, attempt: Callable[[], _T]) -> _T:
-        """Do something until it works, as long as stages are out of reach, and not for ever."""
+        """Do something until it works, as long as stages are out of reach, and not for ever, unless it advances (`advanced`)."""
         retrying = Retrying(
             retry=retry_if_exception(_may_pass),
             wait=wait_exponential(PAUSE_FIRST_S, PAUSE_MOST_S, min=PAUSE_FIRST_S),
-            stop=stop_after_delay(self.access.timeout_s),
+            stop=self._has_waited,
             before_sleep=self._start_anew,
             reraise=True,
         )
@@ -102,6 +107,13 @@ class Stages:
             raise UnavailableError(
                 f"{what}: no answer within {self.access.timeout_s:g} s (timeout_s); at last: {error}"
             ) from error
+
+    def _has_waited(self, state: RetryCallState) -> bool:
+        return time.monotonic() >= max(state.start_time, self._advanced_at) + self.access.timeout_s
+
+    def advanced(self) -> None:
+        """Something has come: what is tried again has all of its time again."""
+        self._advanced_at = time.monotonic()
 
     def _start_anew(self, state: RetryCallState) -> None:
         _log.info("trying again: %s", state.outcome and state.outcome.exception())
@@ -132,6 +144,9 @@ class Stages:
             line.close()
             raise ProtocolError(f"what stage {address} says of the line of stages cannot be read: {error}") from error
         self._where[welcome.stage] = address
+        older = self._lines.pop(welcome.stage, None)
+        if older is not None:
+            older.close()
         self._lines[welcome.stage] = line
         if address in self._candidates:
             self._candidates.remove(address)
@@ -182,7 +197,11 @@ class Stages:
 
     def find(self, patterns: Sequence[str]) -> dict[str, Extent]:
         """The topics that there are, of these names and patterns, by all their owners."""
-        return self.again("looking for topics", lambda: self._find(patterns))
+        found: dict[str, Extent] = {}
+        for first in range(0, len(patterns), PATTERNS_MAX):
+            piece = patterns[first : first + PATTERNS_MAX]
+            found |= self.again("looking for topics", partial(self._find, piece))
+        return dict(sorted(found.items()))
 
     def _find(self, patterns: Sequence[str]) -> dict[str, Extent]:
         lines = [self.line_to(rank) for rank in range(len(self.topology.stages))]
@@ -193,7 +212,7 @@ class Stages:
             answer = self.answer(line)
             assert isinstance(answer, Found)
             found.update((topic, Extent(*extent)) for topic, extent in answer.topics.items())
-        return dict(sorted(found.items()))
+        return found
 
     def check_kept(self, topics: Iterable[str]) -> None:
         """Raise `NotOffered` for a topic whose events nobody keeps."""
@@ -220,7 +239,7 @@ class Stages:
         return self.again("taking a cut", lambda: self._cut(topics))
 
     def _cut(self, topics: Sequence[str]) -> dict[str, int]:
-        with Place(self, None) as place:
+        with Place(self) as place:
             name = f"{place.session}/1"
             change = place.change(ChangeAsk(name, tuple(topics), weight=0, best_effort=True))
             place.change(ChangeAsk(name, weight=0, best_effort=True, ends=True))
@@ -232,7 +251,7 @@ class Stages:
 
     def _located(self, topics: Sequence[str], at: float) -> dict[str, int]:
         numbers: dict[str, int] = {}
-        with Place(self, None) as place:
+        with Place(self) as place:
             place.line.say(Locate(place.session, 1, list(topics), at))
             while len(numbers) < len(topics):
                 answer = place.line.hear(ASK_AGAIN_S)
@@ -260,7 +279,12 @@ class Stages:
                 for _ in piece:
                     answer = self.answer(line)
                     assert isinstance(answer, Bounded)
-                    found[topics[answer.number]] = answer.last
+                    topic = topics[answer.number]
+                    if not answer.is_complete:
+                        raise UnavailableError(
+                            f"number {clock[topic]} of topic {topic!r} is not complete: a stage that it has to pass may be down"
+                        )
+                    found[topic] = answer.last
         return found
 
     def bytes_per_event(self, start: Mapping[str, int], end: Mapping[str, int]) -> float:
@@ -289,16 +313,21 @@ class Place:
     """A line on which operations are asked for, one after the other, by a session of its own."""
 
     stages: Stages
-    name: str | None
+    name: str | None = None
+    key: SessionKey | None = None
+    """whose session it is, if it has a name"""
+    resumes: bool = False
+    """whether this session was let in before"""
     line: Line = attrs.field(init=False)
-    _sequence: int = 0
+    sequence: int = 0
+    """of the last request"""
 
     def __enter__(self) -> Place:
         """Connect to any stage."""
         trouble: list[str] = []
         for address in (*self.stages._where.values(), *self.stages.access.addresses):
             try:
-                self.line = Line(address, self.stages.access, self.name)
+                self.line = Line(address, self.stages.access, self.name, self.key, self.resumes)
             except UnavailableError as error:
                 trouble.append(str(error))
             else:
@@ -325,12 +354,12 @@ class Place:
 
     def ask(self, ask: ChangeAsk) -> Answer | Refusal:
         """Ask for a change, and wait for its outcome."""
-        before, self._sequence = self._sequence, self._sequence + 1
-        self.line.say(Ask([Request(self.session, 1, self._sequence, before, before, (ask,))]))
+        before, self.sequence = self.sequence, self.sequence + 1
+        self.line.say(Ask([Request(self.session, 1, self.sequence, before, 0, (ask,))]))
         while True:
             message = self.line.hear(self.stages.access.timeout_s)
             for answer in message.answers if isinstance(message, Tell) else ():
-                if answer.sequence == self._sequence:
+                if answer.sequence == self.sequence:
                     assert isinstance(answer, (Answer, Refusal))
                     return answer
 

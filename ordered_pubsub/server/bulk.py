@@ -8,7 +8,7 @@ nothing here looks into them, unless a filter was asked for.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import attrs
@@ -30,8 +30,8 @@ from ordered_pubsub.wire.reading import (
     ToReader,
 )
 
-LOOKED_AT_MAX = 1_000
-"""So many topics are compared with patterns at a time."""
+COMPARISONS_MAX = 2_000
+"""So often topics are compared with patterns at a time."""
 
 
 class Reader(Protocol):
@@ -49,7 +49,11 @@ class _Finding:
     """Topics that match, so far."""
 
     ask: Find
+    named: list[str]
+    """topics that are there, by their names"""
     left: list[str]
+    """topics to be compared with the patterns"""
+    patterns: list[str]
     found: dict[str, tuple[int, int]] = attrs.field(factory=dict)
 
 
@@ -70,7 +74,7 @@ class Bulk:
     """The readers of one stage's logs."""
 
     log: LogReader
-    topics: Callable[[], list[str]]
+    topics: Callable[[], Mapping[str, int]]
     """the topics of this stage that have a log"""
     _waiting: OrderedDict[Reader, deque[_Work]] = attrs.field(factory=OrderedDict)
     """what each reader waits for; whose turn is next comes first"""
@@ -84,7 +88,7 @@ class Bulk:
             raise ProtocolError(f"a reader asked for more than {ASKED_MAX} things at a time")
         work: _Work
         if isinstance(message, Find):
-            work = _Finding(message, self.topics())
+            work = self._begin_to_find(message)
         elif isinstance(message, Bound):
             work = _Bounding(message, max(message.low, self.log.shelf.floor(message.topic)), message.high)
         else:
@@ -131,13 +135,22 @@ class Bulk:
         events = choose_rows(ask.where, found.events) if ask.where else found.events
         return Rows(ask.number, found.floor, found.read_to, full, list(found.stamps), list(events))
 
+    def _begin_to_find(self, ask: Find) -> _Finding:
+        topics = self.topics()
+        patterns = [pattern for pattern in ask.patterns if "*" in pattern]
+        named = [name for name in dict.fromkeys(ask.patterns) if name in topics]
+        return _Finding(ask, named, list(topics) if patterns else [], patterns)
+
     def _find(self, reader: Reader, work: _Finding) -> Found | None:
-        looked_at, work.left = work.left[:LOOKED_AT_MAX], work.left[LOOKED_AT_MAX:]
+        count = max(1, COMPARISONS_MAX // max(1, len(work.patterns)))
+        looked_at, work.left = work.left[:count], work.left[count:]
+        matching = [topic for topic in looked_at if any(matches(pattern, topic) for pattern in work.patterns)]
+        named, work.named = work.named[:COMPARISONS_MAX], work.named[COMPARISONS_MAX:]
         shelf = self.log.shelf
-        for topic in looked_at:
-            if any(matches(pattern, topic) for pattern in work.ask.patterns) and reader.may_read(topic):
+        for topic in (*named, *matching):
+            if topic not in work.found and reader.may_read(topic):
                 work.found[topic] = (shelf.floor(topic), shelf.last(topic))
-        return None if work.left else Found(work.ask.number, work.found)
+        return None if work.left or work.named else Found(work.ask.number, work.found)
 
     def _bound(self, work: _Bounding) -> Bounded | None:
         if work.low < work.high:
@@ -151,4 +164,5 @@ class Bulk:
         ask, last = work.ask, work.low
         if ask.is_whole:
             last = max(ask.low, self.log.whole_batches(ask.topic, last))
-        return Bounded(ask.number, min(last, ask.high))
+        is_complete = ask.high <= self.log.shelf.floor(ask.topic) or self.log.full_at(ask.topic, ask.high) is not None
+        return Bounded(ask.number, min(last, ask.high), is_complete)

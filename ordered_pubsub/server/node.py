@@ -131,7 +131,7 @@ class Node:
             times=self.times,
         )
         self.driver.hosting.choose = choose
-        self.bulk = Bulk(self.driver.pubends.reader, lambda: list(self.driver.stage.state.kept))
+        self.bulk = Bulk(self.driver.pubends.reader, lambda: self.driver.stage.state.kept)
         self.driver.stage.replayed = Effects()  # it is for those who watch
         self._plan_flush()
         self._tick()

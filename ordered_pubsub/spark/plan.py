@@ -78,7 +78,12 @@ class Plan:
                 return now
             wanted = self._at(stages, self.options.ending, extents, is_start=False)
             clock = {topic: min(wanted.get(topic, last), last) for topic, last in now.items()}
-            return lower(stages, {}, clock, is_whole=False) or now
+            lowered = lower(stages, {}, clock, is_whole=False)
+            if lowered is None:
+                raise ConfigurationError(
+                    "no end that leaves nothing out was found near endingOffsets or endingTime: take an event's vector, or latest"
+                )
+            return lowered
 
     def _at(self, stages: Stages, place: Place, extents: Mapping[str, Extent], is_start: bool) -> Clock:
         floors = {topic: extent.floor for topic, extent in extents.items()}
@@ -113,8 +118,8 @@ class Plan:
         rows_max: int | None = None,
         bytes_max: int | None = None,
         until: Clock | None = None,
-    ) -> Clock:
-        """Where the batch after this place ends: at a cut, with about so many rows, or bytes, at the most."""
+    ) -> tuple[Clock, int]:
+        """Where the batch after this place ends: at a cut, with about so many rows, or bytes, at the most. Also what there is."""
         with Stages(self.options.access) as stages:
             end = self._now(stages, start)
             end = {topic: min(last, until.get(topic, 0)) for topic, last in end.items()} if until is not None else end
@@ -122,9 +127,10 @@ class Plan:
             if bytes_max is not None and end != start:
                 rows = max(1, int(bytes_max / max(1.0, stages.bytes_per_event(start, end))))
                 rows_max = rows if rows_max is None else min(rows, rows_max)
-            if rows_max is not None and events_between(start, end) > rows_max:
-                return first_part(stages, start, end, rows_max)
-            return end
+            there = events_between(start, end)
+            if rows_max is not None and there > rows_max:
+                return first_part(stages, start, end, rows_max), there
+            return end, there
 
     def _now(self, stages: Stages, start: Mapping[str, int]) -> Clock:
         topics = list(self._extents(stages)) if self.options.pattern is not None else list(self.options.topics)

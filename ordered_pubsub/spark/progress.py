@@ -12,29 +12,44 @@ import attrs
 
 from ordered_pubsub.core.messages import Acked, Change, ChangeAsk, Refusal, Saved
 from ordered_pubsub.core.registrar import WRONG_EPOCH
-from ordered_pubsub.errors import ConfigurationError
+from ordered_pubsub.errors import ConfigurationError, NameInUse, UnavailableError
 from ordered_pubsub.reading.stages import ASK_AGAIN_S, Place, Stages, refused
+from ordered_pubsub.wire.sessions import SessionKey, make_session
 
 SUBSCRIPTION = "spark"
 
 
-@attrs.frozen
+@attrs.define
 class Progress:
-    """Of one name."""
+    """Of one name. Its session lasts as long as this does: it has the name whatever becomes of a connection, or a stage."""
 
     name: str
+    _key: SessionKey = attrs.field(init=False, repr=False)
+    _sequence: int = 0
+    _epoch: int = 0
+    """in which this session has the subscription"""
+    _was_in: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        self._key = make_session(self.name)
 
     def cut(self, stages: Stages, topics: Sequence[str], start: Mapping[str, int]) -> dict[str, int]:
         """A place in the order, now; what comes before `start` was committed."""
         return stages.again(f"the progress of reader {self.name!r}", lambda: self._cut(stages, topics, start))
 
     def _cut(self, stages: Stages, topics: Sequence[str], start: Mapping[str, int]) -> dict[str, int]:
-        with Place(stages, self.name) as place:
-            change = self._open(place, topics, start)
-            more = tuple(topic for topic in topics if topic not in change.new)
-            if more:
-                change = place.change(ChangeAsk(self._subscription, more))
-            self._acknowledge(place, change, start)
+        place = Place(stages, self.name, self._key, self._was_in, sequence=self._sequence)
+        try:
+            with place:
+                self._was_in = True
+                change = self._open(place, topics, start)
+                more = tuple(topic for topic in topics if topic not in change.new)
+                if more:
+                    change = place.change(ChangeAsk(self._subscription, more))
+                self._acknowledge(place, change, start)
+        except NameInUse as error:  # perhaps for as long as a connection that is gone is not missed yet
+            raise UnavailableError(str(error)) from error
+        self._sequence = place.sequence
         return {topic: change.entries.get(topic, 0) for topic in topics}
 
     @property
@@ -43,12 +58,14 @@ class Progress:
 
     def _open(self, place: Place, topics: Sequence[str], start: Mapping[str, int]) -> Change:
         """Begin it, or go on with it; if it is there in another epoch, in the one after that."""
-        epoch, ask = 1, ChangeAsk(self._subscription, tuple(topics), opens=1, start=dict(start))
+        epoch = self._epoch + 1
+        ask = ChangeAsk(self._subscription, tuple(topics) if epoch == 1 else (), opens=epoch, start=dict(start))
         while True:
             answer = place.ask(ask)
             if not isinstance(answer, Refusal):
                 (part,) = answer.parts
                 assert isinstance(part, Change)
+                self._epoch = epoch
                 return part
             if answer.code == WRONG_EPOCH:
                 epoch = int(answer.reason) + 1

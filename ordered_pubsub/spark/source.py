@@ -11,7 +11,6 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from ordered_pubsub.errors import ConfigurationError, NotOffered, OrderedPubSubError
-from ordered_pubsub.reading.cuts import events_between
 from ordered_pubsub.spark import version
 from ordered_pubsub.spark.options import ONLY_BATCH, ONLY_STREAM, Clock, Options
 from ordered_pubsub.spark.plan import Plan, Range
@@ -127,7 +126,7 @@ class OrderedStreamReader(DataSourceStreamReader):
     @_plainly
     def latestOffset(self, start: Any = None, limit: Any = None) -> Clock:
         """How far it is now. Whatever comes before the start was committed: Spark asks for the next batch after that."""
-        return self.plan.next(start or self.start or {})
+        return self.plan.next(start or self.start or {})[0]
 
     @_plainly
     def partitions(self, start: Clock, end: Clock) -> list[InputPartition]:
@@ -175,13 +174,12 @@ if HAS_LIMITS:
             begin: Mapping[str, int] = start or self.start or {}
             rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
             bytes_max = self.plan.options.bytes_max if isinstance(limit, (ReadMaxRows, ReadMaxBytes)) else None
-            end = self.plan.next(begin, rows_max, bytes_max, self.target)
-            return end if self._is_enough(begin, end) else dict(begin)
+            end, there = self.plan.next(begin, rows_max, bytes_max, self.target)
+            return end if self._is_enough(there) else dict(begin)
 
-        def _is_enough(self, start: Mapping[str, int], end: Clock) -> bool:
-            """Whether there are as many rows as wanted, or it has been waited for them long enough."""
+        def _is_enough(self, events: int) -> bool:
+            """Whether there are as many events as wanted, or it has been waited for them long enough."""
             least, now = self.plan.options.records_min, time.monotonic()
-            events = events_between(start, end)
             if least is None or self.target is not None or events >= least or not events:
                 self.waiting_since = None
                 return True

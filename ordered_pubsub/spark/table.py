@@ -52,8 +52,8 @@ class _Rows:
     times: list[float] = attrs.field(factory=list)
     publishers: list[str] = attrs.field(factory=list)
     events: list[PackedEvent] = attrs.field(factory=list)
-    silence: list[tuple[int, int, int]] = attrs.field(factory=list)
-    """(row, topic, number): up to which number a topic was passed without an event, before that row"""
+    silence: dict[tuple[int, int], int] = attrs.field(factory=dict)
+    """(row, topic) → up to which number the topic was passed without an event, before that row"""
     bytes: int = 0
 
     def add(self, topic: int, first: int, position: int, batch: Batch, publisher: str, events: Sequence[Any]) -> None:
@@ -121,7 +121,10 @@ class Table:
         if silent > 0:
             self._passed[topic] = number
             self._position += silent
-            self._rows.silence.append((len(self._rows.numbers), topic, number))
+            if self._rows.numbers:
+                self._rows.silence[len(self._rows.numbers), topic] = number
+            else:
+                self._clock[topic] = number
 
     def _add(self, topic: int, first: int, batch: Batch, publisher: str, events: Sequence[PackedEvent]) -> None:
         if self.wants is None:
@@ -161,7 +164,7 @@ class Table:
         clock = np.zeros((count + 2, width), dtype=np.int64)
         clock[0] = self._clock
         clock[np.arange(1, count + 1), topics] = rows.numbers
-        for row, topic, number in rows.silence:
+        for (row, topic), number in rows.silence.items():
             clock[row + 1, topic] = max(clock[row + 1, topic], number)
         np.maximum.accumulate(clock, axis=0, out=clock)
         self._clock = clock[-1].copy()

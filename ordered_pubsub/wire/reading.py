@@ -90,6 +90,8 @@ class Bounded(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="bound
 
     number: int
     last: int
+    is_complete: bool = True
+    """whether everything up to `high` is complete; else it may be further when it is"""
 
 
 class Unread(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="unread"):

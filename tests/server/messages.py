@@ -155,7 +155,7 @@ TO_CLIENT = (
     DECIDED,
     Found(5, {"a": (2, 9)}),
     Rows(6, 2, 4, {"b": 12}, [(3, 4, b"stamp")], [(3, 3, b"one"), (4, 4, b"two")]),
-    Bounded(7, 8),
+    Bounded(7, 8, False),
     Unread(8, "forbidden", "it may not"),
     Report(4, {"ready": True, "links": {"b": "up"}}, ""),
     Ping(),

@@ -217,7 +217,7 @@ class Reading:
 
 def test_readers_take_turns() -> None:
     """Who asks for little does not wait for who asks for much."""
-    bulk, much, little = Bulk(LogReader(MemoryShelf()), list), Reading(), Reading()
+    bulk, much, little = Bulk(LogReader(MemoryShelf()), dict), Reading(), Reading()
     for number in range(ASKED_MAX):
         bulk.ask(much, Read(number, "a", 1, 9))
     bulk.ask(little, Read(1, "a", 1, 9))
@@ -230,7 +230,7 @@ def test_readers_take_turns() -> None:
 
 
 def test_what_was_asked_by_who_is_gone_is_dropped() -> None:
-    bulk, reader = Bulk(LogReader(MemoryShelf()), list), Reading()
+    bulk, reader = Bulk(LogReader(MemoryShelf()), dict), Reading()
     bulk.ask(reader, Read(1, "a", 1, 9))
     bulk.forget(reader)
     assert not bulk.has_work

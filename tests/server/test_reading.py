@@ -18,8 +18,10 @@ from ordered_pubsub.errors import ConfigurationError, HistoryLost, NotOffered, T
 from ordered_pubsub.reading import merging
 from ordered_pubsub.reading.access import Access
 from ordered_pubsub.reading.cuts import divide, events_between, first_part, lower
+from ordered_pubsub.reading.line import Line
 from ordered_pubsub.reading.merging import Batch, merged, raise_lost
 from ordered_pubsub.reading.stages import Stages
+from ordered_pubsub.spark.progress import Progress
 from ordered_pubsub.testing.processes import HOST
 from ordered_pubsub.wire.pack import decode_logged
 from server.systems import System, connect, one_stage, serving
@@ -218,6 +220,93 @@ async def test_what_retention_has_taken_is_said() -> None:
     assert "'a'" in said
     assert left_out == [("a", 1, 4)]
     assert [number for _, number, _ in found] == [4, 5]
+
+
+async def test_what_is_taken_while_it_is_read_is_left_out_and_nothing_else_changes_its_place(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two owners' topics, whose events wait for each other."""
+    monkeypatch.setattr(merging, "PIECE_BYTES", 1_000)
+    monkeypatch.setattr(merging, "PIECE_BYTES_MIN", 1_000)
+    async with system.connect(0) as client:
+        subscription = await client.subscribe("a", "c")
+        for number in range(400):
+            await client.publish("ac"[number % 2], number)
+        notified = [(event.topic, event.number, event.raw) for event in await take(subscription, 400)]
+    node, loop = system.servers[0].node, asyncio.get_running_loop()
+    lost: list[tuple[str, int, int]] = []
+
+    async def forget() -> None:
+        node.driver.log.forget("a", 150)
+        node.driver.journal.sync()
+
+    def look() -> list[Event]:
+        with Stages(access(*system.ports)) as stages:
+            end = stages.cut(["a", "c"])
+            batches = merged(stages, {}, end, lambda *gone: lost.append(gone))
+            found = events_of(iter([next(batches) for _ in range(10)]), {}, end)
+            asyncio.run_coroutine_threadsafe(forget(), loop).result()
+            return found + events_of(batches, {}, end)
+
+    found = await asyncio.to_thread(look)
+    ((topic, first_lost, first_there),) = lost
+    assert (topic, first_there) == ("a", 151)
+    assert first_lost < 150
+    assert found == [event for event in notified if event[0] == "c" or not first_lost <= event[1] < first_there]
+
+
+async def test_what_is_held_is_bounded_though_one_topic_waits(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic whose owner is not asked for more keeps another one from being read far ahead."""
+    monkeypatch.setattr(merging, "PIECE_BYTES", 2_000)
+    monkeypatch.setattr(merging, "PIECE_BYTES_MIN", 2_000)
+    async with system.connect(0) as client:
+        for _ in range(300):
+            await client.publish("a", "x" * 500)
+        await client.publish("b", 1)
+
+    def look() -> int:
+        with Stages(access(*system.ports, timeout_s=0.3)) as stages:
+            end = {**stages.cut(["a", "b"]), "b": 2}  # which is not there
+            owner = merging._Owner(
+                stages, 0, [merging._Reading(topic, 0, last) for topic, last in end.items()], 2_000, raise_lost("test")
+            )
+            with pytest.raises(UnavailableError, match="number 2 of topic 'b' is not complete"):
+                list(owner.blocks())
+            return owner.readings[0].held_bytes
+
+    assert await asyncio.to_thread(look) < 10_000
+
+
+async def test_a_thousand_names_and_more_are_looked_for(system: System) -> None:
+    async with system.connect(0) as client:
+        await client.publish("a", 1)
+
+    def look() -> dict[str, Any]:
+        with Stages(access(*system.ports)) as stages:
+            return dict(stages.find([f"x/{number}" for number in range(2_500)] + ["a"]))
+
+    assert list(await asyncio.to_thread(look)) == ["a"]
+
+
+async def test_a_reader_has_its_name_though_an_earlier_connection_is_not_missed_yet(system: System) -> None:
+    """As when its home was cut off, or killed."""
+    async with system.connect(0) as client:
+        await client.publish("a", 1)
+
+    def look() -> list[dict[str, int]]:
+        progress, reached = Progress("reader"), access(*system.ports)
+        with Stages(reached) as stages:
+            cuts = [progress.cut(stages, ["a"], {}), progress.cut(stages, ["a"], {"a": 1})]
+            left = Line(reached.addresses[2], reached, "reader", progress._key, resumes=True)
+            try:
+                cuts.append(progress.cut(stages, ["a"], {"a": 1}))
+            finally:
+                left.close()
+        with Stages(access(*system.ports)) as stages:  # another process
+            cuts.append(Progress("reader").cut(stages, ["a"], {"a": 1}))
+        return cuts
+
+    assert await asyncio.to_thread(look) == [{"a": 1}] * 4
 
 
 async def test_what_nobody_keeps_cannot_be_read() -> None:

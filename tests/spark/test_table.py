@@ -1,0 +1,64 @@
+"""Rows from batches of the log: their positions and vectors, whatever is silent between them."""
+
+from __future__ import annotations
+
+from ordered_pubsub.reading.merging import Batch
+from ordered_pubsub.spark.table import Table, wanted_by
+from ordered_pubsub.wire.content import JSON
+from ordered_pubsub.wire.pack import Logged, PackedEvent, encode_logged
+
+
+def batch(topic: str, first: int, *values: int, last: int | None = None) -> Batch:
+    """Events with these values, then silence up to the last number."""
+    events = [PackedEvent(f"{topic}-{first + at}", b'{"n":%d}' % value, JSON) for at, value in enumerate(values)]
+    end = first + len(events) - 1
+    chunks = [(first, end, encode_logged(Logged("desk", events)))] if events else []
+    return Batch(topic, first, end if last is None else last, 1, 1.5, {}, chunks, 1)
+
+
+def rows(table: Table, *batches: Batch) -> list[tuple[int, str, int, dict[str, int]]]:
+    return [
+        (row["position"], row["topic"], row["number"], dict(row["vector"]))
+        for made in table.record_batches(batches)
+        for row in made.to_pylist()
+    ]
+
+
+def test_a_position_is_the_sum_of_its_vector() -> None:
+    table = Table(["a", "b"], {"a": 2}, {"a": 9, "b": 9})
+    found = rows(table, batch("a", 3, 0, 0), batch("b", 1, last=4), batch("a", 5, 0, last=7), batch("b", 5, 0))
+
+    assert found == [
+        (3, "a", 3, {"a": 3, "b": 0}),
+        (4, "a", 4, {"a": 4, "b": 0}),
+        (9, "a", 5, {"a": 5, "b": 4}),
+        (12, "b", 5, {"a": 7, "b": 5}),
+    ]
+
+
+def test_only_what_is_in_the_range_is_a_row() -> None:
+    table = Table(["a"], {"a": 2}, {"a": 4})
+    assert [row[:3] for row in rows(table, batch("a", 1, 0, 0, 0, 0, 0))] == [(3, "a", 3), (4, "a", 4)]
+
+
+def test_what_is_filtered_has_its_place_and_is_not_kept() -> None:
+    table = Table(["a", "b"], {}, {"a": 10_000, "b": 1}, wanted_by("n = 7"))
+    silent = [batch("a", number, 0) for number in range(1, 10_000)]
+    found = rows(table, *silent, batch("b", 1, 7), batch("a", 10_000, 7))
+
+    assert found == [(10_000, "b", 1, {"a": 9_999, "b": 1}), (10_001, "a", 10_000, {"a": 10_000, "b": 1})]
+    assert not list(Table(["a"], {}, {"a": 9_999}, wanted_by("n = 7")).record_batches(silent))
+
+
+def test_silence_between_rows_is_held_once_for_each_topic() -> None:
+    table = Table(["a", "b"], {}, {"a": 10_000, "b": 10_000}, wanted_by("n = 7"))
+    table._take(batch("a", 1, 7))
+    for number in range(1, 1_000):
+        table._take(batch("b", number, 0))
+    assert len(table._rows.silence) == 1
+
+
+def test_a_record_batch_is_no_larger_than_a_batch_makes_it() -> None:
+    table = Table(["a"], {}, {"a": 100_000})
+    sizes = [made.num_rows for made in table.record_batches(batch("a", 1 + 1_000 * k, *[0] * 1_000) for k in range(20))]
+    assert sizes == [9_000, 9_000, 2_000]
