@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from ordered_pubsub import __version__
-from ordered_pubsub.cli import bench, config, demo, pub, serve, status, sub
+from ordered_pubsub.cli import audit, bench, config, demo, pub, serve, status, sub
 from ordered_pubsub.errors import OrderedPubSubError, UsageError
 
 INTERRUPTED = 130
@@ -53,5 +53,6 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_command(commands)
     status.add_command(commands)
     bench.add_command(commands)
+    audit.add_command(commands)
     config.add_command(commands)
     return parser

@@ -13,6 +13,19 @@ from pyspark.sql import SparkSession
 import ordered_pubsub.spark
 from ordered_pubsub.testing.trial.stages import Stages
 
+# PySpark 4.0 leaves sockets of its own to the garbage collector. (Ours are watched by tests/server/test_reading.py.)
+SOCKETS_OF_SPARK = pytest.mark.filterwarnings(
+    "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning",
+    "ignore:unclosed <socket:ResourceWarning",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All tests of this folder."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(SOCKETS_OF_SPARK)
+
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
