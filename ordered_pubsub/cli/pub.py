@@ -239,8 +239,9 @@ class Publishing:
             if not (self._waiting and self._waiting[0][1].done()):
                 await self._print()
             if not self._waiting:
-                self._news.clear()
-                await self._news.wait()
+                if not self._is_complete:  # it may have become so while receipts were printed
+                    self._news.clear()
+                    await self._news.wait()
                 continue
             await self._settle(*self._waiting[0])
             self._waiting.popleft()

@@ -212,6 +212,37 @@ async def test_not_every_failure_is_said(client: ordered_pubsub.Client, capsys: 
     assert publishing.failed == 100
 
 
+class Slow:
+    """An output that takes its time: until the last line was read."""
+
+    def __init__(self) -> None:
+        self.begins, self.ends = asyncio.Event(), asyncio.Event()
+
+    async def write(self, text: str) -> None:
+        if text:
+            self.begins.set()
+            await self.ends.wait()
+
+
+async def test_an_input_that_ends_while_receipts_are_printed_ends_the_command(client: ordered_pubsub.Client) -> None:
+    """Also if nothing of what came last was published."""
+    output, ended = Slow(), asyncio.Event()
+    publishing = Publishing(client, "t", {}, PATIENCE_S, is_quiet=False, output=output)  # type: ignore[arg-type]
+
+    async def lines() -> AsyncIterator[list[Line]]:
+        yield [Line(1, b"1", 1)]
+        await output.begins.wait()
+        yield [Line(2, b"\xff", 1)]
+        ended.set()
+
+    running = asyncio.ensure_future(publishing.run(lines(), is_raw=False))
+    await output.begins.wait()
+    await ended.wait()
+    output.ends.set()
+    await asyncio.wait_for(running, PATIENCE_S)
+    assert (publishing.published, publishing.failed) == (1, 1)
+
+
 async def endless_lines() -> AsyncIterator[list[Line]]:
     number = 0
     while True:
