@@ -499,6 +499,16 @@ def test_what_the_log_does_not_have_any_more_stops_who_needs_it() -> None:
         delivery.told_of_floor("a", 7)
 
 
+def test_what_the_log_does_not_have_of_a_topic_that_may_have_been_left_stops_nobody_yet() -> None:
+    """It may have its end before that, and the outcome under way (seed 4700 of the simulation)."""
+    delivery = kept_delivery_of("a")
+    delivery.change_asked(["a"])
+    delivery.told_of_floor("a", 7)
+    delivery.change_refused(["a"])
+    with pytest.raises(HistoryLost, match=r"needs number 1 of topic 'a'"):
+        delivery.told_of_floor("a", 7)
+
+
 def test_a_full_buffer_lets_go_of_what_is_needed_last_and_asks_for_it_again() -> None:
     delivery = kept_delivery_of("a", events_max=4)
     for name in ("a2", "a3", "a4", "a5", "a6"):
