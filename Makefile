@@ -58,7 +58,7 @@ prove-01: $(VENV)/.ready-package ## print the evidence for the first milestone, 
 prove-02: brokers $(VENV)/.ready-prove ## … and for the second: brokers, kills, figures, security, fuzzing (two hours)
 	@$(BIN)/python benchmarks/prove_02.py
 
-prove-03: brokers $(VENV)/.ready-prove ## … and for the third: exactly once over lossy lines, whatever is killed (three quarters of an hour)
+prove-03: brokers $(VENV)/.ready-prove ## … and for the third: exactly once over lossy lines, whatever is killed (half an hour)
 	@$(BIN)/python benchmarks/prove_03.py
 
 bench: $(VENV)/.ready-bench ## measure the core

@@ -63,6 +63,7 @@ class Options:
         starting = read.place("startingOffsets", ("earliest", "latest"), topics)
         starting_time, ending_time = read.time("startingTime"), read.time("endingTime")
         _check_one(starting, starting_time, "startingOffsets", "startingTime")
+        read.switch("respectTransactions", True)  # there are none yet, so either is given
         ending = read.place("endingOffsets", ("latest",), topics)
         _check_one(ending, ending_time, "endingOffsets", "endingTime")
         return cls(

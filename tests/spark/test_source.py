@@ -292,6 +292,10 @@ def test_a_reader_has_the_topics_that_it_began_with(
             {"topics": "a", "startingTime": "yesterday"},
             "startingTime='yesterday' does not fit; expected a time such as",
         ),
+        (
+            {"topics": "a", "respectTransactions": "some"},
+            "respectTransactions='some' does not fit; expected true or false",
+        ),
         ({"topics": "a", "failOnDataLoss": "perhaps"}, "failOnDataLoss='perhaps' does not fit; expected true or false"),
         ({"topics": "a", "reader": "x"}, "option reader is for streams"),
         ({"topics": "a", "timeoutSeconds": "soon"}, "timeoutSeconds='soon' does not fit"),
