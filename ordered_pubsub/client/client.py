@@ -158,7 +158,7 @@ class Client:
         size = EVENT_BYTES + content_type_bytes(content_type) + self._checked_size(topic, payload, checked)
         if identity is None:
             return Outgoing(topic, "", payload, content_type, checked, size)
-        identity = _check_id(identity)
+        identity = check_id(identity)
         return Outgoing(topic, identity, payload, content_type, checked, size + len(identity.encode()))
 
     def _check_may_publish(self, topic: str) -> None:
@@ -486,7 +486,8 @@ def _check_handlers(**handlers: object) -> None:
             raise UsageError(f"{key}={handler!r} does not fit; {key} is a plain or async function that takes an event")
 
 
-def _check_id(identity: object) -> str:
+def check_id(identity: object) -> str:
+    """An event's id that is the caller's own, or a `UsageError`."""
     if not isinstance(identity, str) or not 1 <= len(identity) <= ID_LENGTH_MAX or not identity.isprintable():
         raise UsageError(f"id={identity!r} does not fit; an event's id is 1 to {ID_LENGTH_MAX} printable characters")
     return identity

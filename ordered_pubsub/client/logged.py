@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 
 from ordered_pubsub.client.frames import HELD_ENTRY_BYTES, Body, held_bytes, packed_event
-from ordered_pubsub.client.home import Home
 from ordered_pubsub.core.buffer import Arrival
+from ordered_pubsub.core.levels import Levels
 from ordered_pubsub.core.messages import Chunk, Recalled
 from ordered_pubsub.errors import ProtocolError, UnknownVersion
 from ordered_pubsub.wire.pack import Logged, PackedEvent, decode_logged, encode_logged, packed_headers
@@ -19,12 +19,20 @@ CHUNK_BYTES = 1 << 15
 """About so many bytes are read together, unless one event has more."""
 
 
+class Knowing(Protocol):
+    """Who knows what topics give."""
+
+    @property
+    def levels(self) -> Levels:
+        """As far as it has been told by now."""
+
+
 @attrs.frozen
 class LogPacker:
     """Writes the events of one client for the logs of their topics."""
 
     publisher: str
-    home: Home
+    home: Knowing
 
     def weigh(self, topic: str, items: Sequence[Any]) -> int:
         """How many bytes they are, about; 0 for a topic without a log."""

@@ -61,6 +61,8 @@ class Stages:
     access: Access
     topology: Topology = attrs.field(init=False)
     levels: Levels = attrs.field(init=False)
+    payload_bytes_max: int = attrs.field(init=False)
+    """what an event may have"""
     _where: dict[str, Address] = attrs.field(factory=dict)
     """stage → where it is, as far as that is known"""
     _candidates: list[Address] = attrs.field(factory=list)
@@ -143,6 +145,7 @@ class Stages:
         except (TypeError, ValueError) as error:
             line.close()
             raise ProtocolError(f"what stage {address} says of the line of stages cannot be read: {error}") from error
+        self.payload_bytes_max = welcome.payload_bytes_max
         self._where[welcome.stage] = address
         older = self._lines.pop(welcome.stage, None)
         if older is not None:
@@ -174,6 +177,11 @@ class Stages:
                     f"nobody says where stage {name!r} is: give its address as well, in sequencer or as the stage's `advertise`"
                 )
         return self._lines[name]
+
+    def line_as(self, rank: int, key: SessionKey) -> Line:
+        """A line of its own to a stage, for a session; whoever asked for it closes it."""
+        self.line_to(rank)
+        return Line(self._where[self.topology.stages[rank].name], self.access, key=key)
 
     def owner_line(self, topic: str) -> Line:
         """The line to a topic's owner."""

@@ -24,7 +24,7 @@ from ordered_pubsub.wire.reading import (
     Bounded,
     Find,
     Found,
-    FromReader,
+    LogQuestion,
     Read,
     Rows,
     ToReader,
@@ -81,7 +81,7 @@ class Bulk:
     pieces: int = 0
     """how many were read"""
 
-    def ask(self, reader: Reader, message: FromReader) -> None:
+    def ask(self, reader: Reader, message: LogQuestion) -> None:
         """A reader, who may, asks for something."""
         queue = self._waiting.setdefault(reader, deque())
         if len(queue) >= ASKED_MAX:

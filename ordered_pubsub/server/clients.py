@@ -55,7 +55,7 @@ from ordered_pubsub.wire.protocol import (
     encode,
     from_client,
 )
-from ordered_pubsub.wire.reading import Bound, Find, FromReader, Read, ToReader, Unread
+from ordered_pubsub.wire.reading import Bound, Find, FromReader, Read, ToReader, Trace, Traced, Unread
 
 SPANS_MAX, RANGES_MAX = 1_000, 10_000
 """Stretches of numbers that a message may ask for, and that an answer may name."""
@@ -154,6 +154,9 @@ class ClientConnection:
 
     def _read(self, message: FromReader) -> None:
         """It wants much of a log: the rights are those of now, and only the owner of a topic has its log."""
+        if isinstance(message, Trace):
+            self.bring(Traced(message.number, *self.node.traced(self.session)))
+            return
         if isinstance(message, Find):
             unfit = next((str(error) for error in map(_pattern_error, message.patterns) if error is not None), "")
             code, reason = ("bad-request", unfit) if unfit else _FINE

@@ -41,7 +41,7 @@ from ordered_pubsub.errors import JournalError, OrderedPubSubError
 from ordered_pubsub.server.bulk import Bulk, Reader
 from ordered_pubsub.server.choosing import choose
 from ordered_pubsub.server.store import Store
-from ordered_pubsub.wire.reading import FromReader
+from ordered_pubsub.wire.reading import LogQuestion
 
 _log = logging.getLogger(__name__)
 
@@ -163,7 +163,12 @@ class Node:
             self.driver.handle_subscriber(session, message, self._loop.time())
             self._plan_flush()
 
-    def handle_reader(self, reader: Reader, message: FromReader) -> None:
+    def traced(self, session: str) -> tuple[int, list[int]]:
+        """The epoch of a session, and which of its requests this stage has taken, as far as it remembers them."""
+        known = self.driver.stage.state.requests.sessions.get(session)
+        return (0, []) if known is None else (known.epoch, sorted((*known.answers, *known.pending)))
+
+    def handle_reader(self, reader: Reader, message: LogQuestion) -> None:
         """A client that may asks for much of a log. Who asks while the stage stops asks again elsewhere."""
         if not self._is_over:
             self.bulk.ask(reader, message)

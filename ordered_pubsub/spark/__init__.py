@@ -1,7 +1,9 @@
-"""Ordered streams in PySpark: `ordered_pubsub.spark.register(spark)`, then `spark.readStream.format("ordered_pubsub")`.
+"""Ordered streams in PySpark: `ordered_pubsub.spark.register(spark)`, then `format("ordered_pubsub")`, to read or to write.
 
-`options` is what a source may be told, `plan` what it reads, whatever version of Spark asks, `table` makes rows of it, `progress`
-keeps what a source with a name has not read yet, and `source` is all that in the words of Spark's Python Data Source API.
+`options` is what a source or a sink may be told. Reading: `plan` is what a source reads, whatever version of Spark asks, `table`
+makes rows of it, `progress` keeps what a source with a name has not read yet. Writing: `publishing` is what a task does with its
+rows, `lane` publishes them once however often it is run, `spilling` sorts them, `whole` knows whether all of them came. `source`
+and `sink` are all that in the words of Spark's Python Data Source API; `jobs` is work for Spark about the order itself.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ __all__ = ["register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Let this session read `format("ordered_pubsub")`."""
+    """Let this session read and write `format("ordered_pubsub")`."""
     check_pyspark()
     from ordered_pubsub.spark.source import OrderedSource
 

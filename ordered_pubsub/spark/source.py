@@ -7,7 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from typing import Any, TypeVar, cast
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 from ordered_pubsub.errors import ConfigurationError, NotOffered, OrderedPubSubError
@@ -84,6 +91,21 @@ class OrderedSource(DataSource):
         plan = Plan(options)
         plan.check()
         return LimitedStreamReader(plan) if HAS_LIMITS else OrderedStreamReader(plan)
+
+    @_plainly
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """For `df.write`."""
+        from ordered_pubsub.spark.sink import OrderedWriter, make_sink
+
+        return OrderedWriter(make_sink(schema, self.options, overwrite))
+
+    @_plainly
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """For `df.writeStream`."""
+        from ordered_pubsub.spark.sink import OrderedStreamWriter, make_sink
+
+        self._refuse(("writeId",), "is for tables: of a stream, Spark says which query and batch it is")
+        return cast(DataSourceStreamWriter, OrderedStreamWriter(make_sink(schema, self.options, overwrite)))
 
 
 def _rows_of(plan: Plan, partition: InputPartition) -> Iterator[Any]:

@@ -7,6 +7,8 @@
       │ <── Rows, Rows, … ─────── │
       │ ── Bound ───────────────> │   where may a range end?
       │ <── Bounded ───────────── │
+      │ ── Trace ───────────────> │   how far are my requests?
+      │ <── Traced ────────────── │
 
 A reader is a client like any other, with the same rights; it may ask for `ASKED_MAX` things at a time. Each is answered under its
 number, in no particular order, or with `Unread`.
@@ -103,5 +105,23 @@ class Unread(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="unread
     reason: str
 
 
-FromReader = Find | Read | Bound
-ToReader = Found | Rows | Bounded | Unread
+class Trace(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="trace"):
+    """A client asks a stage how far it has taken the requests of the client's own session."""
+
+    number: int
+
+
+class Traced(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="traced"):
+    """Those that it remembers, in this epoch; 0 and none of a session that it does not know.
+
+    The last may not be on disk yet: that is certain when it is answered.
+    """
+
+    number: int
+    epoch: int
+    sequences: list[int]
+
+
+LogQuestion = Find | Read | Bound
+FromReader = LogQuestion | Trace
+ToReader = Found | Rows | Bounded | Traced | Unread

@@ -35,6 +35,12 @@ def make_session(name: str | None) -> SessionKey:
     return SessionKey(f"{name or 'anonymous'}#{_digest(secret)}", secret)
 
 
+def derive_session(*what: str) -> SessionKey:
+    """The session that belongs to these texts, the same each time. Whoever knows all of them can go on with it."""
+    secret = blake2b("\0".join(what).encode(), digest_size=SECRET_BYTES).digest()
+    return SessionKey(f"anonymous#{_digest(secret)}", secret)
+
+
 def is_proven(session: str, secret: bytes, name: str | None) -> bool:
     """Whether a secret is the one of a session that belongs to a client of that name."""
     return session == f"{name or 'anonymous'}#{_digest(secret)}"

@@ -1,7 +1,8 @@
-"""The example of docs/spark.md runs as it stands there, but for the place of the stages, and of the files."""
+"""The examples of docs/spark.md run as they stand there, but for the place of the stages, and of the files."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -11,6 +12,12 @@ from pyspark.sql import SparkSession
 from spark.publishing import publish
 
 TEXT = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+READING, WRITING = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+
+
+def run(code: str, sequencer: str, **known: object) -> None:
+    assert "ops://127.0.0.1:7411" in code
+    exec(compile(code.replace("ops://127.0.0.1:7411", sequencer), "docs/spark.md", "exec"), known)
 
 
 def test_the_example_reads_what_was_published(
@@ -18,13 +25,17 @@ def test_the_example_reads_what_was_published(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     events = publish(sequencer, ["trades", "quotes"], 20)
-    (code,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-    assert "ops://127.0.0.1:7411" in code
-    code = code.replace("ops://127.0.0.1:7411", sequencer)
-    code = code.replace('"market.', f'"{tmp_path}/market.')
-    exec(compile(code, "docs/spark.md", "exec"), {})
+    run(READING.replace('"market.', f'"{tmp_path}/market.'), sequencer)
     rows = spark.read.parquet(f"{tmp_path}/market.parquet").orderBy("position").collect()
 
     assert [(row.position, row.topic, row.data.encode()) for row in rows] == [
         (event.position, event.topic, event.raw) for event in events
     ]
+
+
+def test_the_example_publishes_its_rows_in_their_order(spark: SparkSession, sequencer: str) -> None:
+    run(WRITING, sequencer, spark=spark)
+    source = spark.read.format("ordered_pubsub").options(sequencer=sequencer, topics="orders")
+    rows = source.load().orderBy("position").collect()
+
+    assert [json.loads(row.data) for row in rows] == [{"id": number} for number in range(1_000)]
