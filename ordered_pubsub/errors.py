@@ -96,14 +96,17 @@ class EventVoid(UnavailableError):
     """An event got its number, and was not at the ENS in time: nobody is notified of it. Publish it again."""
 
 
-class HistoryLost(UnavailableError):
-    """Events that a subscription is entitled to are not kept any more; it stopped before the first of them."""
+BEGIN_ANEW = "Begin anew with start='new', or where the log begins with start='earliest'"
 
-    def __init__(self, subscription: str, topic: str, first_lost: int, first_there: int) -> None:
+
+class HistoryLost(UnavailableError):
+    """Events that somebody is entitled to are not kept any more; what wanted them stopped before the first of them."""
+
+    def __init__(self, who: str, topic: str, first_lost: int, first_there: int, remedy: str = BEGIN_ANEW) -> None:
         super().__init__(
-            f"subscription {subscription!r} needs number {first_lost} of topic {topic!r}, but the log begins at number "
-            f"{first_there}: the events between were dropped by the topic's retention (max_age, max_bytes), or were published "
-            "before its events were kept. Begin anew with start='new', or where the log begins with start='earliest'"
+            f"{who} needs number {first_lost} of topic {topic!r}, but the log begins at number {first_there}: the "
+            "events between were dropped by the topic's retention (max_age, max_bytes), or were published before its events "
+            f"were kept. {remedy}"
         )
         self.topic = topic
         self.first_lost = first_lost

@@ -195,7 +195,7 @@ class Delivery(Buffer):
         """The log has nothing of a topic up to this number. If it is being left, its end may lie before that."""
         lane = self._lanes.get(topic)
         if lane is not None and lane.clock < floor and not lane.is_left and not self.changes.may_lose(topic):
-            raise HistoryLost(self.subscription, topic, lane.clock + 1, floor + 1)
+            raise HistoryLost(f"subscription {self.subscription!r}", topic, lane.clock + 1, floor + 1)
 
     @staticmethod
     def _holes(lane: Lane, number: int) -> Iterator[tuple[int, int]]:

@@ -128,7 +128,9 @@ class Subend:
         past, topic = self._past, told.topic
         if past is not None and told.floor > past.clock.get(topic, told.floor):
             if topic in self._begun_at:
-                raise HistoryLost(self.delivery.subscription, topic, past.clock[topic] + 1, told.floor + 1)
+                raise HistoryLost(
+                    f"subscription {self.delivery.subscription!r}", topic, past.clock[topic] + 1, told.floor + 1
+                )
             past.skip(topic, told.floor)
             self._history.restart(dict(past.clock))
         self.delivery.told_of_floor(topic, told.floor)

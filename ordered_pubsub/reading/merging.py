@@ -16,7 +16,7 @@ import attrs
 import msgspec
 
 from ordered_pubsub.core.log import LogStamp
-from ordered_pubsub.errors import HistoryLost, ProtocolError, UnavailableError
+from ordered_pubsub.errors import BEGIN_ANEW, HistoryLost, ProtocolError, UnavailableError
 from ordered_pubsub.reading.line import Line
 from ordered_pubsub.reading.stages import Stages
 from ordered_pubsub.wire.reading import ASKED_MAX, PIECE_BYTES, Read, Rows
@@ -276,10 +276,10 @@ def _is_satisfied(head: Batch, clock: Mapping[str, int]) -> bool:
     return not any(other != topic and count > clock.get(other, count) for other, count in head.entries.items())
 
 
-def raise_lost(reader: str) -> Callable[[str, int, int], None]:
+def raise_lost(reader: str, remedy: str = BEGIN_ANEW) -> Callable[[str, int, int], None]:
     """What is gone is an error."""
 
     def lose(topic: str, first_lost: int, first_there: int) -> None:
-        raise HistoryLost(reader, topic, first_lost, first_there)
+        raise HistoryLost(reader, topic, first_lost, first_there, remedy)
 
     return lose

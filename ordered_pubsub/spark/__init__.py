@@ -39,18 +39,19 @@ def check_pyspark() -> None:
         )
     if version() < LOWEST:
         raise NotOffered(
-            f"the connector to Spark needs PySpark {'.'.join(map(str, LOWEST))} or later, and there is {_version_text()}: "
+            f"the connector to Spark needs PySpark {'.'.join(map(str, LOWEST))} or later, and there is {version_text()}: "
             "pip install 'pyspark>=4.0'"
         )
 
 
 def version() -> tuple[int, int]:
     """Which PySpark there is."""
-    major, minor, *_ = _version_text().split(".")
+    major, minor, *_ = version_text().split(".")
     return int(major), int(minor)
 
 
-def _version_text() -> Any:
+def version_text() -> Any:
+    """The same in words."""
     import pyspark
 
     return pyspark.__version__

@@ -23,9 +23,9 @@ NAMES = (
     "sequencer", "config", "tokenFile", "tlsCa", "tlsCert", "tlsKey", "timeoutSeconds",
     "topics", "topicsPattern", "startingOffsets", "endingOffsets", "startingTime", "endingTime", "startingTimeStrategy",
     "maxRecordsPerTrigger", "maxBytesPerTrigger", "minRecordsPerTrigger", "maxTriggerDelay", "numPartitions",
-    "where", "failOnDataLoss", "failOnUnknownTopic", "reader", "respectTransactions", "includeHeaders",
+    "where", "failOnDataLoss", "failOnUnknownTopic", "reader", "respectTransactions", "includeHeaders", "pushFilters",
 )  # fmt: skip
-ONLY_BATCH = ("endingOffsets", "endingTime")
+ONLY_BATCH = ("endingOffsets", "endingTime", "pushFilters")
 ONLY_STREAM = ("maxRecordsPerTrigger", "maxBytesPerTrigger", "minRecordsPerTrigger", "maxTriggerDelay", "reader")
 PARTITIONS_MAX = 10_000
 SINK_NAMES = (
@@ -57,6 +57,7 @@ class Options:
     fail_on_unknown_topic: bool = True
     reader: str | None = None
     with_headers: bool = True
+    push_filters: bool = False
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> Options:
@@ -88,6 +89,7 @@ class Options:
             fail_on_unknown_topic=read.switch("failOnUnknownTopic", True),
             reader=_reader_of(read),
             with_headers=read.switch("includeHeaders", True),
+            push_filters=read.switch("pushFilters", False),
         )
 
 

@@ -18,11 +18,16 @@ from ordered_pubsub.reading.merging import merged, raise_lost
 from ordered_pubsub.reading.stages import Extent, Stages
 from ordered_pubsub.spark.options import Clock, Options, Place
 from ordered_pubsub.spark.progress import Progress
+from ordered_pubsub.spark.selecting import Selection
 
 _log = logging.getLogger(__name__)
 
 ROWS_PER_PARTITION = 100_000
 PARTITIONS_USUAL_MAX = 32
+LOST = (
+    "Go on without them: option failOnDataLoss=false. Or begin anew: another checkpoint, with startingOffsets=earliest. With "
+    "option reader, what a stream has not read is kept"
+)
 
 
 @attrs.frozen
@@ -39,6 +44,8 @@ class Plan:
 
     options: Options
     progress: Progress | None = None
+    selection: Selection = attrs.field(factory=Selection)
+    """what is wanted of the rows, as far as Spark says"""
 
     def __attrs_post_init__(self) -> None:
         if self.options.reader is not None:
@@ -149,13 +156,24 @@ class Plan:
         events = events_between(start, end)
         if not events:
             return []
+        self._check_kept(start, end)
         wanted = self.options.partitions or min(PARTITIONS_USUAL_MAX, -(-events // ROWS_PER_PARTITION))
         begin = {topic: start.get(topic, 0) for topic in end}
         if wanted == 1:
             return [Range(begin, end)]
         with Stages(self.options.access) as stages:
             cuts = divide(stages, begin, end, wanted)
-        return [Range(before, after) for before, after in zip([begin, *cuts], cuts, strict=False)]
+        parts = zip([begin, *cuts], cuts, strict=False)
+        meets = self.selection.meets
+        return [Range(before, after) for before, after in parts if meets(sum(before.values()), sum(after.values()))]
+
+    def _check_kept(self, start: Mapping[str, int], end: Clock) -> None:
+        """Say now what is lost, not when it is read."""
+        with Stages(self.options.access) as stages:
+            found = stages.find([topic for topic in end if end[topic] > start.get(topic, 0)])
+        for topic, extent in found.items():
+            if extent.floor > start.get(topic, 0):
+                self._lose(topic, start.get(topic, 0) + 1, extent.floor + 1)
 
     # -- what ---------------------------------------------------------------------------------------------------------
 
@@ -165,7 +183,7 @@ class Plan:
 
         options = self.options
         wants = None if options.where is None else wanted_by(options.where)
-        table = Table(sorted(part.end), part.start, part.end, wants, options.with_headers)
+        table = Table(sorted(part.end), part.start, part.end, wants, options.with_headers, self.selection.has_topic)
         with Stages(options.access) as stages:
             source = merged(stages, part.start, part.end, self._lose, options.where or "")
             yield from table.record_batches(source)
@@ -173,7 +191,8 @@ class Plan:
     @property
     def _lose(self) -> Callable[[str, int, int], None]:
         if self.options.fail_on_data_loss:
-            return raise_lost(self.options.reader or "spark")
+            who = "the source" if self.options.reader is None else f"reader {self.options.reader!r}"
+            return raise_lost(who, LOST)
         return _log_lost
 
 

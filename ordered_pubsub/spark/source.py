@@ -17,10 +17,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from ordered_pubsub.errors import ConfigurationError, NotOffered, OrderedPubSubError
-from ordered_pubsub.spark import version
+from ordered_pubsub.errors import ConfigurationError, OrderedPubSubError
+from ordered_pubsub.spark import version, version_text
 from ordered_pubsub.spark.options import ONLY_BATCH, ONLY_STREAM, Clock, Options
 from ordered_pubsub.spark.plan import Plan, Range
+from ordered_pubsub.spark.selecting import Selection
 from ordered_pubsub.spark.table import schema_text
 
 HAS_LIMITS = version() >= (4, 2)
@@ -77,7 +78,10 @@ class OrderedSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """For `spark.read`."""
         self._refuse(ONLY_STREAM, "is for streams: spark.readStream")
-        return OrderedReader(Plan(self._read_options()))
+        options = self._read_options()
+        if options.push_filters and version() < (4, 1):
+            self._refuse(("pushFilters",), f"needs PySpark 4.1 or later; there is {version_text()}")
+        return (SelectingReader if options.push_filters else OrderedReader)(Plan(options))
 
     @_plainly
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -85,9 +89,7 @@ class OrderedSource(DataSource):
         self._refuse(ONLY_BATCH, "is for what is read once: spark.read")
         options = self._read_options()
         if not HAS_LIMITS:
-            import pyspark
-
-            self._refuse(NEEDS_LIMITS, f"needs PySpark 4.2 or later; there is {pyspark.__version__}")
+            self._refuse(NEEDS_LIMITS, f"needs PySpark 4.2 or later; there is {version_text()}")
         plan = Plan(options)
         plan.check()
         return LimitedStreamReader(plan) if HAS_LIMITS else OrderedStreamReader(plan)
@@ -129,6 +131,16 @@ class OrderedReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of one."""
         return _rows_of(self.plan, partition)
+
+
+class SelectingReader(OrderedReader):
+    """What is read once, of which Spark's own filters leave a part. Only for who has told Spark to push them down."""
+
+    @_plainly
+    def pushFilters(self, filters: list[Any]) -> list[Any]:
+        """What Spark will filter by, and does all the same."""
+        self.plan.selection = Selection.of(filters)
+        return filters
 
 
 class OrderedStreamReader(DataSourceStreamReader):
@@ -211,11 +223,3 @@ if HAS_LIMITS:
                 return False
             self.waiting_since = None
             return True
-
-else:
-
-    class LimitedStreamReader(OrderedStreamReader):  # type: ignore[no-redef]
-        """There are no limits in this version."""
-
-        def __init__(self, plan: Plan) -> None:
-            raise NotOffered("limits need PySpark 4.2 or later")

@@ -79,6 +79,8 @@ class Table:
     wants: Callable[[PackedEvent], bool] | None = None
     """whether an event is a row; None: all are"""
     with_headers: bool = True
+    has_topic: Callable[[str], bool] = lambda topic: True
+    """whether any event of a topic is a row"""
     _places: dict[str, int] = attrs.field(init=False)
     _passed: list[int] = attrs.field(init=False)
     """how far each topic is"""
@@ -106,7 +108,7 @@ class Table:
     def _take(self, batch: Batch) -> None:
         topic = self._places[batch.topic]
         last = min(batch.last, self.end[batch.topic])
-        for first, chunk_last, data in batch.chunks:
+        for first, chunk_last, data in batch.chunks if self.has_topic(batch.topic) else ():
             logged = decode_logged(data, chunk_last - first + 1)
             begin = max(first, self._passed[topic] + 1)
             events = logged.events[begin - first : last - first + 1]

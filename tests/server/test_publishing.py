@@ -237,6 +237,12 @@ async def test_what_was_refused_is_published_when_it_is_allowed(tmp_path: Path) 
         def flushed() -> None:
             publish(through, rows[:5], identity, finishes=True)
 
+        def refused_at_once() -> None:
+            with pytest.raises(AccessDenied, match="may not publish on 'b'"):
+                publish(through, rows[5:], Identity("another", 0, 0))
+
+        for _ in range(2):
+            await asyncio.to_thread(refused_at_once)
         await asyncio.to_thread(flushed)
         for _ in range(2):
             await asyncio.to_thread(refused)

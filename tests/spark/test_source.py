@@ -18,6 +18,7 @@ from ordered_pubsub.core.messages import ChangeAsk
 from ordered_pubsub.reading.access import Access
 from ordered_pubsub.reading.stages import Place
 from ordered_pubsub.reading.stages import Stages as SeenStages
+from ordered_pubsub.spark import version
 from ordered_pubsub.spark.source import HAS_LIMITS
 from ordered_pubsub.testing.trial.stages import Stages
 from spark.publishing import publish
@@ -114,6 +115,39 @@ def test_a_filter_takes_rows_out_and_moves_none(spark: SparkSession, sequencer: 
     chosen = [event for event in events if event.data["n"] >= 10 and "at" in event.data]
     assert seen(rows.collect()) == notified(chosen)
     assert len(chosen) > 10
+
+
+@pytest.mark.skipif(version() < (4, 1), reason="Spark pushes filters down from 4.1 on")
+@pytest.mark.parametrize(
+    ("condition", "chosen"),
+    [
+        ("topic LIKE 'eu%'", lambda event, first: event.topic.startswith("eu")),
+        ("topic = '{0}' AND position > 20", lambda event, first: event.topic == first and event.position > 20),
+        (
+            "topic IN ('{0}', 'x') AND position <= 20",
+            lambda event, first: event.topic == first and event.position <= 20,
+        ),
+        (
+            "position >= 10 AND position < 30 AND number > 2",
+            lambda event, first: 10 <= event.position < 30 and event.number > 2,
+        ),
+        ("position = 17", lambda event, first: event.position == 17),
+        ("topic = 'x'", lambda event, first: False),
+    ],
+)
+def test_filters_of_spark_leave_the_rows_that_they_would_leave(
+    spark: SparkSession, sequencer: str, topics: list[str], condition: str, chosen: Any
+) -> None:
+    """Pushed down, or not; what is left keeps its place."""
+    events = publish(sequencer, topics, 60)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        frame = load(spark, sequencer, topics, pushFilters="true", numPartitions=4)
+        rows = frame.where(condition.format(topics[0])).orderBy("position").collect()
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+    assert seen(rows) == [row for row, event in zip(notified(events), events, strict=True) if chosen(event, topics[0])]
 
 
 def test_nothing_is_a_table_without_rows(spark: SparkSession, sequencer: str, topics: list[str]) -> None:
