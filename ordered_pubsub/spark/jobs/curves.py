@@ -172,4 +172,4 @@ def _plot_shape(axes: Axes, points: Sequence[Point], shape: float, color: str, f
             label=f"{shape}: {order}, {kind}" + (" (the paper's rule)" if order == "pairwise" else ""),
         )
     if figure == "mean" and shape in PAPER:
-        axes.plot(CLIENTS * 10 / 1_000, PAPER[shape], "x", color=color, markersize=9)
+        axes.plot(CLIENTS * 10 / 1_000, PAPER[shape], "X", color=color, markeredgecolor="black", markersize=9, zorder=3)

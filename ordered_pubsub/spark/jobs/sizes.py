@@ -31,6 +31,7 @@ BLOCKS_PER_CORE = 4
 """Some blocks are more work than others."""
 
 MOST = 1e300
+"""No rate is higher, nor is it infinite."""
 
 Block = tuple[int, int]
 """The number of a system, and that of a block of its topics."""
