@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from ordered_pubsub import __version__
-from ordered_pubsub.cli import audit, bench, config, demo, pub, serve, status, sub
+from ordered_pubsub.cli import audit, bench, config, demo, group_sizes, pub, serve, status, sub
 from ordered_pubsub.errors import OrderedPubSubError, UsageError
 
 INTERRUPTED = 130
@@ -54,5 +54,6 @@ def _parser() -> argparse.ArgumentParser:
     status.add_command(commands)
     bench.add_command(commands)
     audit.add_command(commands)
+    group_sizes.add_command(commands)
     config.add_command(commands)
     return parser

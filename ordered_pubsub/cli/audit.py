@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ordered_pubsub.cli.spark import add_master, spark_session
 from ordered_pubsub.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def add_command(commands: Any) -> None:
         "paths", metavar="PATH", nargs="+", help="a .jsonl file for each subscriber, or Parquet for all"
     )
     parser.add_argument("--filtered", action="store_true", help="the subscribers chose by content: holes are no gaps")
-    parser.add_argument("--master", default="local[*]", help="where Spark runs (default: local[*], this machine)")
+    add_master(parser)
     parser.set_defaults(run=command)
 
 
@@ -54,29 +53,12 @@ def command(arguments: argparse.Namespace) -> int:
             raise UsageError(
                 f"{path} does not exist: expected a file that 'ordered-pubsub sub --json' wrote, or Parquet"
             )
-    from ordered_pubsub.spark import check_pyspark
+    with spark_session("audit", arguments.master) as spark:
+        from ordered_pubsub.spark.jobs import audit
 
-    check_pyspark()
-    from ordered_pubsub.spark.jobs import audit
-
-    spark = _session(arguments.master)
-    try:
         found = audit(_read(spark, paths), are_filtered=arguments.filtered)
-    finally:
-        spark.stop()
     print(describe(found))
     return 0 if found.is_clean else 1
-
-
-def _session(master: str) -> SparkSession:
-    from pyspark.sql import SparkSession
-
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.master(master).appName("ordered-pubsub audit").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.ui.showConsoleProgress", str(sys.stderr.isatty()).lower())
-    session = builder.config("spark.log.level", "ERROR").getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    return session
 
 
 def _read(spark: SparkSession, paths: list[Path]) -> DataFrame:
