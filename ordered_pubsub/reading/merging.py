@@ -125,9 +125,8 @@ class _Owner:
                 self._wait()
                 self._ask(line)
                 continue
-            answer = self.stages.answer(line)
-            if not isinstance(answer, Rows) or answer.number not in self._by_number:
-                continue
+            answer = self.stages.answer(line, self._by_number)
+            assert isinstance(answer, Rows)
             reading = self._by_number.pop(answer.number)
             reading.asked = 0
             self._receive(reading, answer)

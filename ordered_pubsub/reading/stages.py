@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -192,13 +192,13 @@ class Stages:
         self._number += 1
         return self._number
 
-    def answer(self, line: Line) -> Any:
-        """What a stage answers to what a reader has asked."""
+    def answer(self, line: Line, numbers: Container[int]) -> Any:
+        """What a stage answers to what was asked under one of these numbers."""
         while True:
             message = line.hear(ASK_AGAIN_S)
-            if isinstance(message, Unread):
-                raise _refused(message)
-            if isinstance(message, (Tell, Located)) or hasattr(message, "number"):
+            if getattr(message, "number", None) in numbers:
+                if isinstance(message, Unread):
+                    raise _refused(message)
                 return message
 
     # -- topics -------------------------------------------------------------------------------------------------------
@@ -213,11 +213,12 @@ class Stages:
 
     def _find(self, patterns: Sequence[str]) -> dict[str, Extent]:
         lines = [self.line_to(rank) for rank in range(len(self.topology.stages))]
-        for line in lines:
-            line.say(Find(self.next_number(), list(patterns)))
+        asked = [(line, self.next_number()) for line in lines]
+        for line, number in asked:
+            line.say(Find(number, list(patterns)))
         found: dict[str, Extent] = {}
-        for line in lines:
-            answer = self.answer(line)
+        for line, number in asked:
+            answer = self.answer(line, (number,))
             assert isinstance(answer, Found)
             found.update((topic, Extent(*extent)) for topic, extent in answer.topics.items())
         return found
@@ -285,7 +286,7 @@ class Stages:
                 piece = asks[first : first + ASKED_MAX]
                 line.say(*piece)
                 for _ in piece:
-                    answer = self.answer(line)
+                    answer = self.answer(line, topics)
                     assert isinstance(answer, Bounded)
                     topic = topics[answer.number]
                     if not answer.is_complete:
@@ -306,8 +307,9 @@ class Stages:
             if count <= 0:
                 continue
             line = self.owner_line(topic)
-            line.say(Read(self.next_number(), topic, start.get(topic, 0) + 1, last, bytes_max=SAMPLE_BYTES))
-            rows = self.answer(line)
+            number = self.next_number()
+            line.say(Read(number, topic, start.get(topic, 0) + 1, last, bytes_max=SAMPLE_BYTES))
+            rows = self.answer(line, (number,))
             assert isinstance(rows, Rows)
             events = sum(last - first + 1 for first, last, _ in rows.events)
             if events:
