@@ -22,6 +22,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from random import Random
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 TOPICS = ("eu/trades", "eu/quotes", "us/trades", "us/quotes")
-BYTES, BATCH = 200, 100
+BYTES, BATCH, SEED = 200, 100, 2
 UNDER_WAY = 10
 """batches of each topic that are published at a time"""
 ROWS, ROUNDS = 1_000_000, 3
@@ -99,12 +100,12 @@ def hold(addresses: Sequence[str]) -> None:
 
 
 async def _publish(addresses: Sequence[str], rows: int) -> None:
-    payloads = [b"x" * BYTES] * BATCH
+    chance = Random(SEED)  # payloads that nothing can pack: Parquet would write what is there twice only once
     async with ordered_pubsub.connect(f"memory://{uuid4().hex}", sequencer=list(addresses)) as client:
 
         async def go_on(topic: str, batches: Iterator[int]) -> None:
             for _ in batches:
-                await client.publish_many(topic, payloads)
+                await client.publish_many(topic, [chance.randbytes(BYTES) for _ in range(BATCH)])
 
         for_each = [(topic, iter(range(rows // BATCH // len(TOPICS)))) for topic in TOPICS]
         await asyncio.gather(*(go_on(*one) for one in for_each for _ in range(UNDER_WAY)))
