@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test brokers lint soak fuzz mutants prove-01 prove-02 prove-03 bench clean
+.PHONY: help demo test brokers lint soak fuzz mutants prove-01 prove-02 prove-03 prove-04 bench clean
 
 # The interpreter of .venv, 3.10 to 3.13. To take another one later: make clean, then PYTHON=...
 override PYTHON := $(or $(PYTHON),python3)
@@ -18,6 +18,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # A comma in it would end an argument of $(call ...).
 PROVE := .[fast,test,bench]
+PROVE_SPARK := .[fast,test,bench,spark]
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PYENV_ROOT ?= $(HOME)/.pyenv
 
@@ -60,6 +61,9 @@ prove-02: brokers $(VENV)/.ready-prove ## … and for the second: brokers, kills
 
 prove-03: brokers $(VENV)/.ready-prove ## … and for the third: exactly once over lossy lines, whatever is killed (half an hour)
 	@$(BIN)/python benchmarks/prove_03.py
+
+prove-04: brokers $(VENV)/.ready-spark ## … and for the fourth: Spark, killed pipelines, rates, memory, the audit (half an hour)
+	@$(BIN)/python benchmarks/prove_04.py
 
 bench: $(VENV)/.ready-bench ## measure the core
 	@$(BIN)/python benchmarks/core.py
@@ -104,6 +108,10 @@ $(VENV)/.ready-bench: setup.cfg pyproject.toml | $(BIN)/python
 $(VENV)/.ready-prove: setup.cfg pyproject.toml | $(BIN)/python
 	@echo "make: installing ordered-pubsub with all that its tests and measurements need into $(VENV) (only now)"
 	@$(call install,--editable '$(PROVE)')
+
+$(VENV)/.ready-spark: setup.cfg pyproject.toml | $(BIN)/python
+	@echo "make: installing ordered-pubsub with all that its tests and measurements need, and PySpark, into $(VENV) (only now)"
+	@$(call install,--editable '$(PROVE_SPARK)')
 
 # Tox itself sees when setup.cfg or tox.ini change, and renews the environments concerned.
 $(VENV)/.ready-tox: | $(BIN)/python

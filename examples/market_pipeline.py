@@ -65,7 +65,7 @@ def with_quotes(events: DataFrame, held: DataFrame) -> DataFrame:
 
 
 class Pipeline:
-    """Writes each batch, and the quotes that hold at its end, into folders of their own."""
+    """Writes each batch, all its events with the quotes that held, and the quotes at its end, into folders of their own."""
 
     def __init__(self, spark: SparkSession, output: Path) -> None:
         self.spark = spark
@@ -76,8 +76,8 @@ class Pipeline:
         held = self.output / "quotes" / f"batch={number - 1}"
         before = self.spark.read.parquet(str(held)) if number else self.spark.createDataFrame([], QUOTE)
         rows = with_quotes(batch, before).persist()
-        trades = rows.where("topic LIKE '%trades'").orderBy("position")
-        trades.write.mode("overwrite").parquet(str(self.output / "trades" / f"batch={number}"))
+        ticks = rows.where("topic IS NOT NULL").orderBy("position")
+        ticks.write.mode("overwrite").parquet(str(self.output / "ticks" / f"batch={number}"))
         last = Window.partitionBy("symbol").orderBy(f.col("position").desc())
         quotes = rows.where("bid IS NOT NULL").withColumn("place", f.row_number().over(last)).where("place = 1")
         quotes.select("symbol", "bid", "quote_position").write.mode("overwrite").parquet(
@@ -97,9 +97,10 @@ class Pipeline:
         query.awaitTermination()
 
     @property
-    def table(self) -> DataFrame:
+    def trades(self) -> DataFrame:
         """All trades so far, in order, each with its quote."""
-        return self.spark.read.parquet(str(self.output / "trades")).drop("batch").orderBy("position")
+        ticks = self.spark.read.parquet(str(self.output / "ticks")).drop("batch")
+        return ticks.where("price IS NOT NULL").orderBy("position")
 
 
 def main() -> None:
@@ -112,7 +113,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, help="how many rows a batch has at the most (PySpark 4.2 or later)")
     arguments = parser.parse_args()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = SparkSession.builder.master("local[2]").appName("market").config("spark.ui.enabled", "false").getOrCreate()
+    settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "4"}  # there are four symbols
+    spark = SparkSession.builder.master("local[2]").appName("market").config(map=settings).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     ordered_pubsub.spark.register(spark)
     options = {"sequencer": arguments.sequencer, "topics": ",".join(TOPICS), "startingOffsets": "earliest"}
@@ -124,9 +126,9 @@ def main() -> None:
         pipeline.run(options)  # from its first run on, the reader has these topics in one order
         asyncio.run(publish(arguments.ens, arguments.sequencer.split(","), arguments.events))
     pipeline.run(options)
-    table = pipeline.table.persist()
-    table.show(5)
-    print(f"{table.count():,} trades, {table.where('bid IS NOT NULL').count():,} of them with a quote")
+    trades = pipeline.trades.persist()
+    trades.show(5)
+    print(f"{trades.count():,} trades, {trades.where('bid IS NOT NULL').count():,} of them with a quote")
     spark.stop()
 
 

@@ -32,6 +32,10 @@ RECEIVE_BYTES = 1 << 18
 _PONG = encode(Pong())
 
 
+class Silence(UnavailableError):
+    """Nothing has come in time; the line itself may be good."""
+
+
 class Line:
     """A connection that was welcomed. Everything raises `UnavailableError` once it is lost."""
 
@@ -81,7 +85,7 @@ class Line:
             raise self._lost(error) from error
 
     def hear(self, timeout_s: float) -> Any:
-        """The next message; an `UnavailableError` if none comes in time."""
+        """The next message; a `Silence` if none comes in time."""
         give_up_at = time.monotonic() + timeout_s
         while True:
             while self._heard:
@@ -99,7 +103,7 @@ class Line:
             self._socket.settimeout(max(left_s, 0.001))
             data = self._socket.recv(RECEIVE_BYTES)
         except TimeoutError as error:
-            raise UnavailableError(f"stage {self.address} has not answered for {timeout_s:g} s") from error
+            raise Silence(f"stage {self.address} has not answered for {timeout_s:g} s") from error
         except OSError as error:
             raise self._lost(error) from error
         if not data:

@@ -31,7 +31,7 @@ from ordered_pubsub.errors import (
     UsageError,
 )
 from ordered_pubsub.reading.access import Access
-from ordered_pubsub.reading.line import Line
+from ordered_pubsub.reading.line import Line, Silence
 from ordered_pubsub.wire.protocol import Ask, Tell
 from ordered_pubsub.wire.reading import ASKED_MAX, PATTERNS_MAX, Bound, Bounded, Find, Found, Read, Rows, Unread
 from ordered_pubsub.wire.sessions import SessionKey
@@ -42,6 +42,8 @@ _T = TypeVar("_T")
 PAUSE_FIRST_S, PAUSE_MOST_S = 0.05, 2.0
 ASK_AGAIN_S = 5.0
 """So long an answer is waited for before the same is asked on another line."""
+REPEAT_S = 1.0
+"""So long the outcome of an operation is waited for before the same is asked again."""
 LINES_TRIED_MAX = 64
 SAMPLE_BYTES = 16 * 1024
 
@@ -320,7 +322,7 @@ class Stages:
 
 @attrs.define(eq=False)
 class Place:
-    """A line on which operations are asked for, one after the other, by a session of its own."""
+    """A line on which operations are asked for, one after the other, by a session."""
 
     stages: Stages
     name: str | None = None
@@ -328,6 +330,8 @@ class Place:
     """whose session it is, if it has a name"""
     resumes: bool = False
     """whether this session was let in before"""
+    epoch: int = 1
+    """of the session: whoever uses one at several places gives each a higher one, so that its requests begin anew"""
     line: Line = attrs.field(init=False)
     sequence: int = 0
     """of the last request"""
@@ -363,13 +367,23 @@ class Place:
         return part
 
     def ask(self, ask: ChangeAsk) -> Answer | Refusal:
-        """Ask for a change, and wait for its outcome."""
+        """Ask for a change until its outcome comes: a stage that cannot reach the one that takes it drops what is asked."""
         before, self.sequence = self.sequence, self.sequence + 1
-        self.line.say(Ask([Request(self.session, 1, self.sequence, before, 0, (ask,))]))
+        asked = Ask([Request(self.session, self.epoch, self.sequence, before, before, (ask,))])
+        timeout_s = self.stages.access.timeout_s
+        give_up_at = time.monotonic() + timeout_s
+        while time.monotonic() < give_up_at:
+            self.line.say(asked)
+            with suppress(Silence):
+                return self._outcome(min(time.monotonic() + REPEAT_S, give_up_at))
+        raise Silence(f"an operation asked for at stage {self.line.address} has had no outcome for {timeout_s:g} s")
+
+    def _outcome(self, give_up_at: float) -> Answer | Refusal:
+        """That of the last request."""
         while True:
-            message = self.line.hear(self.stages.access.timeout_s)
+            message = self.line.hear(give_up_at - time.monotonic())
             for answer in message.answers if isinstance(message, Tell) else ():
-                if answer.sequence == self.sequence:
+                if (answer.epoch, answer.sequence) == (self.epoch, self.sequence):
                     assert isinstance(answer, (Answer, Refusal))
                     return answer
 

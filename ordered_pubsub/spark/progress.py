@@ -25,7 +25,8 @@ class Progress:
 
     name: str
     _key: SessionKey = attrs.field(init=False, repr=False)
-    _sequence: int = 0
+    _cuts: int = 0
+    """that were begun: each asks anew, for what became of an earlier one that was not answered is not known"""
     _epoch: int = 0
     """in which this session has the subscription"""
     _was_in: bool = False
@@ -38,7 +39,8 @@ class Progress:
         return stages.again(f"the progress of reader {self.name!r}", lambda: self._cut(stages, topics, start))
 
     def _cut(self, stages: Stages, topics: Sequence[str], start: Mapping[str, int]) -> dict[str, int]:
-        place = Place(stages, self.name, self._key, self._was_in, sequence=self._sequence)
+        self._cuts += 1
+        place = Place(stages, self.name, self._key, self._was_in, self._cuts)
         try:
             with place:
                 self._was_in = True
@@ -49,7 +51,6 @@ class Progress:
                 self._acknowledge(place, change, start)
         except NameInUse as error:  # perhaps for as long as a connection that is gone is not missed yet
             raise UnavailableError(str(error)) from error
-        self._sequence = place.sequence
         return {topic: change.entries.get(topic, 0) for topic in topics}
 
     @property

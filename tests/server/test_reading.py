@@ -14,6 +14,7 @@ import pytest
 
 import ordered_pubsub
 from ordered_pubsub.config.schema import ClientSection
+from ordered_pubsub.core import requests
 from ordered_pubsub.errors import ConfigurationError, HistoryLost, NotOffered, TopicError, UnavailableError
 from ordered_pubsub.reading import merging
 from ordered_pubsub.reading.access import Access
@@ -21,9 +22,10 @@ from ordered_pubsub.reading.cuts import divide, events_between, first_part, lowe
 from ordered_pubsub.reading.line import Line
 from ordered_pubsub.reading.merging import Batch, merged, raise_lost
 from ordered_pubsub.reading.stages import Stages
-from ordered_pubsub.spark.progress import Progress
+from ordered_pubsub.spark.progress import SUBSCRIPTION, Progress
 from ordered_pubsub.testing.processes import HOST
 from ordered_pubsub.wire.pack import decode_logged
+from ordered_pubsub.wire.protocol import Ask
 from server.systems import System, connect, one_stage, serving
 from server.waiting import soon, until
 
@@ -307,6 +309,49 @@ async def test_a_reader_has_its_name_though_an_earlier_connection_is_not_missed_
         return cuts
 
     assert await asyncio.to_thread(look) == [{"a": 1}] * 4
+
+
+async def test_a_cut_is_asked_for_again_if_the_stage_that_takes_it_was_away(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stage in between drops what it cannot hand on, and its connection stays."""
+    async with system.connect(0) as client:
+        await client.publish("a", 1)
+    decides = system.servers[0].node.topology.registrar
+    names = map(str, range(99))
+    reader = next(name for name in names if (decides(name), decides(f"{name}//{SUBSCRIPTION}")) == (0, 2))
+    asked, say = threading.Event(), Line.say
+
+    def say_and_note(line: Line, *messages: Any) -> None:
+        say(line, *messages)
+        if any(isinstance(message, Ask) for message in messages):
+            asked.set()
+
+    def look() -> dict[str, int]:
+        with Stages(access(*system.ports[:2])) as stages:
+            return Progress(reader).cut(stages, ["a"], {})
+
+    monkeypatch.setattr(Line, "say", say_and_note)
+    await system.stop(2)
+    cut = asyncio.create_task(asyncio.to_thread(look))
+    assert await asyncio.to_thread(asked.wait, 30.0)
+    await system.start(2)
+    assert await cut == {"a": 1}
+
+
+async def test_a_reader_may_take_more_cuts_than_a_stage_remembers_answers(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "UNANSWERED_MAX", 5)
+    async with system.connect(0) as client:
+        await client.publish("a", 1)
+
+    def look() -> list[dict[str, int]]:
+        progress = Progress("reader")
+        with Stages(access(*system.ports, timeout_s=5.0)) as stages:
+            return [progress.cut(stages, ["a"], {}) for _ in range(10)]
+
+    assert await asyncio.to_thread(look) == [{"a": 1}] * 10
 
 
 async def test_what_nobody_keeps_cannot_be_read() -> None:
