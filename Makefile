@@ -62,7 +62,7 @@ prove-02: brokers $(VENV)/.ready-prove ## … and for the second: brokers, kills
 prove-03: brokers $(VENV)/.ready-prove ## … and for the third: exactly once over lossy lines, whatever is killed (half an hour)
 	@$(BIN)/python benchmarks/prove_03.py
 
-prove-04: brokers $(VENV)/.ready-spark ## … and for the fourth: Spark, killed pipelines, rates, memory, the audit (half an hour)
+prove-04: brokers $(VENV)/.ready-spark ## … and for the fourth: Spark, killed pipelines, rates, memory, the audit, sizes (half an hour)
 	@$(BIN)/python benchmarks/prove_04.py
 
 bench: $(VENV)/.ready-bench ## measure the core

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
-from proving import ROOT, expect, main, run
+from proving import ROOT, expect, main, run, tested
 
 from ordered_pubsub.bench.plan import DURABILITIES, KINDS
 from ordered_pubsub.testing.brokers import Broker, Mosquitto, NatsServer, RabbitMq
@@ -82,7 +82,7 @@ def kill() -> None:
 
 def losses() -> None:
     """What a broker cannot hold is waited for or tagged, and the status says for what."""
-    print(_tested("tests/system/test_losses.py", "tests/system/test_sizes.py"))
+    print(tested("tests/system/test_losses.py", "tests/system/test_sizes.py"))
 
 
 def figures() -> str:
@@ -134,7 +134,7 @@ def wan() -> None:
 
 def security() -> None:
     """Each control has a test that fails without it."""
-    print(_tested("tests/server"))
+    print(tested("tests/server"))
 
 
 def fuzz() -> None:
@@ -154,31 +154,22 @@ def fuzz() -> None:
 def bad_input() -> None:
     """No broker, wrong port, wrong scheme, missing extra, wrong token, …: a message, an exit code, no stack trace."""
     print(
-        _tested(
-            "tests/system/test_command_line.py", "tests/unit/test_config_cli.py", "tests/unit/test_config_errors.py"
-        )
+        tested("tests/system/test_command_line.py", "tests/unit/test_config_cli.py", "tests/unit/test_config_errors.py")
     )
 
 
 def adapters() -> None:
     """The conformance suite against all adapters with real brokers, killed and restarted; plain clients both ways."""
-    print(_tested("tests/conformance", "tests/adapters"))
+    print(tested("tests/conformance", "tests/adapters"))
 
 
 def examples() -> None:
     """The three examples show the disorder without and the order with."""
-    print(_tested("tests/system/test_examples.py"))
+    print(tested("tests/system/test_examples.py"))
 
 
 def _command(*arguments: str) -> str:
     return run(str(Path(sys.executable).parent / "ordered-pubsub"), *arguments)
-
-
-def _tested(*paths: str) -> str:
-    """What pytest says in the end; all must pass, and none be left out."""
-    summary = run(sys.executable, "-m", "pytest", "-q", "-n", "2", *paths).splitlines()[-1]
-    expect("passed" in summary and "skipped" not in summary and "failed" not in summary, summary)
-    return summary
 
 
 LINES = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import subprocess
+import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -41,6 +42,13 @@ def run(*command: str, cwd: Path = ROOT, **environment: str) -> str:
     if done.returncode:
         raise Failed(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-3000:]}")
     return done.stdout
+
+
+def tested(*tests: str, **environment: str) -> str:
+    """What pytest says in the end; all must pass, and none be left out."""
+    summary = run(sys.executable, "-m", "pytest", "-q", "-n", "2", *tests, **environment).strip().splitlines()[-1]
+    expect("passed" in summary and "skipped" not in summary and "failed" not in summary, summary)
+    return summary
 
 
 def expect(condition: bool, what: str) -> None:

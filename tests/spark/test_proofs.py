@@ -127,3 +127,55 @@ def test_what_was_planted_is_found(prove_04: dict[str, Any]) -> None:
             prove_04["check_audit"]([found[0], attrs.evolve(found[1], **given), *found[2:]], 6 * 400 - 1)
     with pytest.raises(sys.modules["proving"].Failed, match="judged were clean, swapped"):
         prove_04["check_audit"](found[:2], 1)
+
+
+# -- the sizes --------------------------------------------------------------------------------------------------------------
+
+
+def curve_points(**given: float) -> list[Any]:
+    """Points as they should be, but for the mean of one of them."""
+    from ordered_pubsub.spark.jobs import Point, Setting, Sizes
+
+    points = []
+    for shape in (0.901, 0.349):
+        for count, order, mean in (
+            (1, "pairwise", 1.0),
+            (1, "total", 1.0),
+            (10, "pairwise", 18.0 if shape > 0.5 else 45.0),
+            (10, "total", 99.0),
+            (200, "pairwise", 900.0),
+            (200, "total", 999.0),
+        ):
+            name = f"{order}_{count}"
+            full = Sizes(given.get(name, mean), 1.0, 1.0)
+            points.append(
+                Point(
+                    Setting(shape, count, order), 10_000 * count, full, Sizes(given.get(f"{name}_delta", 1.0), 1.0, 1.0)
+                )
+            )
+    return points
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"pairwise_10": 25.0}, r"shape 0\.901: 25\.0 entries on average, and 17 in the paper"),
+        ({"pairwise_200": 2.0}, "sizes fall with more subscriptions"),
+        ({"total_200_delta": 1_000.0}, "a delta has more than all"),
+        ({"total_1": 0.5, "total_1_delta": 0.5}, "total has less than pairwise"),
+    ],
+)
+def test_a_proof_fails_with_the_sizes(prove_04: dict[str, Any], given: dict[str, float], why: str) -> None:
+    prove_04["check_sizes"](curve_points())
+    with pytest.raises(sys.modules["proving"].Failed, match=why):
+        prove_04["check_sizes"](curve_points(**given))
+
+
+def test_a_proof_fails_with_a_test_that_fails_or_is_left_out(prove_04: dict[str, Any], tmp_path: Path) -> None:
+    for text, why in (
+        ("def test_it(): assert False", "1 failed"),
+        ("import pytest\ndef test_it(): pytest.skip()", "1 skipped"),
+    ):
+        (tmp_path / "test_one.py").write_text(text)
+        with pytest.raises(sys.modules["proving"].Failed, match=why):
+            sys.modules["proving"].tested(str(tmp_path / "test_one.py"))
