@@ -34,7 +34,7 @@ from ordered_pubsub.reading.access import Access
 from ordered_pubsub.reading.line import Line, Silence
 from ordered_pubsub.wire.protocol import Ask, Tell
 from ordered_pubsub.wire.reading import ASKED_MAX, PATTERNS_MAX, Bound, Bounded, Find, Found, Read, Rows, Unread
-from ordered_pubsub.wire.sessions import SessionKey
+from ordered_pubsub.wire.sessions import SessionKey, make_session
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -245,13 +245,17 @@ class Stages:
 
     # -- places in the order ------------------------------------------------------------------------------------------
 
-    def cut(self, topics: Sequence[str]) -> dict[str, int]:
-        """A place in the order, now: for each topic how many of its events come before it. No number is used for it."""
-        return self.again("taking a cut", lambda: self._cut(topics))
+    def cut(self, topics: Sequence[str], turns: Turns | None = None) -> dict[str, int]:
+        """A place in the order, now: for each topic how many of its events come before it. No number is used for it.
 
-    def _cut(self, topics: Sequence[str]) -> dict[str, int]:
-        with Place(self) as place:
-            name = f"{place.session}/1"
+        Who takes many does it in turns of one session: a stage remembers sessions for long, and not more than so many.
+        """
+        own = turns or Turns(make_session(None))
+        return self.again("taking a cut", lambda: self._cut(topics, own))
+
+    def _cut(self, topics: Sequence[str], turns: Turns) -> dict[str, int]:
+        with Place(self, key=turns.key, epoch=turns.next()) as place:
+            name = f"{place.session}/{place.epoch}"
             change = place.change(ChangeAsk(name, tuple(topics), weight=0, best_effort=True))
             place.change(ChangeAsk(name, weight=0, best_effort=True, ends=True))
         return {topic: change.entries.get(topic, 0) for topic in topics}
@@ -320,6 +324,19 @@ class Stages:
         return total / counted if counted else 0.0
 
 
+@attrs.define
+class Turns:
+    """One session that is used again and again: each time in a higher epoch, so that its requests begin anew."""
+
+    key: SessionKey = attrs.field(repr=False)
+    _epoch: int = 0
+
+    def next(self) -> int:
+        """The epoch of the next turn: what became of an earlier one that was not answered is not known."""
+        self._epoch += 1
+        return self._epoch
+
+
 @attrs.define(eq=False)
 class Place:
     """A line on which operations are asked for, one after the other, by a session."""
@@ -327,11 +344,11 @@ class Place:
     stages: Stages
     name: str | None = None
     key: SessionKey | None = None
-    """whose session it is, if it has a name"""
+    """whose session it is, if it is to be used again"""
     resumes: bool = False
     """whether this session was let in before"""
     epoch: int = 1
-    """of the session: whoever uses one at several places gives each a higher one, so that its requests begin anew"""
+    """of the session (`Turns`)"""
     line: Line = attrs.field(init=False)
     sequence: int = 0
     """of the last request"""

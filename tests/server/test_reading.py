@@ -22,6 +22,8 @@ from ordered_pubsub.reading.cuts import divide, events_between, first_part, lowe
 from ordered_pubsub.reading.line import Line
 from ordered_pubsub.reading.merging import Batch, merged, raise_lost
 from ordered_pubsub.reading.stages import Stages
+from ordered_pubsub.spark.options import Options
+from ordered_pubsub.spark.plan import Plan
 from ordered_pubsub.spark.progress import SUBSCRIPTION, Progress
 from ordered_pubsub.testing.processes import HOST
 from ordered_pubsub.wire.pack import decode_logged
@@ -299,7 +301,7 @@ async def test_a_reader_has_its_name_though_an_earlier_connection_is_not_missed_
         progress, reached = Progress("reader"), access(*system.ports)
         with Stages(reached) as stages:
             cuts = [progress.cut(stages, ["a"], {}), progress.cut(stages, ["a"], {"a": 1})]
-            left = Line(reached.addresses[2], reached, "reader", progress._key, resumes=True)
+            left = Line(reached.addresses[2], reached, "reader", progress._turns.key, resumes=True)
             try:
                 cuts.append(progress.cut(stages, ["a"], {"a": 1}))
             finally:
@@ -352,6 +354,31 @@ async def test_a_reader_may_take_more_cuts_than_a_stage_remembers_answers(
             return [progress.cut(stages, ["a"], {}) for _ in range(10)]
 
     assert await asyncio.to_thread(look) == [{"a": 1}] * 10
+
+
+async def test_a_stream_that_polls_leaves_little_behind(system: System) -> None:
+    """Nothing at all while nothing comes; and one session for all of its cuts, since stages remember sessions for long."""
+
+    def asked() -> tuple[int, int]:
+        nodes = [server.node for server in system.servers.values()]
+        sessions = sum(len(node.driver.stage.state.requests.sessions) for node in nodes)
+        return sum(node.counters.requests for node in nodes), sessions
+
+    options = {"sequencer": ",".join(f"ops://{HOST}:{port}" for port in system.ports), "topics": "a,d"}
+    plan = Plan(Options.read(options))
+    async with system.connect(0) as client:
+        await client.publish("a", 1)
+        await client.publish("d", 1)
+        await asyncio.to_thread(plan.next, {})
+        before, at = asked(), {"a": 1, "d": 1}
+        for _ in range(20):
+            assert await asyncio.to_thread(plan.next, at) == (at, 0)
+        assert asked() == before
+        for number in range(2, 22):
+            await client.publish("a", number)
+            at, count = await asyncio.to_thread(plan.next, at)
+            assert (at, count) == ({"a": number, "d": 1}, 1)
+        assert asked()[1] <= before[1] + len(system.servers)
 
 
 async def test_what_nobody_keeps_cannot_be_read() -> None:

@@ -50,7 +50,7 @@ def take_batches(plan: Plan, random: Random, is_over: asyncio.Event) -> list[tup
     at: Clock = plan.first("earliest")
     while True:
         was_over = is_over.is_set()
-        end, _ = plan.next(at, random.choice((None, 1, 5, 20, 50, 100)))
+        end, _ = plan.next(at, random.choice((1, 5, 20, 50, 100)))
         if end != at:
             batches.append((at, end, read(plan, at, end)))
             at = end
