@@ -87,6 +87,8 @@ class Requests(msgspec.Struct):
         if len(session.pending) + len(session.answers) < UNANSWERED_MAX and session.load < UNANSWERED_LOAD_MAX:
             return True
         kept = [answer for sequence, answer in session.answers.items() if sequence > request.done]
+        if not session.pending and len(kept) <= 1:
+            return True  # however large that one answer is: who keeps it, so that it can be asked for again, goes on
         return (
             len(session.pending) + len(kept) < UNANSWERED_MAX
             and sum(session.pending.values(), sum(map(_load, kept))) < UNANSWERED_LOAD_MAX

@@ -183,7 +183,12 @@ class Stages:
     def line_as(self, rank: int, key: SessionKey) -> Line:
         """A line of its own to a stage, for a session; whoever asked for it closes it."""
         self.line_to(rank)
-        return Line(self._where[self.topology.stages[rank].name], self.access, key=key)
+        name = self.topology.stages[rank].name
+        line = Line(self._where[name], self.access, key=key)
+        if line.welcome.stage != name:
+            line.close()
+            raise UnavailableError(f"at {line.address} is stage {line.welcome.stage!r} now, and not {name!r}")
+        return line
 
     def owner_line(self, topic: str) -> Line:
         """The line to a topic's owner."""
@@ -214,13 +219,16 @@ class Stages:
         return dict(sorted(found.items()))
 
     def _find(self, patterns: Sequence[str]) -> dict[str, Extent]:
-        lines = [self.line_to(rank) for rank in range(len(self.topology.stages))]
-        asked = [(line, self.next_number()) for line in lines]
-        for line, number in asked:
-            line.say(Find(number, list(patterns)))
+        asks: list[tuple[Line, Find]] = []
+        for rank in range(len(self.topology.stages)):
+            own = [pattern for pattern in patterns if "*" in pattern or self.topology.owner(pattern) == rank]
+            if own:
+                asks.append((self.line_to(rank), Find(self.next_number(), own)))
+        for line, ask in asks:
+            line.say(ask)
         found: dict[str, Extent] = {}
-        for line, number in asked:
-            answer = self.answer(line, (number,))
+        for line, ask in asks:
+            answer = self.answer(line, (ask.number,))
             assert isinstance(answer, Found)
             found.update((topic, Extent(*extent)) for topic, extent in answer.topics.items())
         return found

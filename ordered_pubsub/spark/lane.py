@@ -1,10 +1,11 @@
 """Rows on their way to one stage, in the name of a session that is always the same one.
 
 A task that Spark runs again has the same rows, and publishes them in the name of the same session. The sequence of a request says
-how many rows of the task it goes up to, with a digest of all of them. So the stage can say how far an earlier run has come
-(`Trace`): what it has taken is asked for again, whose answer says that it is on disk, and so many rows are left out. If the
-digest says that these are not the rows of that run, in its order, the task ends with that, instead of publishing something twice
-or leaving it out. One request at a time is under way; the next is prepared meanwhile.
+up to which row of the task it goes, with a digest of all rows up to there. So the stage can say how far an earlier run has come
+(`Trace`): what it has taken is asked for again, whose answer says that it is on disk, and the stage's rows up to there are left
+out. If the digest says that these are not the rows of that run, in its order, the task ends with that, instead of publishing
+something twice or leaving it out; so it does if that run had all of its rows published, and there are more now. One request at a
+time is under way; the next is prepared meanwhile.
 
 What was refused, by a rule that may have been changed since, is asked for under a higher sequence by the next run. A later batch
 of the same query is a later epoch of the session, in which the stage takes nothing of an earlier one: a task that was given up
@@ -13,12 +14,10 @@ and still runs does no harm.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 
 import attrs
 
-from ordered_pubsub.client.publisher import Outgoing
 from ordered_pubsub.core.messages import Answer, Publication, PublishAsk, Refusal, Request
 from ordered_pubsub.errors import OrderedPubSubError, SessionExpired, UnavailableError, UsageError
 from ordered_pubsub.reading.line import Line
@@ -27,8 +26,9 @@ from ordered_pubsub.wire.protocol import Ask, Tell
 from ordered_pubsub.wire.reading import Trace, Traced
 from ordered_pubsub.wire.sessions import SessionKey
 
-DIGEST_BITS, ROWS_BITS, TRY_BITS = 28, 30, 5
-_ROWS_MAX, _TRIES_MAX = (1 << ROWS_BITS) - 1, (1 << TRY_BITS) - 1
+DIGEST_BITS, ROWS_BITS, TRIES_BITS = 24, 27, 11
+ROWS_MAX, TRIES_MAX = (1 << ROWS_BITS) - 1, (1 << TRIES_BITS) - 1
+_DIGEST_MAX = (1 << DIGEST_BITS) - 1
 
 
 @attrs.frozen
@@ -36,20 +36,24 @@ class Progress:
     """How far a run has come, as the sequence of a request says it."""
 
     rows: int = 0
+    """of the task, on whatever stage they are"""
     digest: int = 0
+    """of these rows, in `DIGEST_BITS`"""
+    is_last: bool = False
+    """whether the task has no more"""
     tries: int = 0
     """how often something was refused before"""
 
     @property
     def sequence(self) -> int:
-        """What stands for it."""
-        return (self.tries << ROWS_BITS | self.rows) << DIGEST_BITS | self.digest
+        """What stands for it: 0 for nothing, and more for what comes later."""
+        return ((self.tries << ROWS_BITS | self.rows) << 1 | self.is_last) << DIGEST_BITS | self.digest
 
     @classmethod
     def of(cls, sequence: int) -> Progress:
         """What a sequence stands for."""
         rest = sequence >> DIGEST_BITS
-        return cls(rest & _ROWS_MAX, sequence & (1 << DIGEST_BITS) - 1, rest >> ROWS_BITS)
+        return cls(rest >> 1 & ROWS_MAX, sequence & _DIGEST_MAX, bool(rest & 1), rest >> 1 + ROWS_BITS)
 
 
 @attrs.define(eq=False)
@@ -62,52 +66,47 @@ class Lane:
     """one of the stage's"""
     key: SessionKey
     epoch: int
-    rows: int = 0
-    """how many there were"""
-    _digest: int = 0
-    """of these"""
     _line: Line | None = None
     _published: Progress = Progress()
     """what is on the stage's disk"""
-    _taken: int = 0
-    """the last sequence that it took: more than that if something was refused since"""
+    _taken: int | None = None
+    """the last sequence that it took: more than that if something was refused since; None: it is not known yet"""
     _pending: tuple[int, tuple[PublishAsk, ...]] | None = None
     """what was asked for last, and has no answer yet"""
     _is_asked: bool = False
     """whether it was, on this line"""
 
-    def open(self) -> None:
-        """Find out what was published before."""
+    def open(self, rows: int) -> None:
+        """Find out what was published before; the first row that comes here is this one of the task."""
         self.stages.again(self._what, self._connect)
-
-    def is_news(self, item: Outgoing) -> bool:
-        """Whether the next row is to be published. If it was in an earlier run, it has to be the same one."""
-        if self.rows >= _ROWS_MAX:
-            raise UsageError(
-                f"a task has more than {_ROWS_MAX} rows for one stage: divide the batch into more parts (repartition)"
-            )
-        self.rows += 1
-        self._digest = _digest(item, self._digest)
-        earlier = self._published
-        if self.rows == earlier.rows and self._digest & (1 << DIGEST_BITS) - 1 != earlier.digest:
+        if 0 < self._published.rows < rows:
             raise self._differs()
-        return self.rows > earlier.rows
 
-    def begin(self, parts: Sequence[PublishAsk]) -> None:
-        """Ask for all rows up to here. What was asked for before is finished."""
+    def is_news(self, row: int) -> bool:
+        """Whether this row of the task is still to be published here."""
+        if self._published.is_last and row > self._published.rows:
+            raise self._differs()
+        return row > self._published.rows
+
+    def check(self, row: int, digest: int, is_here: bool) -> None:
+        """If an earlier run has come as far as this row, its rows must have been these."""
+        if row == self._published.rows and (not is_here or digest & _DIGEST_MAX != self._published.digest):
+            raise self._differs()
+
+    def begin(self, parts: Sequence[PublishAsk], row: int, digest: int, is_last: bool) -> None:
+        """Ask for all rows up to this one of the task. What was asked for before is finished."""
         assert self._pending is None
-        tries = Progress.of(self._taken).tries
-        if self._taken != self._published.sequence:
-            tries += 1
-        if tries > _TRIES_MAX:
-            raise UsageError("this batch was refused too often: begin a new checkpoint")
-        progress = Progress(self.rows, self._digest & (1 << DIGEST_BITS) - 1, tries)
-        self._pending, self._is_asked = (progress.sequence, tuple(parts)), False
+        assert self._taken is not None
+        tries = Progress.of(self._taken).tries + (self._taken != self._published.sequence)
+        if tries > TRIES_MAX:
+            raise UsageError(f"this batch was refused {tries} times: begin a new checkpoint, or take another writeId")
+        self._pending = (Progress(row, digest & _DIGEST_MAX, is_last, tries).sequence, tuple(parts))
+        self._is_asked = False
         if self._line is not None:
             try:
                 self._ask(self._line)
             except UnavailableError:
-                self._drop()
+                self.close()
 
     def finish(self) -> list[Publication]:
         """Wait for what was asked for, if there is anything."""
@@ -117,14 +116,16 @@ class Lane:
         self._pending = None
         return [part for part in answer.parts if isinstance(part, Publication)]
 
-    def check_end(self) -> None:
-        """There are no more rows; an earlier run must not have had more."""
-        if self.rows < self._published.rows:
+    def check_end(self, rows: int) -> None:
+        """The task has so many rows; an earlier run must not have had more."""
+        if rows < self._published.rows:
             raise self._differs()
 
     def close(self) -> None:
         """Let go of the line."""
-        self._drop()
+        line, self._line, self._is_asked = self._line, None, False
+        if line is not None:
+            line.close()
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
@@ -145,13 +146,14 @@ class Lane:
             if isinstance(answer, Refusal):
                 raise refused(answer)
         except OrderedPubSubError:
-            self._drop()
+            self.close()
             raise
         self._taken, self._published = sequence, Progress.of(sequence)
         return answer
 
     def _ask(self, line: Line) -> None:
         assert self._pending is not None
+        assert self._taken is not None
         sequence, parts = self._pending
         # What was published last is still answered: another run asks for it.
         done = max(self._published.sequence - 1, 0)
@@ -162,7 +164,7 @@ class Lane:
         while True:
             message = line.hear(ASK_AGAIN_S)
             for answer in message.answers if isinstance(message, Tell) else ():
-                if answer.sequence == sequence:
+                if (answer.epoch, answer.sequence) == (self.epoch, sequence):
                     return answer
 
     def _connect(self) -> None:
@@ -171,8 +173,9 @@ class Lane:
         try:
             sequences = self._trace(line)
             taken = max(sequences, default=0)
-            if not self.rows:
-                self._published, self._taken = Progress.of(self._find_published(line, sequences)), taken
+            if self._taken is None:
+                self._published = Progress.of(self._find_published(line, sequences))
+                self._taken = taken
             elif taken != self._taken and (self._pending is None or taken != self._pending[0]):
                 raise SessionExpired(
                     f"stage {line.address} has not taken of this task what it should have: another run of it goes on, or the "
@@ -208,22 +211,7 @@ class Lane:
     def _differs(self) -> UsageError:
         return UsageError(
             "the rows of this batch are not those of the run before, or not in the same order, and some of those are published: "
-            "publishing these would double some and leave out others. Give option sort, so that a shuffle does not change "
-            "their order, and divide the batch in the same way each time (repartition)"
+            "publishing these would double some and leave out others. To have the same rows in the next batches, give option "
+            "sort, and divide them by their values (repartition by a column, or coalesce(1)). This batch can only be published "
+            "as another one, by a new checkpoint or writeId, with what it has published already being doubled"
         )
-
-    def _drop(self) -> None:
-        line, self._line, self._is_asked = self._line, None, False
-        if line is not None:
-            line.close()
-
-
-def _digest(item: Outgoing, before: int) -> int:
-    """Of an event, and of all before it."""
-    texts = [
-        item.topic,
-        item.id,
-        item.content_type,
-        *(f"{name}\0{value!r}" for name, value in sorted(item.headers.items())),
-    ]
-    return zlib.crc32(item.payload, zlib.crc32("\0".join(texts).encode(), before))

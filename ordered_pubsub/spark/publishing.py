@@ -6,21 +6,24 @@ across them: then a row for another stage waits until those before it have their
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
+import zlib
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import attrs
 
-from ordered_pubsub.adapter import Adapter, Frame, load_adapter
+from ordered_pubsub.adapter import Adapter, Frame, load_adapter, redacted
 from ordered_pubsub.client.frames import stamped
 from ordered_pubsub.client.logged import LogPacker
 from ordered_pubsub.client.publisher import Outgoing
 from ordered_pubsub.core.messages import Publication, PublishAsk
 from ordered_pubsub.core.session import REQUEST_BYTES_MAX
-from ordered_pubsub.errors import ConfigurationError, OrderedPubSubError
+from ordered_pubsub.errors import ConfigurationError, OrderedPubSubError, Timeout, UsageError
 from ordered_pubsub.reading.stages import Stages
-from ordered_pubsub.spark.lane import Lane
+from ordered_pubsub.spark.lane import ROWS_MAX, Lane
 from ordered_pubsub.sync.loops import LoopThread, enter
 from ordered_pubsub.wire.sessions import derive_session
 
@@ -28,6 +31,9 @@ _log = logging.getLogger(__name__)
 
 REQUEST_EVENTS_MAX = 10_000
 REQUEST_PARTS_MAX = 64
+TOPICS_REMEMBERED_MAX = 65_536
+ENS_TIMEOUT_S, ENS_PAUSE_S = 5.0, 30.0
+"""So long the broker has for what a request published, and so long it is left alone if it did not take it."""
 Run = tuple[str, list[Outgoing]]
 
 
@@ -48,6 +54,18 @@ class _Filling:
     by_topic: dict[str, list[Outgoing]] = attrs.field(factory=dict)
     events: int = 0
     bytes: int = 0
+    row: int = 0
+    """the last row of the task that goes along"""
+    digest: int = 0
+    """of all rows up to there"""
+
+    def has_room(self, item: Outgoing) -> bool:
+        """Whether one more goes along; into an empty one, any does."""
+        return not self.runs or (
+            self.bytes + item.size <= REQUEST_BYTES_MAX
+            and self.events < REQUEST_EVENTS_MAX
+            and len(self.runs) < REQUEST_PARTS_MAX
+        )
 
     def add(self, item: Outgoing, is_in_one_order: bool) -> None:
         """One more event."""
@@ -58,13 +76,6 @@ class _Filling:
         run.append(item)
         self.events += 1
         self.bytes += item.size
-
-    @property
-    def is_full(self) -> bool:
-        """Whether it is to be sent."""
-        return (
-            self.bytes >= REQUEST_BYTES_MAX or self.events >= REQUEST_EVENTS_MAX or len(self.runs) >= REQUEST_PARTS_MAX
-        )
 
 
 @attrs.define(eq=False)
@@ -85,9 +96,15 @@ class Publishing:
     publisher: str
     is_in_one_order: bool = False
     ens: Ens | None = None
+    rows: int = 0
+    """how many there were"""
+    _digest: int = 0
+    """of these"""
     _ways: dict[int, _Way] = attrs.field(factory=dict)
     _last: _Way | None = None
     """the way of the last event"""
+    _kept: dict[str, bool] = attrs.field(factory=dict)
+    """topics that have a log"""
     _packer: LogPacker = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -95,52 +112,65 @@ class Publishing:
 
     def put(self, item: Outgoing) -> None:
         """Publish an event, sooner or later, unless an earlier run has."""
+        if item.topic not in self._kept:
+            self._check_topic(item.topic)
+        self.rows = row = self.rows + 1
+        if row > ROWS_MAX:
+            raise UsageError(f"a task has more than {ROWS_MAX:,} rows: divide the batch into more parts (repartition)")
+        self._digest = _digest(item, self._digest)
         owner = self.stages.topology.owner(item.topic)
         way = self._ways.get(owner) or self._open(owner, item.topic)
-        if self.is_in_one_order and self._last is not None and self._last is not way:
-            self._flush(self._last)
-        self._last, lane = way, way.lane
-        if not item.id:
-            item.id = f"{lane.key.nonce}-{self.identity.batch}-{lane.rows + 1}"
-        if lane.is_news(item):
-            way.filling.add(item, self.is_in_one_order)
-            if way.filling.is_full:
-                self._send(way)
+        for other in self._ways.values():
+            other.lane.check(row, self._digest, other is way)
+        if way.lane.is_news(row):
+            item.id = item.id or f"{way.lane.key.nonce}-{self.identity.batch}-{row}"
+            self._publish(item, way)
 
-    def finish(self) -> None:
-        """All of it is published."""
-        for way in self._ways.values():
+    def _publish(self, item: Outgoing, way: _Way) -> None:
+        if self.is_in_one_order and self._last is not None and self._last is not way:
+            self._send(self._last)
+            self._receive(self._last)
+        self._last = way
+        if not way.filling.has_room(item):
             self._send(way)
+        way.filling.add(item, self.is_in_one_order)
+        way.filling.row, way.filling.digest = self.rows, self._digest
+
+    def finish(self, is_whole: bool = True) -> None:
+        """All of it is published. What is not known to be all of it may go on in another run."""
+        for way in self._ways.values():
+            self._send(way, is_whole)
         for way in self._ways.values():
             self._receive(way)
-            way.lane.check_end()
+            way.lane.check_end(self.rows)
 
     def close(self) -> None:
         """Let go of what is open."""
         for way in self._ways.values():
             way.lane.close()
 
-    def _open(self, owner: int, topic: str) -> _Way:
+    def _check_topic(self, topic: str) -> None:
         self.stages.check_kept([topic])
+        if len(self._kept) >= TOPICS_REMEMBERED_MAX:
+            self._kept.clear()
+        self._kept[topic] = True
+
+    def _open(self, owner: int, topic: str) -> _Way:
         identity = self.identity
         stage = self.stages.topology.stages[owner].name
         key = derive_session("ordered_pubsub writer", identity.writer, str(identity.part), stage)
         way = self._ways[owner] = _Way(Lane(self.stages, owner, topic, key, identity.batch + 1))
-        way.lane.open()
+        way.lane.open(self.rows)
         return way
 
-    def _flush(self, way: _Way) -> None:
-        self._send(way)
-        self._receive(way)
-
-    def _send(self, way: _Way) -> None:
+    def _send(self, way: _Way, is_last: bool = False) -> None:
         """Ask for what is there, once what was asked for before has its place."""
         filling = way.filling
         if filling.runs:
             pack = self._packer.pack
             asks = [PublishAsk(topic, len(items), True, pack(topic, items)) for topic, items in filling.runs]
             self._receive(way)
-            way.lane.begin(asks)
+            way.lane.begin(asks, filling.row, filling.digest, is_last)
             way.filling, way.sent = _Filling(), filling.runs
 
     def _receive(self, way: _Way) -> None:
@@ -150,14 +180,25 @@ class Publishing:
             self.ens.hand_over(published, sent, self.publisher)
 
 
+def _digest(item: Outgoing, before: int) -> int:
+    """Of an event, and of all before it; not of an id that it is given here."""
+    texts = [
+        item.topic,
+        item.id,
+        item.content_type,
+        *(f"{name}\0{value!r}" for name, value in sorted(item.headers.items())),
+    ]
+    return zlib.crc32(item.payload, zlib.crc32("\0".join(texts).encode(), before))
+
+
 @attrs.define(eq=False)
 class Ens:
     """The broker on which subscribers hear of events at once; what does not reach them there, they get from the logs."""
 
     adapter: Adapter
     thread: LoopThread
-    timeout_s: float
-    _is_troubled: bool = False
+    _again_at: float = 0.0
+    """when it is tried again, if it did not take something"""
 
     @classmethod
     def open(cls, url: str, timeout_s: float) -> Ens:
@@ -168,39 +209,53 @@ class Ens:
                 f"option ens={url!r} is a system within one process, and Spark's workers are others: give the broker, as in "
                 "mqtt://127.0.0.1:1883, or leave the option out"
             )
-        ens = cls(adapter, enter(adapter), timeout_s)
+        ens = cls(adapter, enter(adapter))
         try:
-            ens._call(adapter.open(_ignore, lambda is_connected, reason: None))
+            ens._call(adapter.open(_ignore, lambda is_connected, reason: None), timeout_s)
         except BaseException:
             ens.thread.leave(adapter)
             raise
         return ens
 
     def hand_over(self, published: Sequence[Publication], runs: Sequence[Run], publisher: str) -> None:
-        """Let subscribers have it. What the broker does not take, their logs have."""
+        """Let subscribers have it. What the broker does not take, their logs have; then it is left alone for a while."""
+        if time.monotonic() < self._again_at:
+            return
         frames = [
             stamped(part, index, publisher, item)
             for part, (_, items) in zip(published, runs, strict=True)
             for index, item in enumerate(items)
         ]
         try:
-            self._call(self.adapter.publish(frames))
-            self._is_troubled = False
+            self._call(self.adapter.publish(frames), ENS_TIMEOUT_S)
         except OrderedPubSubError as error:
-            if not self._is_troubled:
-                _log.warning("the ENS did not take %d events, which their logs have: %s", len(frames), error)
-            self._is_troubled = True
+            self._again_at = time.monotonic() + ENS_PAUSE_S
+            _log.warning(
+                "the ENS did not take %d events, which their logs have; it is tried again in %g s: %s",
+                len(frames),
+                ENS_PAUSE_S,
+                error,
+            )
 
-    def _call(self, work: Coroutine[Any, Any, None]) -> None:
-        self.thread.call(work, self.timeout_s)
+    def _call(self, work: Coroutine[Any, Any, None], timeout_s: float) -> None:
+        self.thread.call(_within(timeout_s, work, redacted(self.adapter.url)))
 
     def close(self) -> None:
         """Disconnect."""
         try:
-            self._call(self.adapter.close())
+            self._call(self.adapter.close(), ENS_TIMEOUT_S)
+        except OrderedPubSubError as error:
+            _log.warning("while the ENS was left: %s", error)
         finally:
             self.thread.leave(self.adapter)
             self.thread.join()
+
+
+async def _within(timeout_s: float, work: Coroutine[Any, Any, None], url: str) -> None:
+    try:
+        await asyncio.wait_for(work, timeout_s)
+    except (TimeoutError, asyncio.TimeoutError):
+        raise Timeout(f"the ENS at {url} has not answered for {timeout_s:g} s") from None
 
 
 async def _ignore(frames: Sequence[Frame]) -> None:

@@ -37,7 +37,7 @@ class Selection:
         if column == ("topic",) and kind in ("EqualTo", "EqualNullSafe", "In"):
             named = frozenset(one.value if kind == "In" else (one.value,))
             return attrs.evolve(self, topics=named if self.topics is None else self.topics & named)
-        if column == ("position",) and kind in _BOUNDS and one.value is not None:
+        if column == ("position",) and kind in _BOUNDS and isinstance(one.value, int):
             first, last = _BOUNDS[kind]
             return attrs.evolve(
                 self,

@@ -13,10 +13,11 @@ from uuid import uuid4
 
 import attrs
 import msgspec
+import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import datasource
+from pyspark.sql import datasource, types
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
-from pyspark.sql.types import AtomicType, BinaryType, DataType, MapType, StringType, StructType
+from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType
 
 from ordered_pubsub.client.client import check_id
 from ordered_pubsub.client.frames import EVENT_BYTES, check_headers, content_type_bytes, headers_bytes
@@ -33,6 +34,8 @@ from ordered_pubsub.wire.pack import NO_HEADERS
 
 Row = tuple[Any, ...]
 """A row's topic, data, headers, id, and what it is sorted by, as far as there are such columns; else None."""
+_Placed = tuple[Any, Outgoing]
+"""What a row is sorted by, and what is published of it."""
 
 _COLUMNS: dict[str, tuple[type[DataType], ...]] = {
     "topic": (StringType,),
@@ -40,6 +43,10 @@ _COLUMNS: dict[str, tuple[type[DataType], ...]] = {
     "headers": (MapType,),
     "id": (StringType,),
 }
+_SORTED = (
+    types.NumericType, types.StringType, types.BinaryType, types.BooleanType, types.DateType, types.TimestampType,
+    types.TimestampNTZType, types.DayTimeIntervalType,
+)  # fmt: skip
 _StreamWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter)
 """Before 4.1, streams come as rows."""
 
@@ -50,12 +57,14 @@ class Columns:
 
     names: tuple[str | None, ...]
     content_type: str
+    has_local_time: bool
+    """whether what rows are sorted by comes as a local time, where rows come one by one"""
 
     @classmethod
     def of(cls, schema: StructType, options: SinkOptions) -> Columns:
         """Those of a table, or an error that says what does not fit."""
-        types = {field.name: field.dataType for field in schema.fields}
-        for name, kind in types.items():
+        there = {field.name: field.dataType for field in schema.fields}
+        for name, kind in there.items():
             if name in _COLUMNS and not _fits(name, kind):
                 expected = " or ".join(
                     one().simpleString() if one is not MapType else "map<string,string|binary>"
@@ -67,28 +76,37 @@ class Columns:
                     f"column {name!r} would not be published: select topic, data, headers and id, as far as there are such, and "
                     "what option sort names; to_json(struct(...)) AS data makes one of several"
                 )
-        if "data" not in types:
+        if "data" not in there:
             raise UsageError(
                 "there is no column 'data' to be published, with binary or with JSON: to_json(struct(...)) AS data"
             )
-        if ("topic" in types) == (options.topic is not None):
+        if ("topic" in there) == (options.topic is not None):
             raise UsageError("on which topic? Give either a column 'topic', or option topic for all rows")
-        if options.sort is not None and not isinstance(types.get(options.sort), AtomicType):
+        if options.sort is not None and not isinstance(there.get(options.sort), _SORTED):
             raise ConfigurationError(
-                f"option sort={options.sort!r} names no column that has an order; there are {', '.join(types)}"
+                f"option sort={options.sort!r} names no column that has an order; there are {', '.join(there)}"
             )
-        names = tuple(name if name in types else None for name in _COLUMNS)
-        return cls((*names, options.sort), BYTES if isinstance(types["data"], BinaryType) else JSON)
+        names = tuple(name if name in there else None for name in _COLUMNS)
+        content_type = BYTES if isinstance(there["data"], BinaryType) else JSON
+        return cls((*names, options.sort), content_type, isinstance(there.get(options.sort), types.TimestampType))
 
     def rows(self, pieces: Iterable[Any]) -> Iterator[Row]:
         """Rows of Spark's, from record batches or one by one."""
         for piece in pieces:
-            if hasattr(piece, "column"):
-                count = piece.num_rows
-                columns = [[None] * count if name is None else piece.column(name).to_pylist() for name in self.names]
+            if isinstance(piece, pa.RecordBatch):
+                nothing = [None] * piece.num_rows
+                columns = [nothing if name is None else _values(piece.column(name)) for name in self.names]
                 yield from zip(*columns, strict=True)
             else:
-                yield tuple(None if name is None else piece[name] for name in self.names)
+                *row, place = (None if name is None else piece[name] for name in self.names)
+                yield (*row, place.timestamp() if self.has_local_time and place is not None else place)
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """Times in UTC: others are not in their order while a clock is put back."""
+    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+        column = column.cast(pa.timestamp("us", "UTC"))
+    return column.to_pylist()  # type: ignore[no-any-return]
 
 
 def _fits(name: str, kind: DataType) -> bool:
@@ -115,26 +133,25 @@ class Sink:
             ens = None if options.ens is None else Ens.open(options.ens, options.access.timeout_s)
             publishing = Publishing(stages, identity, options.publisher, options.sort is not None, ens)
             try:
-                return self._publish(pieces, publishing, stages.payload_bytes_max, came_by)
+                for item in self._items(pieces, stages.payload_bytes_max, came_by):
+                    publishing.put(item)
+                publishing.finish(came_by.is_whole)
             finally:
                 publishing.close()
                 if ens is not None:
                     ens.close()
+        return publishing.rows
 
-    def _publish(self, pieces: Iterable[Any], publishing: Publishing, bytes_max: int, came_by: Input) -> int:
-        count = 0
-        rows: Iterable[Row] = self.columns.rows(pieces)
-        if self.options.sort is not None:
-            rows = in_order(_all(rows, came_by), _order, lambda row: 200 + len(row[1] or b""))
+    def _items(self, pieces: Iterable[Any], bytes_max: int, came_by: Input) -> Iterator[Outgoing]:
+        """What is to be published, in order."""
         make = partial(_outgoing, topic=self.options.topic, content_type=self.columns.content_type, bytes_max=bytes_max)
-        for row in rows:
-            publishing.put(make(row))
-            count += 1
-        publishing.finish()
-        return count
+        rows: Iterator[_Placed] = ((row[-1], make(row)) for row in self.columns.rows(pieces))
+        if self.options.sort is not None:
+            rows = in_order(_all(rows, came_by), _order, lambda row: row[1].size)
+        return (item for _, item in rows)
 
 
-def _all(rows: Iterable[Row], came_by: Input) -> Iterator[Row]:
+def _all(rows: Iterable[_Placed], came_by: Input) -> Iterator[_Placed]:
     """Rows that are sorted: if the last of them did not come, another might be the first."""
     yield from rows
     if not came_by.is_whole:
@@ -143,18 +160,12 @@ def _all(rows: Iterable[Row], came_by: Input) -> Iterator[Row]:
         )
 
 
-def _order(row: Row) -> tuple[Any, ...]:
-    """What a row is sorted by; what is equal then is alike, so that a second run has the same order."""
-    topic, data, headers, identity, place = row
-    return (
-        place is not None,
-        place,
-        topic or "",
-        data is not None,
-        data,
-        sorted(dict(headers or ()).items()),
-        identity or "",
-    )
+def _order(row: _Placed) -> tuple[Any, ...]:
+    """What a row is sorted by, as Spark does; what is equal then is alike, so that a second run has the same order."""
+    place, item = row
+    is_nan = place != place
+    content = (item.topic, item.payload, repr(sorted(item.headers.items())), item.id)
+    return (place is not None, is_nan, 0 if is_nan or place is None else place, *content)
 
 
 def _outgoing(row: Row, topic: str | None, content_type: str, bytes_max: int) -> Outgoing:
@@ -166,7 +177,7 @@ def _outgoing(row: Row, topic: str | None, content_type: str, bytes_max: int) ->
             f"a row has no {'topic' if topic is None else 'data'} (null): leave such rows out, or fill it in"
         )
     payload = _json(data) if content_type == JSON else bytes(data)
-    checked = check_headers(dict(headers)) if headers else NO_HEADERS
+    checked = check_headers(_headers(headers)) if headers else NO_HEADERS
     size = EVENT_BYTES + content_type_bytes(content_type) + len(payload) + (headers_bytes(checked) if checked else 0)
     if size > bytes_max:
         raise UsageError(
@@ -177,10 +188,14 @@ def _outgoing(row: Row, topic: str | None, content_type: str, bytes_max: int) ->
     return Outgoing(check_topic(topic), identity or "", payload, content_type, checked, size)
 
 
+def _headers(given: Any) -> dict[str, Any]:
+    return {name: bytes(value) if isinstance(value, bytearray) else value for name, value in dict(given).items()}
+
+
 def _json(text: str) -> bytes:
     try:
         msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise UsageError(
             f"data is no JSON: {error}, in {text!r:.80}. A column of text holds JSON, as to_json(struct(...)) makes it; other "
             "text is published as bytes: CAST(data AS BINARY)"

@@ -7,51 +7,60 @@ import pickle
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from itertools import chain
-from operator import itemgetter
 from typing import IO, Any
 
 RUN_BYTES = 64 * 1024 * 1024
 """So much is sorted at a time, in memory."""
-PIECE_ROWS = 500
-"""So many are written, and read again, at a time."""
-
-_Keyed = tuple[Any, Any]
-_key = itemgetter(0)
+PIECE_BYTES = 256 * 1024
+"""Of each run, about so much is read at a time."""
+RUNS_MAX = 64
+"""So many are merged at a time; more become one."""
+ROW_BYTES = 300
+"""What a row takes besides what its size says."""
 
 
 def in_order(rows: Iterable[Any], key: Callable[[Any], Any], size: Callable[[Any], int]) -> Iterator[Any]:
     """The rows by their keys; rows with equal keys are alike."""
     with ExitStack() as files:
-        runs: list[Iterator[_Keyed]] = []
-        run: list[_Keyed] = []
+        runs: list[IO[bytes]] = []
+        run: list[Any] = []
         held_bytes = 0
         for row in rows:
-            run.append((key(row), row))
-            held_bytes += size(row)
+            run.append(row)
+            held_bytes += size(row) + ROW_BYTES
             if held_bytes >= RUN_BYTES:
-                run.sort(key=_key)
-                runs.append(_read(_written(run, files.enter_context(tempfile.TemporaryFile()))))
+                run.sort(key=key)
+                runs.append(_written(run, size, files))
                 run, held_bytes = [], 0
-        run.sort(key=_key)
-        for _, row in heapq.merge(*runs, run, key=_key):
-            yield row
+            if len(runs) >= RUNS_MAX:
+                merged = _written(heapq.merge(*map(_read, runs), key=key), size, files)
+                for file in runs:
+                    file.close()
+                runs = [merged]
+        run.sort(key=key)
+        yield from heapq.merge(*map(_read, runs), run, key=key)
 
 
-def _written(run: list[_Keyed], file: IO[bytes]) -> IO[bytes]:
-    for first in range(0, len(run), PIECE_ROWS):
-        pickle.dump(run[first : first + PIECE_ROWS], file, pickle.HIGHEST_PROTOCOL)
+def _written(run: Iterable[Any], size: Callable[[Any], int], files: ExitStack) -> IO[bytes]:
+    """A file with these rows, piece by piece."""
+    file = files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - closed with the others
+    piece: list[Any] = []
+    piece_bytes = 0
+    for row in run:
+        piece.append(row)
+        piece_bytes += size(row) + ROW_BYTES
+        if piece_bytes >= PIECE_BYTES:
+            pickle.dump(piece, file, pickle.HIGHEST_PROTOCOL)
+            piece, piece_bytes = [], 0
+    pickle.dump(piece, file, pickle.HIGHEST_PROTOCOL)
     file.seek(0)
     return file
 
 
-def _read(file: IO[bytes]) -> Iterator[_Keyed]:
-    return chain.from_iterable(_pieces(file))
-
-
-def _pieces(file: IO[bytes]) -> Iterator[list[_Keyed]]:
+def _read(file: IO[bytes]) -> Iterator[Any]:
     while True:
         try:
-            yield pickle.load(file)
+            piece = pickle.load(file)
         except EOFError:
             return
+        yield from piece

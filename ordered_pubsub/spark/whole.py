@@ -25,7 +25,8 @@ class Input:
     @classmethod
     def now(cls) -> Input:
         """Those that there are. One that has ended before is not Spark's, unless there is no other."""
-        connected = [file for file in map(int, os.listdir(_OPEN_FILES)) if _is_connected(file)]
+        files = os.listdir(_OPEN_FILES) if _OPEN_FILES.exists() else []  # there is on Linux and macOS
+        connected = [file for file in map(int, files) if _is_connected(file)]
         return cls(tuple(file for file in connected if not _has_ended(file)) or tuple(connected))
 
     @property

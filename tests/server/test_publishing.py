@@ -17,7 +17,7 @@ from ordered_pubsub.reading.access import Access
 from ordered_pubsub.reading.merging import merged, raise_lost
 from ordered_pubsub.reading.stages import Stages
 from ordered_pubsub.spark import publishing
-from ordered_pubsub.spark.lane import Progress
+from ordered_pubsub.spark.lane import DIGEST_BITS, ROWS_MAX, TRIES_MAX, Progress
 from ordered_pubsub.spark.progress import Progress as Held
 from ordered_pubsub.spark.publishing import Identity, Publishing
 from ordered_pubsub.testing.processes import HOST
@@ -54,16 +54,21 @@ def outgoing(row: Row) -> Outgoing:
 
 
 def publish(
-    through: Access, rows: Sequence[Row], identity: Identity, is_in_one_order: bool = False, finishes: bool = True
+    through: Access,
+    rows: Sequence[Row],
+    identity: Identity,
+    is_in_one_order: bool = False,
+    finishes: bool = True,
+    is_whole: bool = True,
 ) -> None:
-    """What a task does; one that is killed does not finish."""
+    """What a task does; one that is killed does not finish, and one whose rows break off does not have all of them."""
     with Stages(through) as stages:
         task = Publishing(stages, identity, "spark", is_in_one_order)
         try:
             for row in rows:
                 task.put(outgoing(row))
             if finishes:
-                task.finish()
+                task.finish(is_whole)
         finally:
             task.close()
 
@@ -102,7 +107,7 @@ async def test_a_task_that_is_broken_off_anywhere_and_run_again_publishes_each_r
         with Stages(through) as stages:
             Held("holder").cut(stages, TOPICS, {})
         for count in sorted(random.sample(range(300), 4)):
-            publish(through, rows[:count], identity, is_in_one_order, finishes=random.random() < 0.5)
+            publish(through, rows[:count], identity, is_in_one_order, random.random() < 0.5, is_whole=False)
         publish(through, rows, identity, is_in_one_order)
         publish(through, rows, identity, is_in_one_order)
         return published(through)
@@ -163,6 +168,25 @@ async def test_other_rows_than_before_are_not_published(system: System, other: l
         return published(through)
 
     assert await asyncio.to_thread(run) == rows
+
+
+@pytest.mark.usefixtures("small_requests")
+async def test_parts_that_were_others_before_are_not_published(system: System) -> None:
+    """A part that was complete has no more rows now; and a row that went elsewhere is missed."""
+    through = access(*system.ports)
+    rows = [("a", number) for number in range(40)]
+
+    def run() -> list[Row]:
+        publish(through, rows[:21], Identity("query", 0, 0))
+        publish(through, rows[21:], Identity("query", 1, 0))
+        with pytest.raises(UsageError, match="not those of the run before"):
+            publish(through, rows, Identity("query", 0, 0))
+        publish(through, [("a", 50), ("c", 51)], Identity("another", 0, 0))
+        with pytest.raises(UsageError, match="not those of the run before"):
+            publish(through, [("a", 50), ("a", 51), ("c", 51)], Identity("another", 0, 0))
+        return published(through)
+
+    assert by_topic(await asyncio.to_thread(run)) == by_topic([*rows, ("a", 50), ("c", 51)])
 
 
 async def test_other_parts_batches_and_queries_are_others(system: System) -> None:
@@ -235,7 +259,7 @@ async def test_what_was_refused_is_published_when_it_is_allowed(tmp_path: Path) 
                 publish(through, rows, identity, is_in_one_order=True)
 
         def flushed() -> None:
-            publish(through, rows[:5], identity, finishes=True)
+            publish(through, rows[:5], identity, is_whole=False)
 
         def refused_at_once() -> None:
             with pytest.raises(AccessDenied, match="may not publish on 'b'"):
@@ -259,13 +283,24 @@ async def test_topics_that_nobody_keeps_are_refused(tmp_path: Path) -> None:
     async with System(tmp_path, [["**"]], '[[topic]]\npattern = "a"\ndelivery = "ordered"\n') as system:
         await until(lambda: system.is_linked)
         with pytest.raises(NotOffered, match="its events are kept nowhere"):
-            await asyncio.to_thread(publish, access(*system.ports), [("a", 1)], Identity("query", 0, 0))
+            await asyncio.to_thread(publish, access(*system.ports), [("b", 1), ("a", 1)], Identity("query", 0, 0))
 
 
 def test_a_sequence_says_how_far_a_run_has_come() -> None:
-    for progress in (Progress(), Progress(1, 2, 3), Progress((1 << 30) - 1, (1 << 28) - 1, 31)):
-        assert Progress.of(progress.sequence) == progress
-        assert progress.sequence < 1 << 63
+    """The later it is, the higher."""
+    progresses = [
+        Progress(),
+        Progress(1, 7),
+        Progress(1, 2, is_last=True),
+        Progress(2, 0),
+        Progress(1, 0, tries=1),
+        Progress(ROWS_MAX, (1 << DIGEST_BITS) - 1, True, TRIES_MAX),
+    ]
+    sequences = [progress.sequence for progress in progresses]
+    assert [Progress.of(sequence) for sequence in sequences] == progresses
+    assert sequences == sorted(sequences)
+    assert sequences[0] == 0
+    assert sequences[-1] < 1 << 63
 
 
 def test_a_session_is_derived_from_all_that_it_is_given() -> None:

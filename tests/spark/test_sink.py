@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
 
+from ordered_pubsub.config.schema import ClientSection
 from ordered_pubsub.reading.access import Access
 from ordered_pubsub.reading.stages import Stages as SeenStages
+from ordered_pubsub.spark.options import SinkOptions
 from ordered_pubsub.spark.progress import Progress
+from ordered_pubsub.spark.sink import Columns, _outgoing
 
 TIMEOUT_S = 120
 
@@ -85,6 +90,54 @@ def test_sorted_rows_are_in_one_order_across_topics_and_stages(
     write(frame, sequencer, sort="at")
 
     assert numbers(published(spark, sequencer, topics)) == list(range(120))
+
+
+def test_a_table_that_is_divided_otherwise_is_not_published_again(
+    spark: SparkSession, sequencer: str, topics: list[str]
+) -> None:
+    options = {"topic": topics[0], "writeId": topics[0]}
+    write(counted(spark, 1_000, 2), sequencer, **options)
+    with pytest.raises(Exception, match=r"not those of the run before.*repartition by a column, or coalesce\(1\)"):
+        write(counted(spark, 1_000, 1), sequencer, **options)
+    assert sorted(numbers(published(spark, sequencer, topics[:1]))) == list(range(1_000))
+
+
+def test_times_are_in_order_while_clocks_are_put_back(spark: SparkSession, sequencer: str, topics: list[str]) -> None:
+    frame = spark.range(0, 18).selectExpr(
+        "to_json(struct(id AS n)) AS data", "timestamp_seconds(1761436800 + 600 * id) AS at"
+    )
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        write(frame.orderBy(f.rand(1)).coalesce(1), sequencer, sort="at", topic=topics[0])
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    assert numbers(published(spark, sequencer, topics[:1])) == list(range(18))
+
+
+def test_what_is_no_number_comes_last_and_nothing_comes_first(
+    spark: SparkSession, sequencer: str, topics: list[str]
+) -> None:
+    """As Spark sorts."""
+    places = [3.0, float("nan"), 1.0, None, 2.0, float("nan"), float("-inf"), None, 0.0]
+    frame = spark.createDataFrame(list(enumerate(places)), "n INT, at DOUBLE").coalesce(1)
+    in_order = [row.n for row in frame.orderBy("at", "n").collect()]
+    rows = frame.select(f.to_json(f.struct("n")).alias("data"), "at")
+    write(rows, sequencer, sort="at", topic=topics[0])
+    assert numbers(published(spark, sequencer, topics[:1])) == in_order
+
+
+def test_rows_that_come_one_by_one_are_the_same() -> None:
+    """As streams do before PySpark 4.1, with their bytes in arrays."""
+    schema = StructType.fromDDL("topic STRING, data BINARY, headers MAP<STRING, BINARY>, at TIMESTAMP")
+    columns = Columns.of(schema, SinkOptions(Access(ClientSection()), sort="at"))
+    at = datetime(2026, 3, 1, 12, 0)
+    row = Row(topic="a", data=bytearray(b"1"), headers={"kind": bytearray(b"x")}, at=at)
+    (found,) = columns.rows([row])
+    item = _outgoing(found, None, columns.content_type, 1_000)
+
+    assert found[-1] == at.timestamp()
+    assert (item.topic, item.payload, item.headers) == ("a", b"1", {"kind": b"x"})
+    assert {type(item.payload), *map(type, item.headers.values())} == {bytes}
 
 
 def with_order(sequencer: str, topics: list[str]) -> None:

@@ -15,6 +15,7 @@ from ordered_pubsub.config.schema import ClientSection
 from ordered_pubsub.errors import OrderedPubSubError
 from ordered_pubsub.reading.access import Access
 from ordered_pubsub.reading.stages import Stages
+from ordered_pubsub.spark import publishing
 from ordered_pubsub.spark.publishing import Ens, Identity, Publishing
 from ordered_pubsub.testing.brokers import Broker, Mosquitto, NatsServer, RabbitMq
 from ordered_pubsub.testing.trial import stages as trial
@@ -65,9 +66,14 @@ def test_subscribers_that_look_into_no_log_hear_of_it_on_the_broker(start: type[
     assert sorted(found) == list(range(COUNT))
 
 
-def test_a_broker_that_is_gone_takes_nothing_away(system: trial.Stages, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broker_that_is_gone_takes_nothing_away_and_no_time(
+    system: trial.Stages, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked once, and then left alone, however many requests there are."""
+    monkeypatch.setattr(publishing, "REQUEST_EVENTS_MAX", 10)
+    monkeypatch.setattr(publishing, "ENS_TIMEOUT_S", 1.0)
     with Mosquitto() as broker:
-        ens = Ens.open(broker.url, 1.0)
+        ens = Ens.open(broker.url, 30.0)
         broker.kill()
         with caplog.at_level(logging.WARNING):
             publish(system, ens)

@@ -108,10 +108,22 @@ def test_so_many_topics_are_remembered_for_a_client_and_no_more_until_it_says_th
 def test_the_entries_of_an_answer_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "UNANSWERED_LOAD_MAX", 100)
     known = Requests()
-    take(known, publish(1))
-    answer(known, publish(1), entries=99)
-    assert known.judge(publish(2), 0.0) is Verdict.IGNORE
-    assert known.judge(publish(2, done=1), 0.0) is Verdict.TAKE
+    for sequence in (1, 2):
+        take(known, publish(sequence))
+        answer(known, publish(sequence), entries=49)
+    assert known.judge(publish(3), 0.0) is Verdict.IGNORE
+    assert known.judge(publish(3, done=1), 0.0) is Verdict.TAKE
+
+
+def test_who_keeps_one_answer_goes_on_however_large_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks for one thing at a time, and keeps the last answer to have it again, is not held up by it."""
+    monkeypatch.setattr(requests, "UNANSWERED_LOAD_MAX", 100)
+    known = Requests()
+    for sequence in range(1, 5):
+        take(known, publish(sequence, done=max(sequence - 2, 0)))
+        answer(known, publish(sequence), entries=1_000)
+    assert known.judge(publish(5, done=2), 0.0) is Verdict.IGNORE
+    assert known.judge(publish(5, done=3), 0.0) is Verdict.TAKE
 
 
 def test_so_many_answers_are_remembered_for_a_client(monkeypatch: pytest.MonkeyPatch) -> None:
