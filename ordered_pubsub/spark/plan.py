@@ -48,6 +48,8 @@ class Plan:
     _turns: Turns = attrs.field(factory=lambda: Turns(make_session(None)))
     selection: Selection = attrs.field(factory=Selection)
     """what is wanted of the rows, as far as Spark says"""
+    seen: Clock | None = None
+    """how far the topics were when a stream looked last, whatever its limits"""
 
     def __attrs_post_init__(self) -> None:
         if self.options.reader is not None:
@@ -130,7 +132,7 @@ class Plan:
     ) -> tuple[Clock, int]:
         """Where the batch after this place ends: at a cut, with about so many rows, or bytes, at the most. Also what there is."""
         with Stages(self.options.access) as stages:
-            end = self._now(stages, start)
+            end = self.seen = self._now(stages, start)
             end = {topic: min(last, until.get(topic, 0)) for topic, last in end.items()} if until is not None else end
             end = {topic: max(last, start.get(topic, 0)) for topic, last in end.items()}
             if bytes_max is not None and end != start:

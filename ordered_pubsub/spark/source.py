@@ -211,6 +211,10 @@ if HAS_LIMITS:
             end, there = self.plan.next(begin, rows_max, bytes_max, self.target)
             return end if self._is_enough(there) else dict(begin)
 
+        def reportLatestOffset(self) -> Clock | None:
+            """How far the topics are, for who watches the query: what is missing up to there is how far it is behind."""
+            return self.plan.seen
+
         def _is_enough(self, events: int) -> bool:
             """Whether there are as many events as wanted, or it has been waited for them long enough."""
             least, now = self.plan.options.records_min, time.monotonic()

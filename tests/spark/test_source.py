@@ -230,6 +230,11 @@ def test_a_batch_has_no_more_rows_than_it_may(
     )
     assert query.awaitTermination(TIMEOUT_S)
 
+    (source,) = query.recentProgress[0]["sources"]
+    assert (
+        json.loads(source["latestOffset"]) == batches[-1][-1].vector
+    )  # how far the topics were, beyond the first batch
+    assert sum(json.loads(source["endOffset"]).values()) <= 50
     assert max(map(len, batches)) <= 50
     assert len(batches) < 2 * len(events) / 50 + 2
     assert seen([row for batch in batches for row in batch]) == notified(events)
