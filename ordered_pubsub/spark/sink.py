@@ -43,6 +43,7 @@ _COLUMNS: dict[str, tuple[type[DataType], ...]] = {
     "headers": (MapType,),
     "id": (StringType,),
 }
+_EXPECTED = {MapType: "map<string,string|binary>"}
 _SORTED = (
     types.NumericType, types.StringType, types.BinaryType, types.BooleanType, types.DateType, types.TimestampType,
     types.TimestampNTZType, types.DayTimeIntervalType,
@@ -65,27 +66,8 @@ class Columns:
         """Those of a table, or an error that says what does not fit."""
         there = {field.name: field.dataType for field in schema.fields}
         for name, kind in there.items():
-            if name in _COLUMNS and not _fits(name, kind):
-                expected = " or ".join(
-                    one().simpleString() if one is not MapType else "map<string,string|binary>"
-                    for one in _COLUMNS[name]
-                )
-                raise UsageError(f"column {name!r} has type {kind.simpleString()}; expected {expected}")
-            if name not in _COLUMNS and name != options.sort:
-                raise UsageError(
-                    f"column {name!r} would not be published: select topic, data, headers and id, as far as there are such, and "
-                    "what option sort names; to_json(struct(...)) AS data makes one of several"
-                )
-        if "data" not in there:
-            raise UsageError(
-                "there is no column 'data' to be published, with binary or with JSON: to_json(struct(...)) AS data"
-            )
-        if ("topic" in there) == (options.topic is not None):
-            raise UsageError("on which topic? Give either a column 'topic', or option topic for all rows")
-        if options.sort is not None and not isinstance(there.get(options.sort), _SORTED):
-            raise ConfigurationError(
-                f"option sort={options.sort!r} names no column that has an order; there are {', '.join(there)}"
-            )
+            _check_column(name, kind, options.sort)
+        _check_choice(there, options)
         names = tuple(name if name in there else None for name in _COLUMNS)
         content_type = BYTES if isinstance(there["data"], BinaryType) else JSON
         return cls((*names, options.sort), content_type, isinstance(there.get(options.sort), types.TimestampType))
@@ -100,6 +82,32 @@ class Columns:
             else:
                 *row, place = (None if name is None else piece[name] for name in self.names)
                 yield (*row, place.timestamp() if self.has_local_time and place is not None else place)
+
+
+def _check_column(name: str, kind: DataType, sort: str | None) -> None:
+    """Raise what is wrong with one."""
+    if name in _COLUMNS and not _fits(name, kind):
+        expected = " or ".join(_EXPECTED.get(one) or one().simpleString() for one in _COLUMNS[name])
+        raise UsageError(f"column {name!r} has type {kind.simpleString()}; expected {expected}")
+    if name not in _COLUMNS and name != sort:
+        raise UsageError(
+            f"column {name!r} would not be published: select topic, data, headers and id, as far as there are such, and what "
+            "option sort names; to_json(struct(...)) AS data makes one of several"
+        )
+
+
+def _check_choice(there: Mapping[str, DataType], options: SinkOptions) -> None:
+    """Raise what is missing, or there twice."""
+    if "data" not in there:
+        raise UsageError(
+            "there is no column 'data' to be published, with binary or with JSON: to_json(struct(...)) AS data"
+        )
+    if ("topic" in there) == (options.topic is not None):
+        raise UsageError("on which topic? Give either a column 'topic', or option topic for all rows")
+    if options.sort is not None and not isinstance(there.get(options.sort), _SORTED):
+        raise ConfigurationError(
+            f"option sort={options.sort!r} names no column that has an order; there are {', '.join(there)}"
+        )
 
 
 def _values(column: pa.Array) -> list[Any]:
