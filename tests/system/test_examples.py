@@ -256,6 +256,8 @@ def test_every_example_is_run_and_described() -> None:
     source, page = Path(__file__).read_text(), (EXAMPLES / "README.md").read_text()
     names = {path.name for path in EXAMPLES.glob("*.py")} - {SURROUNDINGS}
     assert len(names) >= 5
-    with_spark = (Path(__file__).parents[1] / "spark" / "test_pipeline.py").read_text()
+    with_spark = (
+        Path(__file__).parents[2] / "benchmarks" / "pipeline_kills.py"
+    ).read_text()  # tests/spark/test_proofs.py
     assert {name for name in names if f'run("{name}"' not in source and f'/ "{name}"' not in with_spark} == set()
     assert {name for name in names if f"[{name}]({name})" not in page} == set()
