@@ -114,7 +114,7 @@ def check_audit(found: Sequence[Judged], notifications_least: int) -> None:
 
 def cuts() -> str:
     """Cuts at random places while publishers run: no event without those before it, and each batch again the same, row by row."""
-    return tested("tests/spark/test_cuts.py", ORDERED_PUBSUB_CUTS=str(CUTS))
+    return tested("tests/spark/test_cuts.py", ORDERED_PUBSUB_TEST_CUTS=str(CUTS))
 
 
 def sizes() -> str:

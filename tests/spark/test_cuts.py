@@ -102,7 +102,7 @@ async def run(
     return batches, notified
 
 
-@pytest.mark.parametrize("seed", range(int(os.environ.get("ORDERED_PUBSUB_CUTS", "6"))))
+@pytest.mark.parametrize("seed", range(int(os.environ.get("ORDERED_PUBSUB_TEST_CUTS", "6"))))
 def test_a_batch_has_no_event_without_those_before_it_and_is_the_same_again(tmp_path: Path, seed: int) -> None:
     """Run again, after its stages were killed, each batch is identical, row by row."""
     system = Stages(tmp_path, [["eu/**"], ["**"]])

@@ -126,7 +126,7 @@ def test_what_is_no_number_comes_last_and_nothing_comes_first(
     assert numbers(published(spark, sequencer, topics[:1])) == in_order
 
 
-def test_rows_that_come_one_by_one_are_the_same() -> None:
+def test_rows_that_come_one_by_one_are_the_same(spark: SparkSession) -> None:
     """As streams do before PySpark 4.1, with their bytes in arrays."""
     schema = StructType.fromDDL("topic STRING, data BINARY, headers MAP<STRING, BINARY>, at TIMESTAMP")
     columns = Columns.of(schema, SinkOptions(Access(ClientSection()), sort="at"))
