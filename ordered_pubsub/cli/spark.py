@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+PARTS_PER_CORE = 4
+
 
 def add_master(parser: argparse.ArgumentParser) -> None:
     """Add the option `--master`."""
@@ -31,6 +33,9 @@ def spark_session(command: str, master: str) -> Iterator[SparkSession]:
     builder = SparkSession.builder.master(master).appName(f"ordered-pubsub {command}")
     builder = builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")
     builder = builder.config("spark.ui.showConsoleProgress", str(sys.stderr.isatty()).lower())
+    if master.startswith("local"):
+        # Spark's own 200 are for clusters: on one machine each of them costs more than it spreads.
+        builder = builder.config("spark.sql.shuffle.partitions", str(PARTS_PER_CORE * (os.cpu_count() or 1)))
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     try:
