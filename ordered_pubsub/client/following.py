@@ -152,7 +152,7 @@ class Following:
         assert self._acknowledging is not None
         was_due = self._acknowledging.next_due
         serial = self._acknowledging.acknowledge(
-            notification.clean, notification.vector, notification.count, self.engine.loop.time(), at_once
+            notification.clean, notification.handled, notification.count, self.engine.loop.time(), at_once
         )
         return serial if at_once or was_due is None else 0
 

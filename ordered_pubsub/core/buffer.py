@@ -9,7 +9,7 @@ back. Looking through a full queue again and again would cost more than all the 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -37,6 +37,9 @@ class Arrival(msgspec.Struct, eq=False, gc=False):
     """silence: up to where; 0 for an event"""
 
 
+NOTHING: Mapping[str, int] = {}
+
+
 class Notification(msgspec.Struct, frozen=True, eq=False, gc=False):
     """An event whose turn has come."""
 
@@ -50,6 +53,13 @@ class Notification(msgspec.Struct, frozen=True, eq=False, gc=False):
     """the last change that had taken effect when nothing was being left"""
     count: int = 0
     """how many numbers the subscription had passed with it"""
+    passed: Mapping[str, int] = NOTHING
+    """topics that it has left since the change `clean`, and how far it had come on them"""
+
+    @property
+    def handled(self) -> Mapping[str, int]:
+        """How far the subscription has come when this is handled, on its way from the change `clean` on."""
+        return {**self.passed, **self.vector} if self.passed else self.vector
 
 
 @attrs.define(eq=False)

@@ -34,7 +34,7 @@ from typing import Literal
 
 import attrs
 
-from ordered_pubsub.core.buffer import Arrival, Buffer, Notification
+from ordered_pubsub.core.buffer import NOTHING, Arrival, Buffer, Notification
 from ordered_pubsub.core.messages import Change, Resume, Span
 from ordered_pubsub.core.missing import Missing
 from ordered_pubsub.core.ranges import Range, Ranges
@@ -128,6 +128,9 @@ class Delivery(Buffer):
     """while it is resumed: how far it had come on each topic"""
     _leaving: int = 0
     """how many stretches of topics have an end that was not reached yet"""
+    _passed: Mapping[str, int] = NOTHING
+    """topics that it has left since the change `clean`, and how far it had come: a topic may be gained, and left again, while
+    another one still is before its first end"""
     _is_held: bool = False
     _aside: Aside | None = None
     """what must not be used yet, if there is anything"""
@@ -229,6 +232,7 @@ class Delivery(Buffer):
     def _note_clean(self) -> None:
         if not self._leaving:
             self.clean = self.changes.version
+            self._passed = NOTHING
 
     def _look_again(self) -> None:
         self._waiters.clear()
@@ -566,7 +570,9 @@ class Delivery(Buffer):
         wants = lane.segment.wants
         if wants is not None and not wants(head):
             return  # it has its place, and nobody is told
-        self._ready.append(Notification(head, position, vector, self.changes.version, False, self.clean, self.position))
+        self._ready.append(
+            Notification(head, position, vector, self.changes.version, False, self.clean, self.position, self._passed)
+        )
 
     def _wake(self, topic: str, clock: int, agenda: list[str]) -> None:
         waiters = self._waiters.get(topic)
@@ -594,6 +600,8 @@ class Delivery(Buffer):
             self._uncount(arrival)
             self._keep_for_later(arrival)
         del self._lanes[topic]
+        if self._leaving:
+            self._passed = {**self._passed, topic: lane.clock}
         self._left.append(topic)
         if self.missing is not None:
             self.missing.left(topic)
@@ -606,6 +614,11 @@ class Delivery(Buffer):
     def clock(self) -> dict[str, int]:
         """For each topic the number of the last event notified, or at which it began."""
         return {topic: lane.clock for topic, lane in self._lanes.items()}
+
+    @property
+    def handled(self) -> dict[str, int]:
+        """How far it has come, on its way from the change `clean` on."""
+        return {**self._passed, **self.clock}
 
     @property
     def topics(self) -> list[str]:

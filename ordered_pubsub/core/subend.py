@@ -223,7 +223,7 @@ class Subend:
         """What is acknowledged when all that was ready is handled: version, clock, and how many numbers."""
         if self._past is not None:
             return 0, dict(self._past.clock), self._read
-        return self.delivery.clean, self.delivery.clock, self.delivery.position
+        return self.delivery.clean, self.delivery.handled, self.delivery.position
 
 
 def _pieces(items: list[_Item]) -> list[list[_Item]]:
