@@ -32,7 +32,7 @@ _DIGEST_MAX = (1 << DIGEST_BITS) - 1
 
 
 @attrs.frozen
-class Progress:
+class Reach:
     """How far a run has come, as the sequence of a request says it."""
 
     rows: int = 0
@@ -50,7 +50,7 @@ class Progress:
         return ((self.tries << ROWS_BITS | self.rows) << 1 | self.is_last) << DIGEST_BITS | self.digest
 
     @classmethod
-    def of(cls, sequence: int) -> Progress:
+    def of(cls, sequence: int) -> Reach:
         """What a sequence stands for."""
         rest = sequence >> DIGEST_BITS
         return cls(rest >> 1 & ROWS_MAX, sequence & _DIGEST_MAX, bool(rest & 1), rest >> 1 + ROWS_BITS)
@@ -67,7 +67,7 @@ class Lane:
     key: SessionKey
     epoch: int
     _line: Line | None = None
-    _published: Progress = Progress()
+    _published: Reach = Reach()
     """what is on the stage's disk"""
     _taken: int | None = None
     """the last sequence that it took: more than that if something was refused since; None: it is not known yet"""
@@ -97,10 +97,10 @@ class Lane:
         """Ask for all rows up to this one of the task. What was asked for before is finished."""
         assert self._pending is None
         assert self._taken is not None
-        tries = Progress.of(self._taken).tries + (self._taken != self._published.sequence)
+        tries = Reach.of(self._taken).tries + (self._taken != self._published.sequence)
         if tries > TRIES_MAX:
             raise UsageError(f"this batch was refused {tries} times: begin a new checkpoint, or take another writeId")
-        self._pending = (Progress(row, digest & _DIGEST_MAX, is_last, tries).sequence, tuple(parts))
+        self._pending = (Reach(row, digest & _DIGEST_MAX, is_last, tries).sequence, tuple(parts))
         self._is_asked = False
         if self._line is not None:
             try:
@@ -148,7 +148,7 @@ class Lane:
         except OrderedPubSubError:
             self.close()
             raise
-        self._taken, self._published = sequence, Progress.of(sequence)
+        self._taken, self._published = sequence, Reach.of(sequence)
         return answer
 
     def _ask(self, line: Line) -> None:
@@ -174,7 +174,7 @@ class Lane:
             sequences = self._trace(line)
             taken = max(sequences, default=0)
             if self._taken is None:
-                self._published = Progress.of(self._find_published(line, sequences))
+                self._published = Reach.of(self._find_published(line, sequences))
                 self._taken = taken
             elif taken != self._taken and (self._pending is None or taken != self._pending[0]):
                 raise SessionExpired(

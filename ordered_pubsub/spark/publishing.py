@@ -6,35 +6,23 @@ across them: then a row for another stage waits until those before it have their
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import time
 import zlib
-from collections.abc import Coroutine, Sequence
-from typing import Any
 
 import attrs
 
-from ordered_pubsub.adapter import Adapter, Frame, load_adapter, redacted
-from ordered_pubsub.client.frames import stamped
 from ordered_pubsub.client.logged import LogPacker
 from ordered_pubsub.client.publisher import Outgoing
-from ordered_pubsub.core.messages import Publication, PublishAsk
+from ordered_pubsub.core.messages import PublishAsk
 from ordered_pubsub.core.session import REQUEST_BYTES_MAX
-from ordered_pubsub.errors import ConfigurationError, OrderedPubSubError, Timeout, UsageError
+from ordered_pubsub.errors import UsageError
 from ordered_pubsub.reading.stages import Stages
+from ordered_pubsub.spark.ens import Ens, Run
 from ordered_pubsub.spark.lane import ROWS_MAX, Lane
-from ordered_pubsub.sync.loops import LoopThread, enter
 from ordered_pubsub.wire.sessions import derive_session
-
-_log = logging.getLogger(__name__)
 
 REQUEST_EVENTS_MAX = 10_000
 REQUEST_PARTS_MAX = 64
 TOPICS_REMEMBERED_MAX = 65_536
-ENS_TIMEOUT_S, ENS_PAUSE_S = 5.0, 30.0
-"""So long the broker has for what a request published, and so long it is left alone if it did not take it."""
-Run = tuple[str, list[Outgoing]]
 
 
 @attrs.frozen
@@ -189,74 +177,3 @@ def _digest(item: Outgoing, before: int) -> int:
         *(f"{name}\0{value!r}" for name, value in sorted(item.headers.items())),
     ]
     return zlib.crc32(item.payload, zlib.crc32("\0".join(texts).encode(), before))
-
-
-@attrs.define(eq=False)
-class Ens:
-    """The broker on which subscribers hear of events at once; what does not reach them there, they get from the logs."""
-
-    adapter: Adapter
-    thread: LoopThread
-    _again_at: float = 0.0
-    """when it is tried again, if it did not take something"""
-
-    @classmethod
-    def open(cls, url: str, timeout_s: float) -> Ens:
-        """Connect, or raise what is the matter with it."""
-        adapter = load_adapter(url)
-        if adapter.local_system is not None:
-            raise ConfigurationError(
-                f"option ens={url!r} is a system within one process, and Spark's workers are others: give the broker, as in "
-                "mqtt://127.0.0.1:1883, or leave the option out"
-            )
-        ens = cls(adapter, enter(adapter))
-        try:
-            ens._call(adapter.open(_ignore, lambda is_connected, reason: None), timeout_s)
-        except BaseException:
-            ens.thread.leave(adapter)
-            raise
-        return ens
-
-    def hand_over(self, published: Sequence[Publication], runs: Sequence[Run], publisher: str) -> None:
-        """Let subscribers have it. What the broker does not take, their logs have; then it is left alone for a while."""
-        if time.monotonic() < self._again_at:
-            return
-        frames = [
-            stamped(part, index, publisher, item)
-            for part, (_, items) in zip(published, runs, strict=True)
-            for index, item in enumerate(items)
-        ]
-        try:
-            self._call(self.adapter.publish(frames), ENS_TIMEOUT_S)
-        except OrderedPubSubError as error:
-            self._again_at = time.monotonic() + ENS_PAUSE_S
-            _log.warning(
-                "the ENS did not take %d events, which their logs have; it is tried again in %g s: %s",
-                len(frames),
-                ENS_PAUSE_S,
-                error,
-            )
-
-    def _call(self, work: Coroutine[Any, Any, None], timeout_s: float) -> None:
-        self.thread.call(_within(timeout_s, work, redacted(self.adapter.url)))
-
-    def close(self) -> None:
-        """Disconnect."""
-        try:
-            self._call(self.adapter.close(), ENS_TIMEOUT_S)
-        except OrderedPubSubError as error:
-            _log.warning("while the ENS was left: %s", error)
-        finally:
-            self.thread.leave(self.adapter)
-            self.thread.join()
-
-
-async def _within(timeout_s: float, work: Coroutine[Any, Any, None], url: str) -> None:
-    try:
-        await asyncio.wait_for(work, timeout_s)
-    except (TimeoutError, asyncio.TimeoutError):
-        raise Timeout(f"the ENS at {url} has not answered for {timeout_s:g} s") from None
-
-
-async def _ignore(frames: Sequence[Frame]) -> None:
-    """Nothing was subscribed to."""

@@ -6,7 +6,7 @@ is written once, by `writeId`, or by a name that is made for that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -23,10 +23,12 @@ from ordered_pubsub.client.client import check_id
 from ordered_pubsub.client.frames import EVENT_BYTES, check_headers, content_type_bytes, headers_bytes
 from ordered_pubsub.client.publisher import Outgoing
 from ordered_pubsub.core.topics import check_topic
-from ordered_pubsub.errors import ConfigurationError, OrderedPubSubError, UnavailableError, UsageError
+from ordered_pubsub.errors import ConfigurationError, UnavailableError, UsageError
 from ordered_pubsub.reading.stages import Stages
+from ordered_pubsub.spark.ens import Ens
 from ordered_pubsub.spark.options import SinkOptions
-from ordered_pubsub.spark.publishing import Ens, Identity, Publishing
+from ordered_pubsub.spark.plainly import plainly
+from ordered_pubsub.spark.publishing import Identity, Publishing
 from ordered_pubsub.spark.spilling import in_order
 from ordered_pubsub.spark.whole import Input
 from ordered_pubsub.wire.content import BYTES, JSON
@@ -218,14 +220,6 @@ class Published(WriterCommitMessage):
     rows: int
 
 
-def _plain(work: Callable[[], int]) -> Published:
-    try:
-        return Published(work())
-    except OrderedPubSubError as error:
-        plain = error
-    raise plain.with_traceback(None) from None
-
-
 class OrderedWriter(DataSourceArrowWriter):
     """For `df.write`."""
 
@@ -233,10 +227,11 @@ class OrderedWriter(DataSourceArrowWriter):
         self.sink = sink
         self.write_id = sink.options.write_id or uuid4().hex
 
+    @plainly
     def write(self, iterator: Iterator[Any]) -> Published:
         """What a task does."""
         identity = Identity(self.write_id, _part(), 0)
-        return _plain(lambda: self.sink.publish(iterator, identity))
+        return Published(self.sink.publish(iterator, identity))
 
 
 class OrderedStreamWriter(_StreamWriter):
@@ -245,6 +240,7 @@ class OrderedStreamWriter(_StreamWriter):
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
 
+    @plainly
     def write(self, iterator: Iterator[Any]) -> Published:
         """What a task does. There is nothing left to commit, or to take back."""
         context = _context()
@@ -253,7 +249,7 @@ class OrderedStreamWriter(_StreamWriter):
         if query is None or batch is None:
             raise UsageError("Spark does not say which query and batch this is; expected a query of writeStream")
         identity = Identity(query, _part(), int(batch))
-        return _plain(lambda: self.sink.publish(iterator, identity))
+        return Published(self.sink.publish(iterator, identity))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """All of it is published."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from functools import wraps
-from typing import Any, TypeVar, cast
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -17,32 +16,16 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from ordered_pubsub.errors import ConfigurationError, OrderedPubSubError
+from ordered_pubsub.errors import ConfigurationError
 from ordered_pubsub.spark import version, version_text
 from ordered_pubsub.spark.options import ONLY_BATCH, ONLY_STREAM, Clock, Options
+from ordered_pubsub.spark.plainly import plainly
 from ordered_pubsub.spark.plan import Plan, Range
 from ordered_pubsub.spark.selecting import Selection
 from ordered_pubsub.spark.table import schema_text
 
 HAS_LIMITS = version() >= (4, 2)
 NEEDS_LIMITS = ("maxRecordsPerTrigger", "maxBytesPerTrigger", "minRecordsPerTrigger", "maxTriggerDelay")
-
-
-_Method = TypeVar("_Method", bound=Callable[..., Any])
-
-
-def _plainly(method: _Method) -> _Method:
-    """What this library says of a mistake comes without the way that it took: Spark shows all of that to the user."""
-
-    @wraps(method)
-    def called(*given: Any, **named: Any) -> Any:
-        try:
-            return method(*given, **named)
-        except OrderedPubSubError as error:
-            plain = error
-        raise plain.with_traceback(None) from None
-
-    return cast(_Method, called)
 
 
 class RangePartition(InputPartition):
@@ -60,7 +43,7 @@ class OrderedSource(DataSource):
         """What `format` is given."""
         return "ordered_pubsub"
 
-    @_plainly
+    @plainly
     def schema(self) -> str:
         """The columns. Options are read here, in the driver, so what is wrong with them is said before anything runs."""
         return schema_text(self._read_options().with_headers)
@@ -74,7 +57,7 @@ class OrderedSource(DataSource):
             if name.lower() in given:
                 raise ConfigurationError(f"option {name} {why}")
 
-    @_plainly
+    @plainly
     def reader(self, schema: StructType) -> DataSourceReader:
         """For `spark.read`."""
         self._refuse(ONLY_STREAM, "is for streams: spark.readStream")
@@ -83,7 +66,7 @@ class OrderedSource(DataSource):
             self._refuse(("pushFilters",), f"needs PySpark 4.1 or later; there is {version_text()}")
         return (SelectingReader if options.push_filters else OrderedReader)(Plan(options))
 
-    @_plainly
+    @plainly
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For `spark.readStream`."""
         self._refuse(ONLY_BATCH, "is for what is read once: spark.read")
@@ -94,14 +77,14 @@ class OrderedSource(DataSource):
         plan.check()
         return LimitedStreamReader(plan) if HAS_LIMITS else OrderedStreamReader(plan)
 
-    @_plainly
+    @plainly
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """For `df.write`."""
         from ordered_pubsub.spark.sink import OrderedWriter, make_sink
 
         return OrderedWriter(make_sink(schema, self.options, overwrite))
 
-    @_plainly
+    @plainly
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """For `df.writeStream`."""
         from ordered_pubsub.spark.sink import OrderedStreamWriter, make_sink
@@ -121,7 +104,7 @@ class OrderedReader(DataSourceReader):
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
 
-    @_plainly
+    @plainly
     def partitions(self) -> list[InputPartition]:
         """The parts that are read side by side."""
         start, end = self.plan.first("earliest"), self.plan.last()
@@ -136,7 +119,7 @@ class OrderedReader(DataSourceReader):
 class SelectingReader(OrderedReader):
     """What is read once, of which Spark's own filters leave a part. Only for who has told Spark to push them down."""
 
-    @_plainly
+    @plainly
     def pushFilters(self, filters: list[Any]) -> list[Any]:
         """What Spark will filter by, and does all the same."""
         self.plan.selection = Selection.of(filters)
@@ -151,18 +134,18 @@ class OrderedStreamReader(DataSourceStreamReader):
         self.start: Clock | None = None
         """where the last batch ended, as far as it is known"""
 
-    @_plainly
+    @plainly
     def initialOffset(self) -> Clock:
         """Where a query without a checkpoint begins."""
         self.start = self.plan.first("latest")
         return self.start
 
-    @_plainly
+    @plainly
     def latestOffset(self, start: Any = None, limit: Any = None) -> Clock:
         """How far it is now. Whatever comes before the start was committed: Spark asks for the next batch after that."""
         return self.plan.next(start or self.start or {})[0]
 
-    @_plainly
+    @plainly
     def partitions(self, start: Clock, end: Clock) -> list[InputPartition]:
         """The parts of a batch."""
         self.start = end
@@ -197,12 +180,12 @@ if HAS_LIMITS:
                 return ReadMaxRows(options.records_max)
             return ReadAllAvailable() if options.bytes_max is None else ReadMaxBytes(options.bytes_max)
 
-        @_plainly
+        @plainly
         def prepareForTriggerAvailableNow(self) -> None:
             """What comes from now on is not for this query."""
             self.target = self.plan.now()
 
-        @_plainly
+        @plainly
         def latestOffset(self, start: Any = None, limit: Any = None) -> Clock:
             """Where the next batch ends."""
             begin: Mapping[str, int] = start or self.start or {}

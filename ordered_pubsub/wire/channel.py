@@ -122,9 +122,8 @@ class Channel(asyncio.Protocol):
         if self._tls is not None:
             self._tls.end()
             self._put(self._tls.to_write())
-        with suppress(
-            RuntimeError, OSError
-        ):  # as in `_put`; or the other side has gone, and the loop has not noticed yet
+        # As in `_put`; or the other side has gone, and the loop has not noticed yet.
+        with suppress(RuntimeError, OSError):
             self._transport.write_eof()
         self._timer = self._loop.call_later(GRACE_S, self._transport.abort)
 

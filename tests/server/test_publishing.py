@@ -17,8 +17,8 @@ from ordered_pubsub.reading.access import Access
 from ordered_pubsub.reading.merging import merged, raise_lost
 from ordered_pubsub.reading.stages import Stages
 from ordered_pubsub.spark import publishing
-from ordered_pubsub.spark.lane import DIGEST_BITS, ROWS_MAX, TRIES_MAX, Progress
-from ordered_pubsub.spark.progress import Progress as Held
+from ordered_pubsub.spark.lane import DIGEST_BITS, ROWS_MAX, TRIES_MAX, Reach
+from ordered_pubsub.spark.progress import Progress
 from ordered_pubsub.spark.publishing import Identity, Publishing
 from ordered_pubsub.testing.processes import HOST
 from ordered_pubsub.wire.pack import NO_HEADERS, decode_logged
@@ -105,7 +105,7 @@ async def test_a_task_that_is_broken_off_anywhere_and_run_again_publishes_each_r
 
     def run() -> list[Row]:
         with Stages(through) as stages:
-            Held("holder").cut(stages, TOPICS, {})
+            Progress("holder").cut(stages, TOPICS, {})
         for count in sorted(random.sample(range(300), 4)):
             publish(through, rows[:count], identity, is_in_one_order, random.random() < 0.5, is_whole=False)
         publish(through, rows, identity, is_in_one_order)
@@ -288,16 +288,16 @@ async def test_topics_that_nobody_keeps_are_refused(tmp_path: Path) -> None:
 
 def test_a_sequence_says_how_far_a_run_has_come() -> None:
     """The later it is, the higher."""
-    progresses = [
-        Progress(),
-        Progress(1, 7),
-        Progress(1, 2, is_last=True),
-        Progress(2, 0),
-        Progress(1, 0, tries=1),
-        Progress(ROWS_MAX, (1 << DIGEST_BITS) - 1, True, TRIES_MAX),
+    reaches = [
+        Reach(),
+        Reach(1, 7),
+        Reach(1, 2, is_last=True),
+        Reach(2, 0),
+        Reach(1, 0, tries=1),
+        Reach(ROWS_MAX, (1 << DIGEST_BITS) - 1, True, TRIES_MAX),
     ]
-    sequences = [progress.sequence for progress in progresses]
-    assert [Progress.of(sequence) for sequence in sequences] == progresses
+    sequences = [reach.sequence for reach in reaches]
+    assert [Reach.of(sequence) for sequence in sequences] == reaches
     assert sequences == sorted(sequences)
     assert sequences[0] == 0
     assert sequences[-1] < 1 << 63

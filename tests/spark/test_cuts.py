@@ -40,7 +40,6 @@ async def publish(sequencer: list[str], ens: str, random: Random, events: int) -
             if random.random() < 0.2:
                 await asyncio.gather(*pending)
                 pending.clear()
-                await asyncio.sleep(0.01 * random.random())
         await asyncio.gather(*pending)
 
 

@@ -15,8 +15,10 @@ from ordered_pubsub.config.schema import ClientSection
 from ordered_pubsub.errors import OrderedPubSubError
 from ordered_pubsub.reading.access import Access
 from ordered_pubsub.reading.stages import Stages
+from ordered_pubsub.spark import ens as ens_of_tasks
 from ordered_pubsub.spark import publishing
-from ordered_pubsub.spark.publishing import Ens, Identity, Publishing
+from ordered_pubsub.spark.ens import Ens
+from ordered_pubsub.spark.publishing import Identity, Publishing
 from ordered_pubsub.testing.brokers import Broker, Mosquitto, NatsServer, RabbitMq
 from ordered_pubsub.testing.trial import stages as trial
 from ordered_pubsub.wire.content import JSON
@@ -71,7 +73,7 @@ def test_a_broker_that_is_gone_takes_nothing_away_and_no_time(
 ) -> None:
     """It is asked once, and then left alone, however many requests there are."""
     monkeypatch.setattr(publishing, "REQUEST_EVENTS_MAX", 10)
-    monkeypatch.setattr(publishing, "ENS_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(ens_of_tasks, "TIMEOUT_S", 1.0)
     with Mosquitto() as broker:
         ens = Ens.open(broker.url, 30.0)
         broker.kill()
