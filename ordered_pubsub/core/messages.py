@@ -74,6 +74,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True, tag="request", gc=Fa
 
     `after` is the sequence of the request that the client sent to the same stage before this one: a stage takes the
     requests of a client in that order. `done` says that the answers up to this sequence have arrived and may be forgotten.
+    `identity` is who asks, as its home stage knows it: what a client writes there counts for nothing.
     """
 
     client: str
@@ -82,6 +83,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True, tag="request", gc=Fa
     after: int
     done: int
     parts: tuple[PublishAsk | ChangeAsk, ...]
+    identity: str = ""
 
     def refused(self, code: str, reason: str, taken: bool = False) -> Refusal:
         """The answer that refuses it."""

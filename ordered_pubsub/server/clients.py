@@ -150,7 +150,8 @@ class ClientConnection:
             if refusal is not None:
                 refusals[request.sequence] = refusal
         self.node.counters.refusals += len(refusals)
-        self.node.handle_requests(requests, refusals)
+        identity = self.identity_name
+        self.node.handle_requests([replace(request, identity=identity) for request in requests], refusals)
 
     def _read(self, message: FromReader) -> None:
         """It wants much of a log: the rights are those of now, and only the owner of a topic has its log."""
