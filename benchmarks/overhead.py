@@ -19,6 +19,7 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -26,7 +27,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from statistics import mean, median
 from tempfile import TemporaryDirectory
-from typing import Any
 from urllib.request import urlopen
 
 import attrs
@@ -134,13 +134,13 @@ class Pair:
 
     def now(self) -> dict[str, float]:
         """What has been used so far."""
-        with urlopen(f"http://{HOST}:{self.http}/healthz", timeout=10) as answer:
-            counted: dict[str, Any] = json.load(answer)["since_start"]
+        with urlopen(f"http://{HOST}:{self.http}/metrics", timeout=10) as answer:
+            counted = dict(re.findall(r"^ordered_pubsub_(\w+)\{\S*\} (\S+)$", answer.read().decode(), re.MULTILINE))
         return {
             "owner_cpu_s": cpu_s(_pid(self.owner)),
             "home_cpu_s": cpu_s(_pid(self.home)),
-            "commits": counted["commits"],
-            "commit_s": counted["commit_s"],
+            "commits": float(counted["commits_total"]),
+            "commit_s": float(counted["commit_seconds_total"]),
         }
 
     def stop(self) -> None:

@@ -133,6 +133,11 @@ def _read_file(path: str) -> tuple[str, int]:
             mode = os.fstat(file.fileno()).st_mode
             if not stat.S_ISREG(mode):
                 raise ConfigurationError(f"the configuration {path!r} is not a file")
+            if mode & stat.S_IWOTH:
+                raise ConfigurationError(
+                    f"the configuration {path!r} has mode {stat.S_IMODE(mode):04o}, so everybody on this machine may change "
+                    f"whom it lets in and what they may do: look through it, and chmod o-w {path}"
+                )
             data = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
         raise ConfigurationError(
@@ -151,8 +156,6 @@ def _read_file(path: str) -> tuple[str, int]:
 
 
 def _notes_about(mode: int, source: Source, configuration: Configuration) -> Iterator[str]:
-    if mode & stat.S_IWOTH:
-        yield f"{source.name} can be written by everybody on this machine: chmod o-w {source.name}"
     ens = configuration.client.ens
     if mode & stat.S_IROTH and ens is not None and redacted(ens) != ens and ("client", "ens") not in source.origins:
         yield (

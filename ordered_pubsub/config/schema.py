@@ -94,6 +94,14 @@ def _buffered_bytes(frame_bytes_max: object) -> int:
     return 4 * frame_bytes_max if isinstance(frame_bytes_max, int) else FRAME_BYTES_MOST
 
 
+def _buffered_by_identity(buffered_bytes_max: object) -> int:
+    return 8 * buffered_bytes_max if isinstance(buffered_bytes_max, int) else FRAME_BYTES_MOST
+
+
+def _received_by_identity(frame_bytes_max: object) -> int:
+    return max(16 * frame_bytes_max, 64 * MEBIBYTE) if isinstance(frame_bytes_max, int) else FRAME_BYTES_MOST
+
+
 def _split_sequencers(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")]
 
@@ -372,6 +380,18 @@ class LimitsSection:
         validator=kinds.whole(FRAME_BYTES_LEAST),
     )
     """bytes that may wait to be sent on one connection, before it is closed; left out: four frames"""
+    buffered_bytes_per_identity_max: int = attrs.field(
+        default=attrs.Factory(lambda self: _buffered_by_identity(self.buffered_bytes_max), takes_self=True),
+        validator=kinds.whole(FRAME_BYTES_LEAST),
+    )
+    """the same on all connections of one identity; left out: eight connections' worth"""
+    received_bytes_per_identity_max: int = attrs.field(
+        default=attrs.Factory(lambda self: _received_by_identity(self.frame_bytes_max), takes_self=True),
+        validator=kinds.whole(FRAME_BYTES_LEAST),
+    )
+    """bytes of frames that are not complete or wait for their turn, of one identity; left out: 16 frames, or 64 MiB if more"""
+    frame_s: float = attrs.field(default=30.0, validator=kinds.SECONDS)
+    """how long a frame may take from its first byte to its last"""
     connections_max: int = attrs.field(default=10_000, validator=kinds.whole(1))
     """connections in all"""
     connections_per_identity_max: int = attrs.field(default=1_000, validator=kinds.whole(1))

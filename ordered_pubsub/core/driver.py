@@ -74,6 +74,8 @@ VoidMessage = Handed | Seal | Sealed | Holders | Undecided | Decided
 KEEP = Policies(default=Policy(keep_age_s=float("inf"), max_age_s=float("inf")))
 """Forget nothing."""
 SNAPSHOT_AFTER_RECORDS = 10_000
+SNAPSHOT_AFTER_BYTES = 64 << 20
+"""However few records these are, so many bytes of them are not kept behind a snapshot, unless the snapshot is large itself."""
 SNAPSHOT_GROWTH = 4
 """A snapshot is due when so many times the last one's bytes were journalled since: so writing them stays a fixed share."""
 ALIVE_SHARE = 20
@@ -178,6 +180,7 @@ class Driver:
     rounds: Rounds = attrs.field(factory=Rounds)
     crash_point: Callable[[str], None] = _nothing
     snapshot_after_records: int = SNAPSHOT_AFTER_RECORDS
+    snapshot_after_bytes: int = SNAPSHOT_AFTER_BYTES
     snapshot_growth: float = SNAPSHOT_GROWTH
     on_synced: Callable[[Effects], None] = _nobody
     """called with every batch as soon as it is on disk"""
@@ -198,6 +201,7 @@ class Driver:
         crash_point: Callable[[str], None] = _nothing,
         snapshot_after_records: int = SNAPSHOT_AFTER_RECORDS,
         snapshot_growth: float = SNAPSHOT_GROWTH,
+        snapshot_after_bytes: int = SNAPSHOT_AFTER_BYTES,
         policies: Policies = KEEP,
         times: Times = USUAL,
     ) -> Driver:
@@ -233,6 +237,7 @@ class Driver:
             crash_point=crash_point,
             snapshot_after_records=snapshot_after_records,
             snapshot_growth=snapshot_growth,
+            snapshot_after_bytes=snapshot_after_bytes,
             records_since_snapshot=len(records),
             bytes_since_snapshot=sum(map(len, records)),
             snapshot_bytes=len(snapshot or b""),
@@ -535,10 +540,11 @@ class Driver:
 
     @property
     def _is_snapshot_due(self) -> bool:
-        return (
+        is_long = (
             self._records_since_snapshot >= self.snapshot_after_records
-            and self._bytes_since_snapshot >= self.snapshot_growth * self._snapshot_bytes
+            or self._bytes_since_snapshot >= self.snapshot_after_bytes
         )
+        return is_long and self._bytes_since_snapshot >= self.snapshot_growth * self._snapshot_bytes
 
     def make_safe(self, batch: Batch) -> None:
         """Put a batch on disk. After a failure nobody knows what is there, so this stage does nothing any more."""

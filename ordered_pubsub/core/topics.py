@@ -2,7 +2,8 @@
 
 A name has 1 to 255 characters in levels separated by `/`; no level is empty, and no control character may appear, so
 that no name can smuggle syntax into a broker's protocol. In a pattern, `*` stands for exactly one level and `**` for
-any number of levels, also none. Matching walks both once and never backtracks over more than one `**`.
+any number of levels, also none. What stands between two `**` is looked for once, from left to right: the work is that of
+looking for a text in another, whatever the pattern.
 """
 
 from __future__ import annotations
@@ -10,9 +11,13 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+import attrs
+
 from ordered_pubsub.errors import TopicError
 
 TOPIC_LENGTH_MAX = 255
+COMPILED_MAX = 4_096
+"""So many patterns are kept compiled."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
@@ -58,22 +63,96 @@ def _check_levels(value: object, kind: str) -> str:
     return value
 
 
-@lru_cache(maxsize=65536)
 def matches(pattern: str, topic: str) -> bool:
     """Say whether the valid `pattern` covers the valid `topic`."""
-    wanted, given = pattern.split("/"), topic.split("/")
-    at_wanted = at_given = 0
-    retry_wanted, retry_given = -1, -1
-    while at_given < len(given):
-        if at_wanted < len(wanted) and wanted[at_wanted] == "**":
-            retry_wanted, retry_given = at_wanted, at_given
-            at_wanted += 1
-        elif at_wanted < len(wanted) and wanted[at_wanted] in ("*", given[at_given]):
-            at_wanted += 1
-            at_given += 1
-        elif retry_wanted >= 0:
-            retry_given += 1
-            at_wanted, at_given = retry_wanted + 1, retry_given
+    if "*" not in pattern:
+        return pattern == topic
+    return pattern == "**" or _compiled(pattern).covers(topic)
+
+
+@attrs.frozen
+class _Pattern:
+    """A pattern between its `**`: stretches of levels, of which the first begins the topic and the last one ends it."""
+
+    first: _Stretch
+    middle: tuple[_Stretch, ...]
+    """each is found behind the one before, as early as it is there: later would leave less for those that follow"""
+    last: _Stretch | None
+    """None: there is no `**`, and the first one is all"""
+
+    def covers(self, topic: str) -> bool:
+        text = f"/{topic}/"  # a stretch begins and ends with a slash, which it shares with its neighbours
+        at = self.first.ends_at(text, 0)
+        if self.last is None:
+            return at == len(text) - 1
+        for stretch in self.middle:
+            if at < 0:
+                return False
+            at = stretch.find(text, at)
+        start = self.last.start_at_end_of(text)
+        return at >= 0 and start >= at
+
+
+@attrs.frozen
+class _Stretch:
+    """Consecutive levels without `**`."""
+
+    levels: int
+    text: str
+    """the levels between slashes; empty if there is none"""
+    expression: re.Pattern[str] | None
+    """finds it, if there is a `*`. What it stands for has no slash, so nothing is tried twice at one place"""
+
+    @classmethod
+    def of(cls, levels: list[str]) -> _Stretch:
+        """The stretch of these levels."""
+        if not levels:
+            return cls(0, "", None)
+        text = f"/{'/'.join(levels)}/"
+        if "*" not in levels:
+            return cls(len(levels), text, None)
+        inner = "/".join("[^/]+" if level == "*" else re.escape(level) for level in levels)
+        return cls(len(levels), text, re.compile(f"/{inner}(?=/)"))
+
+    def ends_at(self, text: str, at: int) -> int:
+        """Where it ends if it begins at this slash; -1 if it does not."""
+        if not self.levels:
+            return at
+        if self.expression is None:
+            return at + len(self.text) - 1 if text.startswith(self.text, at) else -1
+        found = self.expression.match(text, at)
+        return -1 if found is None else found.end()
+
+    def find(self, text: str, at: int) -> int:
+        """Where it ends, from this slash on; -1 if it is not there."""
+        if self.expression is None:
+            found = text.find(self.text, at)
+            return -1 if found < 0 else found + len(self.text) - 1
+        match = self.expression.search(text, at)
+        return -1 if match is None else match.end()
+
+    def start_at_end_of(self, text: str) -> int:
+        """The slash with which it begins if it ends the topic; -1 if it does not end it."""
+        if not self.levels:
+            return len(text) - 1
+        if self.expression is None:
+            return len(text) - len(self.text) if text.endswith(self.text) else -1
+        at = len(text) - 1
+        for _ in range(self.levels):
+            at = text.rfind("/", 0, at)
+            if at < 0:
+                return -1
+        return at if self.ends_at(text, at) == len(text) - 1 else -1
+
+
+@lru_cache(maxsize=COMPILED_MAX)
+def _compiled(pattern: str) -> _Pattern:
+    stretches: list[list[str]] = [[]]
+    for level in pattern.split("/"):
+        if level == "**":
+            stretches.append([])
         else:
-            return False
-    return all(level == "**" for level in wanted[at_wanted:])
+            stretches[-1].append(level)
+    first, *rest = map(_Stretch.of, stretches)
+    middle = tuple(stretch for stretch in rest[:-1] if stretch.levels)
+    return _Pattern(first, middle, rest[-1] if rest else None)

@@ -78,6 +78,8 @@ class Rules:
     is_listed: Callable[[str], bool]
     """whether a topic may exist"""
     report: Callable[[], dict[str, Any]]
+    sent: Callable[[str, Channel], None]
+    """something was sent to somebody of an identity, who may not read it"""
 
 
 @attrs.define(eq=False)
@@ -384,6 +386,13 @@ class ClientConnection:
                 f"more than {channel.buffered_bytes_max} bytes (limits.buffered_bytes_max) waited for this client to read them; "
                 "nothing is lost, it asks again",
             )
+        else:
+            self.rules.sent(self.identity_name, channel)
+
+    def is_late(self, now: float) -> bool:
+        """Whether a frame has begun so long ago that it should be here."""
+        since = self.channel.half_since
+        return since is not None and not self.channel.is_paused and now - since > self.rules.limits.frame_s
 
     def leave(self, code: str, reason: str) -> None:
         """Disconnect the client, with the reason. One that does not read for a second more never sees it."""

@@ -34,6 +34,10 @@ from ordered_pubsub.wire.tls import TlsLayer
 _log = logging.getLogger(__name__)
 
 _IPV6_HOST_BITS = 64
+TURNED_AWAY_MAX = 64
+"""So many connections beyond the limit are there at a time, to be told so."""
+OUT_OF_ORDER = "this stage cannot use its store now, and goes on by itself when it can again; its log says more"
+"""What strangers are told: neither where the store is nor what is wrong with it."""
 
 
 @attrs.frozen
@@ -59,7 +63,10 @@ class Doors:
     _by_address: dict[str, int] = attrs.field(factory=dict)
     trouble: str = ""
     """why nobody can be let in now, though that may pass"""
-    _by_identity: dict[str, int] = attrs.field(factory=dict)
+    room: int = 1 << 62
+    """so many connections the process has files for, whatever the limit says"""
+    _shares: dict[str, Share] = attrs.field(factory=dict)
+    """identity → what its connections hold"""
 
     def channel(self) -> Channel:
         """For a connection that was just accepted."""
@@ -78,27 +85,70 @@ class Doors:
         """Count a connection in; return why it must go, if so."""
         self._inside[channel] = True
         self._by_address[address] = self._by_address.get(address, 0) + 1
-        if self.total > self.limits.connections_max:
-            return f"this stage takes at most {self.limits.connections_max} connections (limits.connections_max)"
+        if self.total > self.connections_max:
+            return f"this stage takes at most {self.connections_max} connections (limits.connections_max)"
         most = self.limits.connections_per_address_max
         if self._by_address[address] > most:
             return f"this stage takes at most {most} connections from one address (limits.connections_per_address_max)"
         return ""
 
+    @property
+    def connections_max(self) -> int:
+        """How many connections there may be in all."""
+        return min(self.limits.connections_max, self.room)
+
+    @property
+    def is_overrun(self) -> bool:
+        """Whether there are so many more that those who are sent away are not even told why: each of them holds a file."""
+        return self.total > self.connections_max + TURNED_AWAY_MAX
+
     def leave(self, channel: Channel, address: str, identity: str | None) -> None:
         """Count a connection out."""
         del self._inside[channel]
         _count_down(self._by_address, address)
-        if identity is not None:
-            _count_down(self._by_identity, identity)
+        share = self._shares.get(identity) if identity is not None else None
+        if identity is not None and share is not None:
+            share.leave(channel)
+            if not share.channels:
+                del self._shares[identity]
 
-    def identified(self, identity: str) -> str:
+    def identified(self, identity: str, channel: Channel) -> str:
         """Count an identity's connection; return why it must go, if so."""
-        self._by_identity[identity] = count = self._by_identity.get(identity, 0) + 1
+        share = self._shares.setdefault(identity, Share())
+        share.channels[channel] = 0
         most = self.limits.connections_per_identity_max
-        if count > most:
+        if len(share.channels) > most:
             return f"identity {identity!r} has {most} connections, as many as allowed (limits.connections_per_identity_max)"
         return ""
+
+    def holds_more(self, identity: str, change: int) -> str:
+        """More is held of what came from an identity, or less; return why one of its connections must go, if so."""
+        share, most = self._shares.get(identity), self.limits.received_bytes_per_identity_max
+        if share is None:
+            return ""
+        share.received_bytes += change
+        if change <= 0 or share.received_bytes <= most:
+            return ""
+        return (
+            f"of frames that have not come to their end, or that wait for their turn, more than {most} bytes are held for "
+            f"identity {identity!r} (limits.received_bytes_per_identity_max)"
+        )
+
+    def sent(self, identity: str, channel: Channel) -> None:
+        """Something was sent. If more waits for an identity than may, the connection with the most of it must go."""
+        share, most = self._shares.get(identity), self.limits.buffered_bytes_per_identity_max
+        slowest = None if share is None or channel not in share.channels else share.sent(channel, most)
+        if slowest is None:
+            return
+        if slowest.is_open:
+            self.reject(
+                slowest,
+                "slow",
+                f"more than {most} bytes waited for the clients of identity {identity!r} to read them "
+                "(limits.buffered_bytes_per_identity_max); nothing is lost, they ask again",
+            )
+        else:
+            slowest.drop()
 
     def reject(self, channel: Channel, code: str, reason: str) -> None:
         """Send somebody away, and say why."""
@@ -112,6 +162,34 @@ class Doors:
             channel.close(reason)
         for channel in list(self._inside):
             await channel.wait_until_gone()
+
+
+@attrs.define(eq=False)
+class Share:
+    """What the connections of one identity hold."""
+
+    channels: dict[Channel, int] = attrs.field(factory=dict)
+    """connection → what waited to be sent to it when something was sent last"""
+    received_bytes: int = 0
+    """what has come, and was not looked at, or is no whole frame yet"""
+    unsent_bytes: int = 0
+
+    def leave(self, channel: Channel) -> None:
+        """A connection is gone."""
+        self.unsent_bytes -= self.channels.pop(channel, 0)
+        self.received_bytes -= channel.measured_bytes
+
+    def sent(self, channel: Channel, most: int) -> Channel | None:
+        """Something was sent on a connection. If more than so much waits for all of them, return the one with the most."""
+        waiting = channel.unsent_bytes
+        self.unsent_bytes += waiting - self.channels[channel]
+        self.channels[channel] = waiting
+        if self.unsent_bytes <= most or not waiting:
+            return None
+        for other in self.channels:  # they have read on since
+            self.channels[other] = other.unsent_bytes
+        self.unsent_bytes = sum(self.channels.values())
+        return max(self.channels, key=self.channels.__getitem__) if self.unsent_bytes > most else None
 
 
 def _count_down(counts: dict[str, int], key: str) -> None:
@@ -143,8 +221,11 @@ class Doorstep:
         self.address = neighbourhood(channel.address)
         channel.farewell = self._gone
         refusal = self.doors.enter(channel, self.address)
-        if self.doors.trouble:
-            self._reject("unavailable", self.doors.trouble)
+        if self.doors.is_overrun:
+            self.doors.rejected += 1
+            channel.abort("there are too many connections")
+        elif self.doors.trouble:
+            self._reject("unavailable", OUT_OF_ORDER)
         elif self.doors.is_closing:
             self._reject("draining", "this stage is about to stop; try another one")
         elif refusal:
@@ -180,16 +261,23 @@ class Doorstep:
 
     def _let_in(self, greeting: Greeting, visitor: Visitor) -> None:
         self.identity = visitor.identity.name
-        refusal = self.doors.identified(self.identity)
+        refusal = self.doors.identified(self.identity, self.channel)
         if refusal:
             self._reject("limit", refusal)
             return
         self._stop_timer()
         self.channel.widen(self.doors.limits.frame_bytes_max)
         if isinstance(greeting, ClientGreeting):
+            self.channel.measure = self._measured
             self.doors.admit_client(self.channel, greeting, visitor)
         else:
             self.doors.admit_peer(self.channel, greeting, visitor)
+
+    def _measured(self, change: int) -> None:
+        """More is held of what has come on this connection, or less."""
+        refusal = self.doors.holds_more(self.identity or "", change)
+        if refusal:
+            self._reject("limit", refusal)
 
     def broken(self, error: ProtocolError) -> None:
         """What came was not a greeting."""

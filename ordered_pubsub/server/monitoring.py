@@ -2,6 +2,10 @@
 
 A request is read up to the end of its head and answered with what is true now, or was a moment ago: looking costs a stage
 something, so it is not looked as often as somebody asks. Then the connection is closed.
+
+Whoever reaches the address learns whether the stage is ready, and why not; how it is in detail is for who shows a token with the
+right `administer` (`Authorization: Bearer …`). A request that does not come to its end makes room for newer ones, first of all
+for others than its own sender's: so a health check is answered whoever leaves how many requests half.
 """
 
 from __future__ import annotations
@@ -18,8 +22,10 @@ from ordered_pubsub.errors import UnavailableError
 
 REQUEST_BYTES_MAX = 8_192
 REQUEST_S = 5.0
-CONNECTIONS_MAX = 64
+CONNECTIONS_MAX = 256
+CONNECTIONS_PER_ADDRESS_MAX = 128
 FRESH_S = 0.25
+_BEARER = b"bearer "
 _HEAD_ENDS = re.compile(rb"\r?\n\r?\n")
 
 _METRICS = {
@@ -71,8 +77,14 @@ class Monitoring:
     """The HTTP listener of one stage."""
 
     status: Callable[[], dict[str, Any]]
+    """how the stage is, in detail"""
+    health: Callable[[], dict[str, Any]]
+    """what everybody may know: which stage it is, whether it is ready, and why not"""
+    may_see: Callable[[str], bool] = attrs.field(default=lambda _: False)
+    """whether who shows this token may see the details"""
     _server: asyncio.Server | None = None
-    _serving: dict[asyncio.StreamWriter, bool] = attrs.field(factory=dict)
+    _serving: dict[asyncio.StreamWriter, str] = attrs.field(factory=dict)
+    """connections with their addresses, the oldest first"""
     _seen: dict[str, Any] = attrs.field(factory=dict)
     _seen_at: float = 0.0
 
@@ -89,18 +101,29 @@ class Monitoring:
         return found
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._serving) >= CONNECTIONS_MAX:
-            writer.transport.abort()
-            return
-        self._serving[writer] = True
+        address = _address_of(writer)
+        self._make_room(address)
+        self._serving[writer] = address
         try:
             head = await asyncio.wait_for(_read_head(reader), REQUEST_S)
-            writer.write(self._answer(head.split(b"\n", 1)[0].split()))
+            writer.write(self._answer(head.split(b"\n", 1)[0].split(), _token_in(head)))
             await asyncio.wait_for(_end(writer), REQUEST_S)
         except (OSError, EOFError, ValueError, asyncio.TimeoutError):
             writer.transport.abort()  # whoever asks that way gets no answer
         finally:
-            del self._serving[writer]
+            self._serving.pop(writer, None)
+
+    def _make_room(self, address: str) -> None:
+        """Give up the oldest request that is not answered yet, if there are too many: of this address, or of any."""
+        same = [writer for writer, other in self._serving.items() if other == address]
+        if len(same) >= CONNECTIONS_PER_ADDRESS_MAX:
+            oldest = same[0]
+        elif len(self._serving) >= CONNECTIONS_MAX:
+            oldest = next(iter(self._serving))
+        else:
+            return
+        del self._serving[oldest]
+        oldest.transport.abort()
 
     def _look(self) -> dict[str, Any]:
         now = asyncio.get_running_loop().time()
@@ -108,14 +131,16 @@ class Monitoring:
             self._seen, self._seen_at = self.status(), now
         return self._seen
 
-    def _answer(self, words: list[bytes]) -> bytes:
+    def _answer(self, words: list[bytes], token: str) -> bytes:
         if len(words) != 3 or words[0] not in (b"GET", b"HEAD"):
             return _response("400 Bad Request", "text/plain", "expected GET /healthz or GET /metrics\n", False)
         path, with_body = words[1].partition(b"?")[0], words[0] == b"GET"
-        found = self._look()
         if path == b"/metrics":
-            return _response("200 OK", "text/plain; version=0.0.4", metrics(found), with_body)
+            return _response("200 OK", "text/plain; version=0.0.4", metrics(self._look()), with_body)
         if path == b"/healthz":
+            if token and not self.may_see(token):
+                return _response("401 Unauthorized", "text/plain", "no token with the right 'administer'\n", with_body)
+            found = self._look() if token else self.health()
             state = "200 OK" if found["ready"] else "503 Service Unavailable"
             return _response(state, "application/json", json.dumps(found, indent=2) + "\n", with_body)
         return _response("404 Not Found", "text/plain", "there are /healthz and /metrics\n", with_body)
@@ -126,6 +151,21 @@ class Monitoring:
             self._server.close()
         for writer in list(self._serving):
             writer.transport.abort()
+
+
+def _address_of(writer: asyncio.StreamWriter) -> str:
+    peer = writer.get_extra_info("peername")
+    return str(peer[0]) if isinstance(peer, tuple) else "local"
+
+
+def _token_in(head: bytes) -> str:
+    """The token that a request shows; empty if it shows none."""
+    for line in head.split(b"\n")[1:]:
+        name, _, value = line.partition(b":")
+        value = value.strip()
+        if name.strip().lower() == b"authorization" and value[: len(_BEARER)].lower() == _BEARER:
+            return value[len(_BEARER) :].strip().decode("ascii", "replace")
+    return ""
 
 
 async def _read_head(reader: asyncio.StreamReader) -> bytes:

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from ordered_pubsub.core.driver import KEEP, SNAPSHOT_AFTER_RECORDS, USUAL, Batch, Driver
+from ordered_pubsub.core.driver import KEEP, SNAPSHOT_AFTER_BYTES, SNAPSHOT_AFTER_RECORDS, USUAL, Batch, Driver
 from ordered_pubsub.core.messages import (
     Answer,
     Change,
@@ -121,12 +121,13 @@ class Node:
     def __attrs_post_init__(self) -> None:
         self.failed = self._loop.create_future()
         never = 1 << 62  # a snapshot that is not written need not be made
-        after = never if self.store.durability == "none" else SNAPSHOT_AFTER_RECORDS
+        is_none = self.store.durability == "none"
         self.driver = Driver.open(
             self.rank,
             self.topology,
             self.store.journal,
-            snapshot_after_records=after,
+            snapshot_after_records=never if is_none else SNAPSHOT_AFTER_RECORDS,
+            snapshot_after_bytes=never if is_none else SNAPSHOT_AFTER_BYTES,
             policies=self.policies,
             times=self.times,
         )
@@ -335,14 +336,27 @@ class Node:
 
     # -- to look at ---------------------------------------------------------------------------------------------------
 
+    @property
+    def why_not_ready(self) -> str:
+        """Why requests are not taken now; empty if they are."""
+        if self._is_over:
+            return "it has stopped"
+        if self.is_draining:
+            return "it is about to stop"
+        waiting = self._waiting_for
+        return f"it waits for {', '.join(waiting) or 'itself'}" if not self.driver.stage.is_open else ""
+
+    @property
+    def _waiting_for(self) -> list[str]:
+        return [self.topology.stages[peer].name for peer in self.driver.stage.unconfirmed if peer != self.rank]
+
     def status(self) -> dict[str, Any]:
         """What this stage is doing, as plain data."""
         stage = self.driver.stage
-        waiting = [self.topology.stages[peer].name for peer in stage.unconfirmed if peer != self.rank]
         return {
             "stage": self.name,
-            "ready": stage.is_open and not self._is_over and not self.is_draining,
-            "waiting_for_stages": waiting,
+            "ready": not self.why_not_ready,
+            "waiting_for_stages": self._waiting_for,
             "store": self.store.name,
             "durability": self.store.durability,
             "clients": len(self.askers),

@@ -22,7 +22,7 @@ from ordered_pubsub.config.schema import Configuration, IdentitySection, LimitsS
 from ordered_pubsub.core.messages import PeerMessage
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.errors import ConfigurationError, JournalDamaged, JournalError, UnavailableError
-from ordered_pubsub.server.access import Access
+from ordered_pubsub.server.access import Access, Proof
 from ordered_pubsub.server.agreement import Common, Disagreement
 from ordered_pubsub.server.checking import check_peer_message
 from ordered_pubsub.server.claims import Claimant, Claims
@@ -66,6 +66,8 @@ class Server:
     rank: int
     token: str = attrs.field(repr=False)
     """what it shows to the other stages"""
+    room: int = 1 << 62
+    """so many connections this process has files for"""
     node: Node = attrs.field(init=False)
     doors: Doors = attrs.field(init=False)
     claims: Claims = attrs.field(init=False)
@@ -100,9 +102,14 @@ class Server:
         tls = StageTlsContexts.of(section.tls)
         self.failed = asyncio.get_running_loop().create_future()
         store = self._open_node()
-        self._rules = Rules(configuration.limits, configuration.is_listed, self.status)
+        self._rules = Rules(
+            configuration.limits,
+            configuration.is_listed,
+            self.status,
+            lambda identity, channel: self.doors.sent(identity, channel),
+        )
         access = Access.of(configuration.identity)
-        self.doors = Doors(configuration.limits, access, tls, self._admit_client, self._admit_peer)
+        self.doors = Doors(configuration.limits, access, tls, self._admit_client, self._admit_peer, room=self.room)
         self._make_links()
         self.claims = Claims(self.rank, self.topology, self.links, self._let_in, store.is_new)
         try:
@@ -318,9 +325,13 @@ class Server:
         for link in self.links.values():
             link.check_alive(now, HEARTBEAT_S)
         for connection in list(self._clients):
-            silent_s = now - connection.channel.heard_at
+            silent_s = 0.0 if connection.channel.is_paused else now - connection.channel.heard_at
             if silent_s > 3 * HEARTBEAT_S:
                 connection.channel.abort(f"nothing was heard for {silent_s:.0f} s")
+            elif connection.is_late(now):
+                connection.leave(
+                    "limit", f"a frame did not come to its end within {self._rules.limits.frame_s:g} s (limits.frame_s)"
+                )
             elif silent_s > HEARTBEAT_S and connection.is_in:
                 connection.ask_for_a_sign()
         self.claims.sweep(now)
@@ -362,6 +373,18 @@ class Server:
             identity = None if link.proof is None else doors.access.identify(link.proof)
             if link.proof is not None and (identity is None or not identity.may("stage")):
                 link.deny("the other stage took the right to link away from this one")
+
+    def health(self) -> dict[str, Any]:
+        """What everybody may know of this stage."""
+        reason = self.node.why_not_ready
+        if self.doors.trouble:
+            reason = "its store cannot be used now; its log says why"
+        return {"stage": self.section.name, "ready": not reason, "reason": reason}
+
+    def may_administer(self, token: str) -> bool:
+        """Whether this is the token of somebody who may see and change what belongs to others."""
+        identity = None if self.doors.access.is_open else self.doors.access.identify(Proof.of(token, None))
+        return identity is not None and identity.may("administer")
 
     def status(self) -> dict[str, Any]:
         """What this stage is doing, as plain data."""

@@ -21,6 +21,7 @@ from ordered_pubsub.config.files import check_files, token_of
 from ordered_pubsub.config.reading import Loaded
 from ordered_pubsub.config.schema import Configuration, StageSection
 from ordered_pubsub.errors import OrderedPubSubError
+from ordered_pubsub.server.files import room_for_connections
 from ordered_pubsub.server.monitoring import Monitoring
 from ordered_pubsub.server.server import Server
 
@@ -60,14 +61,15 @@ class Serving:
 
     async def _open(self) -> None:
         every = self.loaded.configuration.stages
+        room = room_for_connections(self.loaded.configuration.limits.connections_max, len(self.stages))
         for section in self.stages:
             check_files(section)
-            server = Server(self.loaded.configuration, every.index(section), token_of(section) or "")
+            server = Server(self.loaded.configuration, every.index(section), token_of(section) or "", room)
             await server.open()
             self.servers.append(server)
             _log.info("stage %s listens at %s", section.name, attrs.evolve(section.address, port=server.port))
             if section.http_address is not None:
-                monitor = Monitoring(server.status)
+                monitor = Monitoring(server.status, server.health, server.may_administer)
                 self._monitors.append(monitor)
                 port = await monitor.open(section.http_address.host, section.http_address.port)
                 _log.info("stage %s: http://%s:%d/healthz and /metrics", section.name, section.http_address.host, port)

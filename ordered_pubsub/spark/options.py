@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import attrs
 
+from ordered_pubsub.config.kinds import redacted
 from ordered_pubsub.core.filters import Filter
 from ordered_pubsub.core.topics import check_pattern, check_topic
 from ordered_pubsub.errors import ConfigurationError, FilterError, NotOffered, TopicError
@@ -100,7 +101,7 @@ class SinkOptions:
     access: Access
     topic: str | None = None
     sort: str | None = None
-    ens: str | None = None
+    ens: str | None = attrs.field(default=None, repr=lambda text: repr(None if text is None else redacted(text)))
     publisher: str = "spark"
     write_id: str | None = None
 

@@ -21,6 +21,8 @@ from ordered_pubsub.errors import ProtocolError
 from ordered_pubsub.wire.framing import Deframer
 from ordered_pubsub.wire.tls import TlsLayer, describe
 
+MEASURED_BYTES = 1 << 14
+"""What a connection holds is told whenever it has changed by more than this."""
 GRACE_S = 1.0
 """How long a connection that was closed may take to send what was written before."""
 
@@ -55,6 +57,15 @@ class Channel(asyncio.Protocol):
         """called when the connection is there, before any TLS"""
         self.farewell: Callable[[], None] | None = None
         """called when the connection is gone, whoever owns it then"""
+        self.measure: Callable[[int], None] | None = None
+        """called with how many bytes more are held of what has come, or fewer"""
+        self.measured_bytes = 0
+        """what it was told of so far"""
+        self.queued_bytes = 0
+        """what the owner holds of what has come and was not looked at yet"""
+        self.half_since: float | None = None
+        """since when a frame has begun and has not come to its end"""
+        self.is_paused = False
         self._tls = tls
         self._deframer = Deframer(frame_bytes_max)
         self._transport: asyncio.Transport
@@ -99,9 +110,42 @@ class Channel(asyncio.Protocol):
             self._transport.write(data)
 
     @property
+    def unsent_bytes(self) -> int:
+        """What waits to be written, since the other side does not read it; also on a connection that is being closed."""
+        return 0 if self._gone.is_set() else self._transport.get_write_buffer_size()
+
+    @property
     def is_clogged(self) -> bool:
         """Whether more is waiting to be written than may be."""
-        return self.is_open and self._transport.get_write_buffer_size() > self.buffered_bytes_max
+        return self.is_open and self.unsent_bytes > self.buffered_bytes_max
+
+    def pause(self) -> None:
+        """Read nothing for now: what the other side sends waits there."""
+        if self.is_open and not self.is_paused:
+            self.is_paused = True
+            with suppress(RuntimeError):
+                self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read on."""
+        if self.is_paused:
+            self.is_paused = False
+            if self.half_since is not None:
+                self.half_since = self._loop.time()  # that it did not go on was not the other side's doing
+            self.heard_at = self._loop.time()
+            if self.is_open:
+                with suppress(RuntimeError):
+                    self._transport.resume_reading()
+
+    def count_held(self) -> None:
+        """Tell how much is held of what has come, if that has changed by much."""
+        held = self.queued_bytes + self._deframer.waiting_bytes
+        if self._tls is not None:
+            held += self._tls.waiting_bytes
+        change = held - self.measured_bytes
+        if self.measure is not None and not -MEASURED_BYTES < change < MEASURED_BYTES:
+            self.measured_bytes = held
+            self.measure(change)
 
     def close(self, reason: str, last: bytes = b"") -> None:
         """Send what was written, and a last frame, but not for long; then disconnect."""
@@ -133,6 +177,11 @@ class Channel(asyncio.Protocol):
             self.is_open = False
             self._reason = reason
             self._transport.abort()
+
+    def drop(self) -> None:
+        """Disconnect at once, whatever is still waiting to be written."""
+        self.is_open = False
+        self._transport.abort()
 
     async def wait_until_gone(self) -> None:
         """Return when the connection is gone; after `close` that is soon."""
@@ -168,12 +217,21 @@ class Channel(asyncio.Protocol):
             if self._tls is not None:
                 data = self._uncover(self._tls, data)
             payloads = self._deframer.feed(data)
+            self._note_half(bool(payloads))
             if payloads:
                 self.owner.received(payloads)
+            self.count_held()
         except ProtocolError as error:
             self.owner.broken(error)
         except ssl.SSLError as error:
             self._end(describe(error))
+
+    def _note_half(self, is_another: bool) -> None:
+        """Take note of when the frame began that has not come to its end, if there is one."""
+        if not (self._deframer.waiting_bytes or (self._tls is not None and self._tls.waiting_bytes)):
+            self.half_since = None
+        elif is_another or self.half_since is None:
+            self.half_since = self.heard_at
 
     def _uncover(self, tls: TlsLayer, data: bytes) -> bytes:
         was_established = tls.is_established

@@ -39,6 +39,11 @@ class TlsLayer:
         """the beginning of a record"""
 
     @property
+    def waiting_bytes(self) -> int:
+        """How many bytes of an unfinished record are held."""
+        return len(self._unfinished)
+
+    @property
     def certificate(self) -> Mapping[str, Any] | None:
         """What the other side has shown, verified; None if it has shown nothing."""
         return self._object.getpeercert() if self.is_established else None

@@ -46,7 +46,7 @@ async def server() -> AsyncIterator[Server]:
 @pytest.fixture
 async def port(server: Server, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
     monkeypatch.setattr(monitoring, "FRESH_S", 0.0)
-    monitor = Monitoring(server.status)
+    monitor = Monitoring(server.status, server.health)
     yield await monitor.open("127.0.0.1", 0)
     await monitor.close()
 
@@ -143,7 +143,7 @@ async def test_a_head_without_end_is_given_up(port: int) -> None:
 
 async def test_who_asks_nothing_is_not_waited_for_long(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitoring, "REQUEST_S", 0.05)
-    monitor = Monitoring(server.status)
+    monitor = Monitoring(server.status, server.health)
     port = await monitor.open("127.0.0.1", 0)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
@@ -153,20 +153,78 @@ async def test_who_asks_nothing_is_not_waited_for_long(server: Server, monkeypat
     await monitor.close()
 
 
-async def test_more_connections_than_are_taken_are_refused(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monitoring, "CONNECTIONS_MAX", 2)
-    monitor = Monitoring(server.status)
+async def test_requests_that_are_left_half_make_room_for_a_health_check(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monitoring, "CONNECTIONS_MAX", 3)
+    monitor = Monitoring(server.status, server.health)
     port = await monitor.open("127.0.0.1", 0)
-    idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
-    await until(lambda: len(monitor._serving) == 2)
+    half = [await asyncio.open_connection("127.0.0.1", port) for _ in range(9)]
+    for _, writer in half:
+        writer.write(b"GET /healthz HT")
+    await until(lambda: len(monitor._serving) == 3)
 
-    with pytest.raises((ConnectionError, IndexError)):
-        await get(port, "/healthz")
+    assert (await get(port, "/healthz"))[0] == 200
 
     await monitor.close()
-    for _, writer in idle:
+    for _, writer in half:
         writer.transport.abort()
         await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+
+
+async def test_of_one_address_only_so_many_requests_are_waited_for(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monitoring, "CONNECTIONS_PER_ADDRESS_MAX", 2)
+    monitor = Monitoring(server.status, server.health)
+    port = await monitor.open("127.0.0.1", 0)
+    half = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
+
+    await until(lambda: sum(reader.at_eof() or reader.exception() is not None for reader, _ in half) == 3)
+
+    assert len(monitor._serving) == 2
+    await monitor.close()
+    for _, writer in half:
+        writer.transport.abort()
+        await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+
+
+async def test_who_reaches_the_address_learns_whether_the_stage_is_ready_and_nothing_else(
+    server: Server, port: int
+) -> None:
+    async with connect(server) as client:
+        await client.publish("salaries", 1)
+
+        _, _, body = await get(port, "/healthz")
+
+    assert json.loads(body) == {"stage": "main", "ready": True, "reason": ""}
+
+
+async def test_a_stage_that_is_not_ready_says_why(server: Server, port: int) -> None:
+    await server.node.answer_the_last(0.0)
+
+    assert json.loads((await get(port, "/healthz"))[2])["reason"] == "it is about to stop"
+
+
+async def test_neither_topics_nor_subscriptions_are_in_the_metrics(server: Server, port: int) -> None:
+    async with connect(server, name="desk") as client, await client.subscribe("salaries", name="payroll"):
+        await client.publish("salaries", 1)
+
+        _, _, body = await get(port, "/metrics")
+
+    assert "salaries" not in body
+    assert "payroll" not in body
+
+
+@pytest.mark.parametrize(("token", "status", "has_details"), [("good", 200, True), ("bad", 401, False)])
+async def test_details_are_for_who_may_administer(server: Server, token: str, status: int, has_details: bool) -> None:
+    monitor = Monitoring(server.status, server.health, lambda shown: shown == "good")
+    port = await monitor.open("127.0.0.1", 0)
+
+    found, _, body = await http(port, f"GET /healthz HTTP/1.1\r\nauthorization: Bearer {token}\r\n\r\n")
+    await monitor.close()
+
+    assert (found, "since_start" in body) == (status, has_details)
 
 
 async def test_asking_often_does_not_make_a_stage_look_often(server: Server) -> None:
@@ -177,7 +235,7 @@ async def test_asking_often_does_not_make_a_stage_look_often(server: Server) -> 
         looked += 1
         return server.status()
 
-    monitor = Monitoring(look)
+    monitor = Monitoring(look, server.health)
     port = await monitor.open("127.0.0.1", 0)
     for _ in range(20):
         assert (await get(port, "/metrics"))[0] == 200
@@ -188,4 +246,4 @@ async def test_asking_often_does_not_make_a_stage_look_often(server: Server) -> 
 
 async def test_a_port_that_is_taken_is_said(server: Server) -> None:
     with pytest.raises(UnavailableError, match=r"health and metrics cannot be served at .*; change `http`"):
-        await Monitoring(server.status).open("127.0.0.1", server.port)
+        await Monitoring(server.status, server.health).open("127.0.0.1", server.port)

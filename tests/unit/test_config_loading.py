@@ -255,10 +255,10 @@ def test_a_password_that_everybody_can_read_is_warned_of() -> None:
     assert load(environ={}).notes == ()
 
 
-def test_a_file_that_everybody_can_write_is_warned_of() -> None:
+def test_a_file_that_everybody_can_write_is_refused() -> None:
     write("").chmod(0o666)
 
-    assert "can be written by everybody" in load(environ={}).notes[0]
+    assert "has mode 0666, so everybody on this machine may change whom it lets in" in load_refusal(None, {})
 
 
 # -- later releases ---------------------------------------------------------------------------------------------------

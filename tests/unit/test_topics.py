@@ -87,6 +87,14 @@ def test_matching_agrees_with_a_regular_expression(pattern: str, topic: str) -> 
     assert matches(pattern, topic) == bool(re.fullmatch(_as_regex(pattern), topic + "/"))
 
 
+@pytest.mark.parametrize("stretch", ["a/" * 60 + "b", "*/" * 60 + "b", "a/*/" * 20 + "b", "*/a/" * 30 + "*/b"])
+def test_no_pattern_is_expensive_to_match(stretch: str) -> None:
+    """This takes a millisecond; what tries places again and again would take hours."""
+    patterns = [("**/" * stars + stretch)[-TOPIC_LENGTH_MAX:].lstrip("/") for stars in (1, 30)]
+    topic = "a/" * 127 + "a"
+    assert not any(matches(pattern, topic) for pattern in patterns * 20)
+
+
 def test_the_first_stage_with_a_matching_pattern_owns_a_topic() -> None:
     topology = Topology((StageSpec("eu", ("eu/**",)), StageSpec("us", ("us/**", "eu/x")), StageSpec("rest", ("**",))))
     assert [topology.owner(topic) for topic in ("eu/x", "us/a/b", "other")] == [0, 1, 2]

@@ -1,0 +1,140 @@
+"""What one identity may make a stage hold before anything is looked at: half frames, what it does not read, files."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import AsyncExitStack
+
+import pytest
+
+from ordered_pubsub.core.driver import Driver, MemoryJournal
+from ordered_pubsub.core.messages import PublishAsk, Request
+from ordered_pubsub.core.topology import StageSpec, Topology
+from ordered_pubsub.errors import ConfigurationError
+from ordered_pubsub.server.doorstep import OUT_OF_ORDER, TURNED_AWAY_MAX
+from ordered_pubsub.server.files import RESERVED_FOR_STAGE, room_for_connections
+from ordered_pubsub.spark.options import SinkOptions
+from ordered_pubsub.wire.protocol import Rejected, Welcome
+from ordered_pubsub.wire.sessions import make_session
+from server.messages import greeting
+from server.systems import Raw, one_stage, raw, serving
+from server.waiting import until
+
+HALF = (1 << 20).to_bytes(4, "big") + b"x" * 60_000
+LIMITS = "[limits]\n"
+
+
+async def enter(line: Raw) -> object:
+    line.send(greeting(make_session(None), None))
+    return await line.receive()
+
+
+async def test_half_frames_of_one_identity_are_bounded_together() -> None:
+    limits = f"{LIMITS}received_bytes_per_identity_max = 150000"
+    async with serving(one_stage(before=limits)) as server, AsyncExitStack() as stack:
+        lines = [await stack.enter_async_context(raw(server.port)) for _ in range(3)]
+        for line in lines[:2]:
+            assert isinstance(await enter(line), Welcome)
+            line.writer.write(HALF)
+        await until(lambda: server.doors._shares["anyone"].received_bytes > 2 * 50_000)
+        assert isinstance(await enter(lines[2]), Welcome)
+        lines[2].writer.write(HALF)
+
+        rejected = await lines[2].expect(Rejected)
+
+        assert server.doors.total == 3
+    assert (rejected.code, "received_bytes_per_identity_max" in rejected.reason) == ("limit", True)
+
+
+async def test_what_is_complete_is_not_counted_any_more() -> None:
+    async with serving(one_stage()) as server, raw(server.port) as line:
+        assert isinstance(await enter(line), Welcome)
+        line.writer.write(HALF)
+        await until(lambda: server.doors._shares["anyone"].received_bytes > 50_000)
+
+        line.writer.transport.abort()
+
+        await until(lambda: not server.doors._shares)
+
+
+async def test_a_frame_that_does_not_come_to_its_end_is_given_up() -> None:
+    async with serving(one_stage(before=f"{LIMITS}frame_s = 0.1")) as server, raw(server.port) as line:
+        assert isinstance(await enter(line), Welcome)
+        line.writer.write(HALF)
+
+        rejected = await line.expect(Rejected)
+
+    assert (rejected.code, "limits.frame_s" in rejected.reason) == ("limit", True)
+
+
+async def test_what_one_identity_does_not_read_is_bounded_together() -> None:
+    """Who has the most of it goes, though it is far below the bound of a connection; the others stay."""
+    limits = f"{LIMITS}buffered_bytes_max = 100000000\nbuffered_bytes_per_identity_max = 10000000"
+    async with serving(one_stage(before=limits)) as server, AsyncExitStack() as stack:
+        for _ in range(4):
+            line = await stack.enter_async_context(raw(server.port))
+            assert isinstance(await enter(line), Welcome)
+        connections = list(server._clients)
+        for _ in range(150):
+            connections[0]._write(b"\0" * 200_000)
+        for connection in connections:
+            connection._write(b"\0" * 200_000)
+
+        assert sum(connection.channel.unsent_bytes for connection in connections) <= 10_000_000
+        assert [connection.channel.is_open for connection in connections] == [False, True, True, True]
+
+
+async def test_strangers_do_not_learn_where_the_store_is() -> None:
+    async with serving(one_stage()) as server:
+        server.doors.trouble = "stage 'main' cannot use its store /srv/secret/main.db"
+        async with raw(server.port) as line:
+            rejected = await line.expect(Rejected)
+
+    assert (rejected.code, rejected.reason) == ("unavailable", OUT_OF_ORDER)
+
+
+def test_as_many_connections_are_taken_as_there_may_be_files(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        room = room_for_connections(10_000, 2, lambda: 4_096)
+
+    assert room == 2_048 - RESERVED_FOR_STAGE
+    assert "limits.connections_max = 10000: allow 21024 (ulimit -n" in caplog.text
+
+
+@pytest.mark.parametrize("files", [None, 100_000])
+def test_nothing_is_said_where_there_are_files_enough(files: int | None, caplog: pytest.LogCaptureFixture) -> None:
+    assert room_for_connections(10_000, 2, lambda: files) == 10_000
+    assert not caplog.records
+
+
+def test_a_process_with_far_too_few_files_does_not_start() -> None:
+    with pytest.raises(ConfigurationError, match="may have 256 files open, which is too few"):
+        room_for_connections(10_000, 1, lambda: 256)
+
+
+async def test_who_comes_far_beyond_the_limit_is_not_even_told() -> None:
+    async with serving(one_stage(before=f"{LIMITS}connections_max = 2")) as server, AsyncExitStack() as stack:
+        lines = [await stack.enter_async_context(raw(server.port)) for _ in range(100)]
+
+        await until(lambda: server.doors.rejected == 98)
+
+        assert all(line.writer.transport is not None for line in lines)
+        assert server.doors.total <= 2 + TURNED_AWAY_MAX
+
+
+def test_a_snapshot_is_due_after_many_bytes_however_few_the_records() -> None:
+    journal = MemoryJournal()
+    driver = Driver.open(0, Topology((StageSpec("only"),)), journal, snapshot_after_bytes=10_000)
+    driver.flush()
+    for sequence in range(1, 30):
+        parts = tuple(PublishAsk("t" * 200) for _ in range(10))
+        driver.handle_request(Request("c", 1, sequence, sequence - 1, sequence - 1, parts), 0.0)
+        driver.flush()
+
+    assert journal.snapshot is not None
+
+
+def test_a_sink_does_not_show_the_password_of_its_broker() -> None:
+    options = SinkOptions.read({"topic": "t", "ens": "mqtt://u:hunter2@h:1", "sequencer": "ops://127.0.0.1:1"})
+
+    assert "hunter2" not in repr(options)
