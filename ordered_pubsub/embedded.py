@@ -37,13 +37,16 @@ class EmbeddedStage:
     loop: asyncio.AbstractEventLoop
     topology: Topology = attrs.field(factory=lambda: Topology((StageSpec(STAGE_NAME),)))
     times: Times = USUAL
+    levels: Levels = attrs.field(factory=Levels)
     driver: Driver = attrs.field(init=False)
     _homes: dict[str, EmbeddedHome] = attrs.field(factory=dict)
     _flush_planned: bool = False
     _tick_handle: asyncio.TimerHandle | None = None
 
     def __attrs_post_init__(self) -> None:
-        self.driver = Driver.open(0, self.topology, MemoryJournal(), policies=KEPT, times=self.times)
+        self.driver = Driver.open(
+            0, self.topology, MemoryJournal(), policies=KEPT, times=self.times, levels=self.levels
+        )
         self.driver.flush()
         self._tick()
 
@@ -147,7 +150,7 @@ class EmbeddedHome(Home):
         loop = asyncio.get_running_loop()
         stage = _stages.get(self.system)
         if stage is None or stage.loop.is_closed():  # clients that never closed went down with their loop
-            stage = _stages[self.system] = EmbeddedStage(self.system, loop)
+            stage = _stages[self.system] = EmbeddedStage(self.system, loop, levels=self.levels)
         if stage.loop is not loop:
             raise ConfigurationError(
                 f"memory://{self.system} is in use in another event loop of this process: take another name here"

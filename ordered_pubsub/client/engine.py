@@ -49,7 +49,7 @@ from ordered_pubsub.core.ranges import Ranges
 from ordered_pubsub.core.registrar import WRONG_EPOCH
 from ordered_pubsub.core.session import Outcome, Session
 from ordered_pubsub.errors import Closed, OrderedPubSubError, Timeout
-from ordered_pubsub.wire.sessions import make_session
+from ordered_pubsub.wire.sessions import make_session, publisher_of
 
 _log = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ class Engine:
         self.settings = settings
         self.key = make_session(name)
         self.given_name = name
-        self.name = name or f"anonymous-{self.key.nonce}"
+        self.name = publisher_of(self.key.session, name)
         self.adapter = adapter
         self.home = home
         self.reception = Reception(adapter, settings.unordered == "deliver")

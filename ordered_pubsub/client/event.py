@@ -14,6 +14,7 @@ from ordered_pubsub.client.frames import Body
 from ordered_pubsub.client.serialization import Decoder
 from ordered_pubsub.core.buffer import Notification
 from ordered_pubsub.errors import ProtocolError, UsageError
+from ordered_pubsub.wire.pack import Unreadable
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
@@ -101,7 +102,7 @@ class Event:
 
     @property
     def error(self) -> ProtocolError | None:
-        """Why the payload cannot be decoded; None if it can."""
+        """Why the payload cannot be decoded, or the event not be read at all; None if it can."""
         return self._decode()[1]
 
     @property
@@ -113,7 +114,7 @@ class Event:
     def content_type(self) -> str | None:
         """What the payload is written in, as its publisher says."""
         content_type = self._body.content_type
-        return content_type if isinstance(content_type, str) else None
+        return content_type if isinstance(content_type, str) and not isinstance(content_type, Unreadable) else None
 
     @property
     def headers(self) -> Mapping[str, bytes | str]:

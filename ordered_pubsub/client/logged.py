@@ -11,10 +11,9 @@ from ordered_pubsub.client.frames import HELD_ENTRY_BYTES, Body, held_bytes, pac
 from ordered_pubsub.core.buffer import Arrival
 from ordered_pubsub.core.levels import Levels
 from ordered_pubsub.core.messages import Chunk, Recalled
-from ordered_pubsub.errors import ProtocolError, UnknownVersion
-from ordered_pubsub.wire.pack import Logged, PackedEvent, decode_logged, encode_logged, packed_headers
+from ordered_pubsub.errors import ProtocolError
+from ordered_pubsub.wire.pack import Logged, decode_logged, encode_logged, packed_headers, unreadable
 
-UNREADABLE = "application/x-unreadable"
 CHUNK_BYTES = 1 << 15
 """About so many bytes are read together, unless one event has more."""
 
@@ -57,17 +56,15 @@ class LogPacker:
 
 
 def _read_chunk(chunk: Chunk) -> Logged:
-    """The events of a chunk. If its publisher has written something else, they are events that nobody can decode."""
+    """The events of a chunk. If something else is written there, they are events that say so when they are decoded."""
     try:
         return decode_logged(chunk.data, chunk.count)
-    except UnknownVersion:
-        raise
-    except ProtocolError:
-        return Logged("", [PackedEvent("", chunk.data, UNREADABLE)] * chunk.count)
+    except ProtocolError as error:
+        return unreadable(chunk.data, chunk.count, error)
 
 
 def read_recalled(topic: str, recalled: Recalled) -> list[Arrival]:
-    """What a part of a log says: its events, or silence. Raises a `ProtocolError` if it was written by a newer release."""
+    """What a part of a log says: its events, or silence. What cannot be read of it is an event all the same, with an `error`."""
     entries, marks, full = recalled.entries, recalled.marks, recalled.full
     if not recalled.chunks:
         return [Arrival(topic, recalled.first, entries, marks, full, last=recalled.last)]

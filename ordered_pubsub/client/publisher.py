@@ -431,6 +431,7 @@ _ERRORS: dict[str, type[OrderedPubSubError]] = {
     "exists": UsageError,
     "unknown": UsageError,
     "taken-over": SessionExpired,
+    "level": UsageError,
 }
 
 

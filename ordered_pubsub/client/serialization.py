@@ -13,6 +13,7 @@ import attrs
 
 from ordered_pubsub.errors import ConfigurationError, ProtocolError, UsageError
 from ordered_pubsub.wire.content import BYTES, JSON
+from ordered_pubsub.wire.pack import Unreadable
 
 _log = logging.getLogger(__name__)
 _json = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
@@ -74,6 +75,8 @@ def _dump_with(serializer: Serializer, data: Any) -> bytes:
 
 def load(payload: bytes, content_type: object, serializer: Serializer | None) -> Any:
     """The data that a payload holds, or a `ProtocolError` that says why it cannot be read."""
+    if isinstance(content_type, Unreadable):
+        raise ProtocolError(content_type)
     if content_type == BYTES:
         return payload
     try:

@@ -238,6 +238,9 @@ STAGE_NAME = Kind(
 )
 FILE = text_kind("the path of a file", locate=lambda path, folder: os.path.join(folder, path))
 FILE_OR_NONE = attrs.evolve(FILE, is_optional=True)
+NAMES = Kind(
+    "a list of names of clients, such as ['desk-*'], where '*' stands for any characters", _is_name, is_list=True
+)
 HASHES = Kind(
     'the SHA-256 of a token in 64 hexadecimal digits, or a list of them; "ordered-pubsub config token NAME" makes a token '
     "and this line",

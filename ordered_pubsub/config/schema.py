@@ -15,6 +15,7 @@ import attrs
 from ordered_pubsub.config import kinds
 from ordered_pubsub.config.addresses import Address, parse_address, parse_listen
 from ordered_pubsub.config.kinds import as_tuple, hashes_as_tuple, one_or_more
+from ordered_pubsub.config.naming import is_named
 from ordered_pubsub.core.levels import EXACTLY_ONCE, Levels
 from ordered_pubsub.core.retention import Policies, Policy
 from ordered_pubsub.core.times import Times
@@ -354,6 +355,8 @@ class IdentitySection:
     """the hash of its token; of two tokens while one takes the other's place"""
     certificate: str | None = attrs.field(default=None, validator=kinds.CERTIFICATE)
     """whoever shows a certificate with exactly this name is this identity"""
+    names: tuple[str, ...] = attrs.field(default=(), converter=as_tuple, validator=kinds.NAMES)
+    """patterns of the names that its clients may take, and sign by, and nobody else's"""
     allow: Rights = attrs.field(factory=Rights, validator=kinds.section(Rights))
     """what it may do; nothing unless it is said"""
     deny: Rights = attrs.field(factory=Rights, validator=kinds.section(Rights))
@@ -362,6 +365,10 @@ class IdentitySection:
     def may(self, right: str, topic: str | None = None) -> bool:
         """Whether it has a right (one of `RIGHTS`), on a topic where the right is about topics. Deny wins."""
         return self.allow.covers(right, topic) and not self.deny.covers(right, topic)
+
+    def has_name(self, name: str) -> bool:
+        """Whether a name is one of those that were given to it."""
+        return any(is_named(pattern, name) for pattern in self.names)
 
 
 @attrs.frozen(kw_only=True)

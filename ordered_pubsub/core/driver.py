@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from ordered_pubsub.core.expiry import Expiry
 from ordered_pubsub.core.floors import Needs
 from ordered_pubsub.core.hosting import ALIVE_S, Hosting
+from ordered_pubsub.core.levels import Levels
 from ordered_pubsub.core.log import LogReader, LogWriter, Shelf
 from ordered_pubsub.core.memory_shelf import MemoryShelf
 from ordered_pubsub.core.messages import (
@@ -184,6 +185,8 @@ class Driver:
     snapshot_growth: float = SNAPSHOT_GROWTH
     on_synced: Callable[[Effects], None] = _nobody
     """called with every batch as soon as it is on disk"""
+    begun: dict[str, int] = attrs.field(factory=dict)
+    """topics whose logs begin anew behind these numbers, since what they give was changed"""
     failure: Exception | None = None
     """why the journal cannot be used any more"""
     _now: float = 0.0
@@ -204,15 +207,17 @@ class Driver:
         snapshot_after_bytes: int = SNAPSHOT_AFTER_BYTES,
         policies: Policies = KEEP,
         times: Times = USUAL,
+        levels: Levels | None = None,
     ) -> Driver:
         """Start a stage from what its journal holds."""
         snapshot, records = journal.load()
         crash_point("restore:journal-read")
-        stage = Stage.restore(rank, topology, snapshot, records)
+        stage = Stage.restore(rank, topology, snapshot, records, levels)
         crash_point("restore:replayed")
         log = LogWriter(journal.shelf)
         try:
             log.cut(stage.state.clocks.numbers, stage.state.kept)
+            begun = {topic: number for topic, number in stage.unlogged.items() if log.begin_after(topic, number)}
             journal.sync()
         except OrderedPubSubError:
             raise
@@ -235,6 +240,7 @@ class Driver:
             Needs(stage.state.registrar),
             voids,
             crash_point=crash_point,
+            begun=begun,
             snapshot_after_records=snapshot_after_records,
             snapshot_growth=snapshot_growth,
             snapshot_after_bytes=snapshot_after_bytes,

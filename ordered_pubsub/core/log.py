@@ -13,8 +13,10 @@ Rows lie on a `Shelf`, in the order of their numbers, of four kinds for each top
 - *pending*: of topics whose events nobody keeps, the stamps of batches that may turn out to be void (`core.voids`). What is
   void gets a stamp, the rest is removed.
 
-What is below a topic's `floor` is gone: dropped, or never kept. Above it there is no hole in the events. `LogReader` reads what
-is on disk only, and may do so in another thread than the one that writes, if the shelf can.
+What is below a topic's `floor` is gone: dropped, or never kept. Above it there is no hole in the events. Only two things raise
+it: retention (`forget`), and a stage that starts with another level of the topic than it had before (`begin_after`). Nothing that
+is published does. `LogReader` reads what is on disk only, and may do so in another thread than the one that writes, if the shelf
+can.
 """
 
 from __future__ import annotations
@@ -38,6 +40,9 @@ FULL_AFTER = 256
 """A full timestamp is written after so many batches and entries, or four times its own entries if that is more."""
 RUNNING_MAX = 1_000
 """Topics whose full timestamp is kept in memory."""
+NEVER_KEPT = b"\x00"
+"""Stands for events that were asked for when nobody kept those of their topic, and numbered when somebody did: they are at the
+ENS, if anywhere, and the log says of them only that they were there."""
 
 
 class Row(NamedTuple):
@@ -149,8 +154,6 @@ class Kept(NamedTuple):
     topic: str
     first: int
     chunks: tuple[Chunk, ...]
-    begins: bool
-    """whether the topic's log begins anew here, since the number before was not kept"""
 
 
 # -- writing --------------------------------------------------------------------------------------------------------------
@@ -184,9 +187,6 @@ class LogWriter:
             self._write_stamp(part)
 
     def _write_events(self, kept: Kept) -> None:
-        if kept.begins and self.shelf.floor(kept.topic) < kept.first - 1:
-            self.shelf.drop(kept.topic, kept.first - 1)
-            self._running.pop(kept.topic, None)
         rows: list[Row] = []
         first = kept.first
         for chunk in kept.chunks:
@@ -254,6 +254,14 @@ class LogWriter:
             return floor
         self.shelf.drop(topic, up_to, _encode(full))
         return up_to
+
+    def begin_after(self, topic: str, number: int) -> bool:
+        """The log of a topic begins behind this number, since its level was another one until then; return if that is news."""
+        is_news = self.shelf.floor(topic) < number
+        if is_news:
+            self.shelf.drop(topic, number)
+            self._running.pop(topic, None)
+        return is_news
 
     def cut(self, numbers: dict[str, int], kept: dict[str, int]) -> None:
         """Remove what the journal knows nothing of, and see that all is there that it says was kept."""

@@ -650,4 +650,10 @@ class Passed(msgspec.Struct, frozen=True, array_like=True, tag="passed", gc=Fals
     topics: tuple[str, ...]
 
 
-Input = Opened | Asked | Framed | Acknowledged | Passed
+class Leveled(msgspec.Struct, frozen=True, array_like=True, tag="leveled", gc=False):
+    """What topics give from now on, by the rules of `core.levels`."""
+
+    levels: list[list[str]]
+
+
+Input = Opened | Asked | Framed | Acknowledged | Passed | Leveled

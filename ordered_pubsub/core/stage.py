@@ -36,8 +36,9 @@ from msgspec.structs import replace
 from ordered_pubsub.core.clocks import Clocks
 from ordered_pubsub.core.groups import Groups
 from ordered_pubsub.core.journal import decode_input, encode_input
+from ordered_pubsub.core.levels import Levels
 from ordered_pubsub.core.links import FRAMES_UNDER_WAY_MAX, Link
-from ordered_pubsub.core.log import Decision, Kept
+from ordered_pubsub.core.log import NEVER_KEPT, Decision, Kept
 from ordered_pubsub.core.messages import (
     EVERYBODY_ASKS,
     Ack,
@@ -47,6 +48,7 @@ from ordered_pubsub.core.messages import (
     Asked,
     Change,
     ChangeAsk,
+    Chunk,
     Done,
     Durable,
     Frame,
@@ -54,6 +56,7 @@ from ordered_pubsub.core.messages import (
     Hello,
     Input,
     Launch,
+    Leveled,
     Mark,
     Opened,
     Operation,
@@ -84,6 +87,8 @@ MARKS_MAX = 16
 BATCH_EVENTS_MAX = 100_000
 PARTS_MAX = 1_000
 RESEND_AFTER_S = 1.0
+WRONG_LEVEL = "level"
+"""The code of a refusal of events that were not brought to be kept, on a topic whose events are, or the other way round."""
 
 
 class State(msgspec.Struct):
@@ -102,6 +107,8 @@ class State(msgspec.Struct):
     marks: dict[str, list[Mark]] = msgspec.field(default_factory=dict)
     kept: dict[str, int] = msgspec.field(default_factory=dict)
     """own topic → its last number that is in the log"""
+    levels: list[list[str]] | None = None
+    """what topics give, as this stage knew it when it was last started (`core.levels`); None: what is asked for"""
 
 
 @attrs.define
@@ -136,6 +143,8 @@ class Stage:
     rank: int = attrs.field(init=False)
     """this stage's place on the line, 0 the highest"""
     effects: Effects = attrs.field(factory=Effects)
+    levels: Levels | None = attrs.field(init=False)
+    """what topics give; None: what is asked for"""
     greeted: dict[int, bool] = attrs.field(factory=dict)
     """peers that are connected and have the same topology"""
     unconfirmed: dict[int, bool] = attrs.field(factory=dict)
@@ -151,10 +160,24 @@ class Stage:
 
     def __attrs_post_init__(self) -> None:
         self.rank = self.state.rank
+        self._know_levels()
+
+    def _know_levels(self) -> None:
+        self.levels = None if self.state.levels is None else Levels.load(self.state.levels)
 
     @classmethod
-    def restore(cls, rank: int, topology: Topology, snapshot: bytes | None, records: list[bytes]) -> Stage:
-        """A stage, from its last snapshot and the records journalled since; a new one if there are none."""
+    def restore(
+        cls,
+        rank: int,
+        topology: Topology,
+        snapshot: bytes | None,
+        records: list[bytes],
+        levels: Levels | None = None,
+    ) -> Stage:
+        """A stage, from its last snapshot and the records journalled since; a new one if there are none.
+
+        Without `levels` topics give what they gave before: whatever is asked for, if nothing was ever said.
+        """
         inputs = [decode_input(record) for record in records]
         if snapshot is not None:
             state = _read_snapshot(snapshot)
@@ -170,6 +193,8 @@ class Stage:
         stage.replayed, stage.effects = stage.effects, Effects()
         stage._acks = {}
         stage._open(rank, topology)
+        if levels is not None and levels.dump() != state.levels:
+            stage._take(Leveled(levels.dump()))
         return stage
 
     def _open(self, rank: int, topology: Topology) -> None:
@@ -197,9 +222,20 @@ class Stage:
             self._take_opened(confirmed=True)
 
     def _take_opened(self, confirmed: bool) -> None:
-        event = Opened(self.rank, self.topology.dump(), confirmed)
-        self._journal(event)
-        self._apply(event)
+        self._take(Opened(self.rank, self.topology.dump(), confirmed))
+
+    @property
+    def unlogged(self) -> dict[str, int]:
+        """Own topics whose events are kept, though their last number is one that was not: their levels were others before.
+
+        Their logs begin behind these numbers: what comes before them is not to be had from there as a whole.
+        """
+        kept, levels = self.state.kept, self.levels
+        return {
+            topic: number
+            for topic, number in self.state.clocks.numbers.items()
+            if levels is not None and kept.get(topic, 0) < number and levels.is_kept(topic)
+        }
 
     @property
     def is_open(self) -> bool:
@@ -262,18 +298,32 @@ class Stage:
             return
         if not self.is_open:
             return  # asked again later
+        refusal = refusal or self._refuse_level(request)
         rank = taken_at(self.topology, request)
         if rank == self.rank:
             self._consider(request, self.rank, now, refusal)
         elif rank in self.greeted:
             self.effects.sends.append((rank, Relay(self.rank, request, refusal)))
 
+    def _refuse_level(self, request: Request) -> Refusal | None:
+        """Why its events cannot be published as they are brought, if so: those of some topics are kept, and no others."""
+        for part in request.parts:
+            if isinstance(part, PublishAsk) and self._is_misfit(part):
+                kept, brought = ("not kept", "were") if part.is_kept else ("kept", "were not")
+                reason = (
+                    f"the events of topic {part.topic!r} are {kept} by its stage, and these {brought} brought to be kept: what "
+                    "topics give was changed, or the client does not know it. Publish them again"
+                )
+                return request.refused(WRONG_LEVEL, reason)
+        return None
+
+    def _is_misfit(self, part: PublishAsk | Publication) -> bool:
+        return self.levels is not None and part.is_kept != self.levels.is_kept(part.topic)
+
     def _consider(self, request: Request, home: int, now: float, refusal: Refusal | None) -> None:
         verdict = self.state.requests.judge(request, now)
         if verdict is Verdict.TAKE:
-            event = Asked(request, home, now, refusal)
-            self._journal(event)
-            self._apply(event)
+            self._take(Asked(request, home, now, refusal))
         elif verdict is Verdict.WAIT:
             self.state.requests.sessions[request.client].home = home
         elif isinstance(verdict, (Answer, Refusal)):
@@ -306,8 +356,7 @@ class Stage:
     def handle_passed(self, passed: Passed) -> None:
         """A subscription needs nothing any more of topics that it had left."""
         if self.is_open:
-            self._journal(passed)
-            self._apply(passed)
+            self._take(passed)
 
     def handle_acked(self, home: int, acked: Acked) -> None:
         """A named subscription has acknowledged its events; who says so is told when it is on disk."""
@@ -316,9 +365,7 @@ class Stage:
         registrar = self.state.registrar
         ended = registrar.refuse_ack(acked)
         if ended is None and registrar.is_news(acked):
-            event = Acknowledged(acked)
-            self._journal(event)
-            self._apply(event)
+            self._take(Acknowledged(acked))
         answer = ended or Saved(acked.subscription, acked.session, acked.serial)
         if home == self.rank:
             self.effects.tells.append((acked.session, answer))
@@ -397,6 +444,8 @@ class Stage:
             part.first = clocks.take_numbers(part.topic, part.count)
             part.place = clocks.stamp
             part.full = part.topic in groups.full_wanted
+            if self._is_misfit(part):
+                self._change_level(part)
             if part.is_kept:
                 self._keep(part)
             marks = self.state.marks.pop(part.topic, None)
@@ -406,13 +455,19 @@ class Stage:
             clocks.see(part.topic, part.last)
         clocks.fill(part.topic, part.entries, groups, part.full)
 
+    @staticmethod
+    def _change_level(part: Publication) -> None:
+        """It was asked for when its topic gave something else. A log has no holes, and there is none where nobody looks."""
+        part.is_kept = not part.is_kept
+        part.chunks = (Chunk(part.count, NEVER_KEPT),) if part.is_kept else ()
+
     def _keep(self, part: Publication) -> None:
         """Its events are for the log here, and for nobody else; when the journal is read again, the log has them."""
         begins = self.state.kept.get(part.topic, 0) != part.first - 1
         part.full = part.full or begins  # nobody finds in the log what a delta would leave out
         self.state.kept[part.topic] = part.last
         if part.chunks:
-            self.effects.kept.append(Kept(part.topic, part.first, part.chunks, begins))
+            self.effects.kept.append(Kept(part.topic, part.first, part.chunks))
             part.chunks = ()
 
     def _handle_change(self, part: Change, top: int) -> None:
@@ -539,15 +594,13 @@ class Stage:
                 f"{self.topology.stages[self.rank].name!r}, but stage {self.topology.stages[rank].name!r} takes it: the "
                 "sender's topology differs"
             )
-        self._consider(relay.request, relay.home, now, relay.refusal)
+        self._consider(relay.request, relay.home, now, relay.refusal or self._refuse_level(relay.request))
 
     def _handle_frame(self, peer: int, frame: Frame) -> None:
         link = self.state.links[peer]
         if link.is_next(frame.number):
             self._check_message(peer, frame.message)
-            event = Framed(peer, frame.number, frame.message)
-            self._journal(event)
-            self._apply(event)
+            self._take(Framed(peer, frame.number, frame.message))
         self._acks[peer] = True
 
     def _check_message(self, peer: int, message: Durable) -> None:
@@ -587,6 +640,11 @@ class Stage:
 
     # -- effects ------------------------------------------------------------------------------------------------------
 
+    def _take(self, event: Input) -> None:
+        """An input happens: it is journalled, and takes effect."""
+        self._journal(event)
+        self._apply(event)
+
     def _journal(self, event: Input) -> None:
         self.effects.journal.append(encode_input(self._without_events(event)))
 
@@ -623,6 +681,9 @@ class Stage:
             self.state.registrar.acknowledged(event.acked)
         elif isinstance(event, Passed):
             self.state.registrar.passed(event)
+        elif isinstance(event, Leveled):
+            self.state.levels = event.levels
+            self._know_levels()
         else:
             self.state.topology, self.state.confirmed = event.topology, event.confirmed
             if event.topology != self.topology.dump():

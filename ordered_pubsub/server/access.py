@@ -20,6 +20,7 @@ from ordered_pubsub.config.schema import IdentitySection, Rights
 
 ANYONE = IdentitySection(
     name="anyone",
+    names=("*",),
     allow=Rights(publish=("**",), subscribe=("**",), transact=True, move=True, administer=True, stage=True),
 )
 """Everybody, where there are no identities."""

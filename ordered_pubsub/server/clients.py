@@ -15,6 +15,7 @@ from typing import Any
 import attrs
 from msgspec.structs import replace
 
+from ordered_pubsub.config.kinds import NAME
 from ordered_pubsub.config.schema import IdentitySection, LimitsSection
 from ordered_pubsub.core.messages import (
     Acked,
@@ -43,6 +44,7 @@ from ordered_pubsub.server.choosing import read_filter
 from ordered_pubsub.server.doorstep import Visitor
 from ordered_pubsub.server.node import Node
 from ordered_pubsub.wire.channel import Channel
+from ordered_pubsub.wire.pack import decode_signed
 from ordered_pubsub.wire.protocol import (
     Ask,
     Inquire,
@@ -56,6 +58,7 @@ from ordered_pubsub.wire.protocol import (
     from_client,
 )
 from ordered_pubsub.wire.reading import Bound, Find, FromReader, Read, ToReader, Trace, Traced, Unread
+from ordered_pubsub.wire.sessions import NAMELESS, publisher_of
 
 SPANS_MAX, RANGES_MAX = 1_000, 10_000
 """Stretches of numbers that a message may ask for, and that an answer may name."""
@@ -95,6 +98,8 @@ class ClientConnection:
     on_gone: Callable[[ClientConnection], None]
     is_in: bool = False
     """whether it was welcomed, so that it may ask"""
+    publisher: str = attrs.field(init=False)
+    """what its events carry"""
     _following: dict[str, bool] = attrs.field(factory=dict)
     """subscriptions that have said how far they are"""
     _held: dict[str, set[str]] = attrs.field(factory=dict)
@@ -103,6 +108,9 @@ class ClientConnection:
     """changes that `_held` knows of, by their sequence: one that is asked again does not count twice"""
     _judged: dict[tuple[str, str], tuple[str, str]] = attrs.field(factory=dict)
     """(right, topic) → why not: a code and a reason"""
+
+    def __attrs_post_init__(self) -> None:
+        self.publisher = publisher_of(self.session, self.name)
 
     @property
     def identity(self) -> IdentitySection:
@@ -284,7 +292,30 @@ class ClientConnection:
                 verdict = self._verdict(right, topic)
                 if verdict is not _FINE:
                     return request.refused(*verdict)
+            if isinstance(part, PublishAsk) and part.chunks:
+                verdict = self._verdict_on_events(part)
+                if verdict is not _FINE:
+                    return request.refused(*verdict)
         return self._refusal_of_change(request, change) if change is not None else None
+
+    def _verdict_on_events(self, part: PublishAsk) -> tuple[str, str]:
+        """Why its events are not kept as they are written, if they are not: by others, or by nobody's rules."""
+        for chunk in part.chunks:
+            try:
+                publisher = decode_signed(chunk.data, chunk.count).publisher
+            except ProtocolError as error:
+                return ("bad-request", f"events for {part.topic!r} cannot be kept: {error}")
+            if publisher != self.publisher and not self._may_sign(publisher):
+                return (
+                    FORBIDDEN,
+                    f"events for {part.topic!r} are signed {publisher!r:.80}, and this client may sign as {self.publisher!r}, or "
+                    f"with a name that was given to identity {self.identity.name!r} (`names`)",
+                )
+        return _FINE
+
+    def _may_sign(self, publisher: str) -> bool:
+        """Whether a name that it has not taken is its identity's all the same, since it was given to that."""
+        return NAME.test(publisher) and not publisher.startswith(NAMELESS) and self.identity.has_name(publisher)
 
     def _refusal_of_change(self, request: Request, ask: ChangeAsk) -> Refusal | None:
         unfit = self._unfit(ask.subscription)

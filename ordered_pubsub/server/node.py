@@ -24,6 +24,7 @@ from typing import Any, Protocol
 import attrs
 
 from ordered_pubsub.core.driver import KEEP, SNAPSHOT_AFTER_BYTES, SNAPSHOT_AFTER_RECORDS, USUAL, Batch, Driver
+from ordered_pubsub.core.levels import Levels
 from ordered_pubsub.core.messages import (
     Answer,
     Change,
@@ -95,6 +96,8 @@ class Node:
     """how long the log keeps events"""
     times: Times = USUAL
     """how long it waits for those it does not hear of"""
+    levels: Levels = attrs.field(factory=Levels)
+    """what topics give"""
     counters: Counters = attrs.field(factory=Counters)
     askers: dict[str, Asker] = attrs.field(factory=dict)
     """session → the client's connection"""
@@ -130,7 +133,16 @@ class Node:
             snapshot_after_bytes=never if is_none else SNAPSHOT_AFTER_BYTES,
             policies=self.policies,
             times=self.times,
+            levels=self.levels,
         )
+        for topic, number in self.driver.begun.items():
+            _log.warning(
+                "the events of topic %r are kept from number %d on, as the configuration says now; up to %d they were not, so "
+                "its log begins there",
+                topic,
+                number + 1,
+                number,
+            )
         self.driver.hosting.choose = choose
         self.bulk = Bulk(self.driver.pubends.reader, lambda: self.driver.stage.state.kept)
         self.driver.stage.replayed = Effects()  # it is for those who watch

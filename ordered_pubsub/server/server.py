@@ -34,7 +34,7 @@ from ordered_pubsub.server.store import Store, open_store
 from ordered_pubsub.server.tls import StageTlsContexts
 from ordered_pubsub.wire.channel import Channel
 from ordered_pubsub.wire.protocol import VERSION, Claim, Claimed, ClientGreeting, Names, PeerGreeting, Welcome, encode
-from ordered_pubsub.wire.sessions import is_proven
+from ordered_pubsub.wire.sessions import NAMELESS, is_proven
 from ordered_pubsub.wire.tasks import end_task
 
 _log = logging.getLogger(__name__)
@@ -128,7 +128,12 @@ class Server:
         store = open_store(section.store_path, section.durability, section.name)
         try:
             self.node = Node(
-                self.rank, configuration.topology, store, configuration.policies, configuration.times.values
+                self.rank,
+                configuration.topology,
+                store,
+                configuration.policies,
+                configuration.times.values,
+                configuration.levels,
             )
         except BaseException:
             store.close(None)
@@ -231,11 +236,12 @@ class Server:
 
     def _admit_client(self, channel: Channel, greeting: ClientGreeting, visitor: Visitor) -> None:
         """A client has greeted as somebody known. It is in when its session is proven and its name is its own."""
-        if greeting.name is not None and not NAME.test(greeting.name):
+        if greeting.name is not None and (not NAME.test(greeting.name) or greeting.name.startswith(NAMELESS)):
             self.doors.reject(
                 channel,
                 "bad-greeting",
-                f"the name {greeting.name[:NAME_SHOWN_MAX]!r} does not fit; a name is {NAME.fits}",
+                f"the name {greeting.name[:NAME_SHOWN_MAX]!r} does not fit; a name is {NAME.fits}, and does not begin with "
+                f"{NAMELESS!r}",
             )
             return
         if not is_proven(greeting.session, greeting.secret, greeting.name):

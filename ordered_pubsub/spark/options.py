@@ -102,7 +102,8 @@ class SinkOptions:
     topic: str | None = None
     sort: str | None = None
     ens: str | None = attrs.field(default=None, repr=lambda text: repr(None if text is None else redacted(text)))
-    publisher: str = "spark"
+    publisher: str | None = None
+    """None: each task's session signs its own"""
     write_id: str | None = None
 
     @classmethod
@@ -115,8 +116,8 @@ class SinkOptions:
                 "option transaction=true: a batch as one transaction is not there yet, and comes with a later release. Leave it "
                 "out: each row is published exactly once without it"
             )
-        topic, publisher = read.text("topic"), read.text("publisher") or "spark"
-        if not publisher.isprintable() or len(publisher) > PUBLISHER_LENGTH_MAX:
+        topic, publisher = read.text("topic"), read.text("publisher")
+        if publisher is not None and (not publisher.isprintable() or len(publisher) > PUBLISHER_LENGTH_MAX):
             raise ConfigurationError(
                 f"option publisher={publisher!r:.80} does not fit; expected up to {PUBLISHER_LENGTH_MAX} printable characters"
             )

@@ -18,7 +18,7 @@ from ordered_pubsub.errors import UsageError
 from ordered_pubsub.reading.stages import Stages
 from ordered_pubsub.spark.ens import Ens, Run
 from ordered_pubsub.spark.lane import ROWS_MAX, Lane
-from ordered_pubsub.wire.sessions import derive_session
+from ordered_pubsub.wire.sessions import derive_session, publisher_of
 
 REQUEST_EVENTS_MAX = 10_000
 REQUEST_PARTS_MAX = 64
@@ -71,6 +71,7 @@ class _Way:
     """The way to one owner: what is sent next, and what was sent last."""
 
     lane: Lane
+    packer: LogPacker
     filling: _Filling = attrs.field(factory=_Filling)
     sent: list[Run] = attrs.field(factory=list)
 
@@ -81,7 +82,8 @@ class Publishing:
 
     stages: Stages
     identity: Identity
-    publisher: str
+    publisher: str | None = None
+    """with which name it signs; None: with one of its own for each stage"""
     is_in_one_order: bool = False
     ens: Ens | None = None
     rows: int = 0
@@ -93,10 +95,6 @@ class Publishing:
     """the way of the last event"""
     _kept: dict[str, bool] = attrs.field(factory=dict)
     """topics that have a log"""
-    _packer: LogPacker = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._packer = LogPacker(self.publisher, self.stages)
 
     def put(self, item: Outgoing) -> None:
         """Publish an event, sooner or later, unless an earlier run has."""
@@ -147,7 +145,10 @@ class Publishing:
         identity = self.identity
         stage = self.stages.topology.stages[owner].name
         key = derive_session("ordered_pubsub writer", identity.writer, str(identity.part), stage)
-        way = self._ways[owner] = _Way(Lane(self.stages, owner, topic, key, identity.batch + 1))
+        way = self._ways[owner] = _Way(
+            Lane(self.stages, owner, topic, key, identity.batch + 1),
+            LogPacker(self.publisher or publisher_of(key.session, None), self.stages),
+        )
         way.lane.open(self.rows)
         return way
 
@@ -155,7 +156,7 @@ class Publishing:
         """Ask for what is there, once what was asked for before has its place."""
         filling = way.filling
         if filling.runs:
-            pack = self._packer.pack
+            pack = way.packer.pack
             asks = [PublishAsk(topic, len(items), True, pack(topic, items)) for topic, items in filling.runs]
             self._receive(way)
             way.lane.begin(asks, filling.row, filling.digest, is_last)
@@ -165,7 +166,7 @@ class Publishing:
         sent, way.sent = way.sent, []
         published = way.lane.finish()
         if published and self.ens is not None:
-            self.ens.hand_over(published, sent, self.publisher)
+            self.ens.hand_over(published, sent, way.packer.publisher)
 
 
 def _digest(item: Outgoing, before: int) -> int:

@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from ordered_pubsub.core.filters import Filter
+from ordered_pubsub.errors import ProtocolError
 from ordered_pubsub.reading.merging import Batch
 from ordered_pubsub.wire.content import fields_of
-from ordered_pubsub.wire.pack import PackedEvent, decode_logged, packed_headers
+from ordered_pubsub.wire.pack import Logged, PackedEvent, Unreadable, decode_logged, packed_headers, unreadable
 
 ROWS_MAX = 8_192
 BYTES_MAX = 8 * 1024 * 1024
@@ -34,6 +35,7 @@ COLUMNS = {
     "tx": "string",
     "headers": "map<string,binary>",
     "data": "binary",
+    "error": "string",
 }
 
 
@@ -109,7 +111,7 @@ class Table:
         topic = self._places[batch.topic]
         last = min(batch.last, self.end[batch.topic])
         for first, chunk_last, data in batch.chunks if self.has_topic(batch.topic) else ():
-            logged = decode_logged(data, chunk_last - first + 1)
+            logged = _read(data, chunk_last - first + 1)
             begin = max(first, self._passed[topic] + 1)
             events = logged.events[begin - first : last - first + 1]
             if events:
@@ -158,6 +160,8 @@ class Table:
         if self.with_headers:
             columns["headers"] = pa.array(map(_header_items, rows.events), _HEADERS)
         columns["data"] = pa.array([event.payload for event in rows.events], pa.binary())
+        errors = [event.content_type if isinstance(event.content_type, Unreadable) else None for event in rows.events]
+        columns["error"] = pa.array(errors, pa.string())
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
     def _vectors(self, rows: _Rows, topics: Any) -> pa.Array:
@@ -173,6 +177,14 @@ class Table:
         names = pa.array(self.topics, pa.string()).take(pa.array(np.tile(np.arange(width), count)))
         offsets = pa.array(np.arange(0, count * width + 1, width, dtype=np.int32))
         return pa.MapArray.from_arrays(offsets, names, pa.array(clock[1:-1].reshape(-1)))
+
+
+def _read(data: bytes, count: int) -> Logged:
+    """The events of a chunk; if they cannot be read, rows that say why."""
+    try:
+        return decode_logged(data, count)
+    except ProtocolError as error:
+        return unreadable(data, count, error)
 
 
 def wanted_by(where: str) -> Callable[[PackedEvent], bool]:

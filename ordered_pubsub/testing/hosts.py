@@ -103,6 +103,7 @@ class StageHost:
                 self.crash_point,
                 simulation.world.snapshot_after_records,
                 snapshot_growth=0,
+                levels=simulation.world.levels,
                 policies=Policies(default=Policy(keep_age_s=0.0, max_age_s=float("inf")))
                 if simulation.world.forgets
                 else KEEP,

@@ -11,6 +11,7 @@ from typing import Literal
 import attrs
 
 from ordered_pubsub.core.delivery import Order
+from ordered_pubsub.core.levels import EXACTLY_ONCE, ORDERED, Levels
 from ordered_pubsub.core.topology import StageSpec, Topology
 
 Absence = Literal["pause", "home", "ens"]
@@ -189,6 +190,11 @@ class World:
     def topics(self) -> list[str]:
         """All topics."""
         return list(self.owners)
+
+    @property
+    def levels(self) -> Levels:
+        """What topics give."""
+        return Levels((*((topic, EXACTLY_ONCE) for topic in self.kept), ("**", ORDERED)))
 
     def topology(self, edited: Edit | None = None) -> Topology:
         """The line of stages, each with its topics by name; with an operator's mistake in it if wanted."""

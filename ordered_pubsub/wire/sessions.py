@@ -14,6 +14,8 @@ import attrs
 
 SECRET_BYTES = 16
 DIGEST_BYTES = 10
+NAMELESS = "anonymous-"
+"""So begins what clients without a name are called. No client may take a name that does."""
 
 
 @attrs.frozen
@@ -39,6 +41,11 @@ def derive_session(*what: str) -> SessionKey:
     """The session that belongs to these texts, the same each time. Whoever knows all of them can go on with it."""
     secret = blake2b("\0".join(what).encode(), digest_size=SECRET_BYTES).digest()
     return SessionKey(f"anonymous#{_digest(secret)}", secret)
+
+
+def publisher_of(session: str, name: str | None) -> str:
+    """What a session's events carry as their publisher: its name, or one that no other session has."""
+    return name or NAMELESS + session.rpartition("#")[2]
 
 
 def is_proven(session: str, secret: bytes, name: str | None) -> bool:

@@ -56,7 +56,9 @@ from ordered_pubsub.core.messages import (
 )
 from ordered_pubsub.server.server import Server
 from ordered_pubsub.wire.channel import Channel
+from ordered_pubsub.wire.content import JSON
 from ordered_pubsub.wire.framing import HEAD_BYTES, Deframer, frame
+from ordered_pubsub.wire.pack import Logged, PackedEvent, encode_logged
 from ordered_pubsub.wire.protocol import (
     VERSION,
     Ask,
@@ -78,7 +80,7 @@ from ordered_pubsub.wire.protocol import (
     to_client,
 )
 from ordered_pubsub.wire.reading import Bound, Find, FromReader, Read
-from ordered_pubsub.wire.sessions import SessionKey, make_session
+from ordered_pubsub.wire.sessions import SessionKey, make_session, publisher_of
 
 GROWTH_BYTES_MAX = 256 << 20
 """How much larger the process may become while it is fuzzed."""
@@ -87,6 +89,7 @@ CHECK_EVERY = 50
 SETTLE_TURNS = 3
 ALIVE = "alive"
 TOPICS = ("a", "b", "c", "eu/x", "low/1", "low/2", "high/1")
+KEPT = ("a", "c", "eu/x", "low/2", "high/1")
 
 
 class FakeTransport(asyncio.Transport):
@@ -228,10 +231,12 @@ def greet(key: SessionKey, name: str | None = None, resumes: bool = False) -> Cl
     return ClientGreeting(VERSION, key.session, key.secret, name, "", resumes)
 
 
-ONE_STAGE = '[[stage]]\nname = "main"\nlisten = "127.0.0.1:0"\nstore = "memory"\n'
+LEVELS = "".join(f'[[topic]]\npattern = "{pattern}"\ndelivery = "ordered"\n' for pattern in (ALIVE, "b", "low/1"))
+"""The others' events are kept."""
+ONE_STAGE = f'{LEVELS}[[stage]]\nname = "main"\nlisten = "127.0.0.1:0"\nstore = "memory"\n'
 TABLES = f"{ONE_STAGE}[limits]\nconnections_max = 100000\nconnections_per_address_max = 100000\n"
 TABLES += "connections_per_identity_max = 100000\nsubscriptions_per_client_max = 100000\nauthentication_s = 1000\n"
-LINE_OF_STAGES = "".join(
+LINE_OF_STAGES = LEVELS + "".join(
     f'[[stage]]\nname = "{name}"\nlisten = "127.0.0.1:0"\nadvertise = "ops://127.0.0.1:{port}"\nstore = "memory"\n'
     f"topics = {topics}\n"
     for name, port, topics in (
@@ -276,7 +281,10 @@ def draw_request(random: Random, session: str, sequence: int) -> Request:
     for _ in range(random.choice((0, 1, 1, 1, 2, 5))):
         if random.random() < 0.6:
             count = random.choice((1, 1, 2, 100_000, 0, -1, 2**63 - 1))
-            parts.append(PublishAsk(_topic(random), count, random.random() < 0.5, _chunks(random, count)))
+            topic = _topic(random)
+            is_kept = (topic in KEPT) == (random.random() < 0.9)
+            chunks = _chunks(random, count, session) if random.random() < 0.1 + 0.8 * is_kept else ()
+            parts.append(PublishAsk(topic, count, is_kept, chunks))
         else:
             identity = f"{session}/{random.choice((1, 2, 'x', ''))}" if random.random() < 0.95 else random.choice(TEXTS)
             add, remove = (tuple(_topic(random) for _ in range(random.choice((0, 1, 3)))) for _ in range(2))
@@ -288,12 +296,17 @@ def draw_request(random: Random, session: str, sequence: int) -> Request:
     return Request(session if random.random() < 0.99 else "x", epoch, sequence, after, done, tuple(parts))
 
 
-def _chunks(random: Random, count: int) -> tuple[Chunk, ...]:
-    """Events of a batch, mostly as many as it has."""
+def _chunks(random: Random, count: int, session: str = "") -> tuple[Chunk, ...]:
+    """Events of a batch, mostly as many as it has, and the session's own."""
     kind = random.random()
-    if kind < 0.4:
+    if kind < 0.1:
         return ()
-    if kind < 0.8:
+    if kind < 0.8 and 0 < count < 10:
+        label = session.rpartition("#")[0]
+        publisher = publisher_of(session, None if label == "anonymous" else label)
+        events = [PackedEvent(f"id{at}", random.choice((b"", b"{}", b'{"n":2}')), JSON) for at in range(count)]
+        return (Chunk(count, encode_logged(Logged(publisher, events))),)
+    if kind < 0.9:
         return (Chunk(count, b"events"),)
     return tuple(Chunk(random.choice((1, 2, 0, -1, 2**62)), random.randbytes(3)) for _ in range(random.randrange(4)))
 

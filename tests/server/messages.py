@@ -54,6 +54,7 @@ from ordered_pubsub.core.messages import (
     Undecided,
     Want,
 )
+from ordered_pubsub.wire.pack import Logged, PackedEvent, encode_logged
 from ordered_pubsub.wire.protocol import (
     VERSION,
     Ask,
@@ -73,7 +74,7 @@ from ordered_pubsub.wire.protocol import (
     Welcome,
 )
 from ordered_pubsub.wire.reading import Bound, Bounded, Find, Found, Read, Rows, Unread
-from ordered_pubsub.wire.sessions import SessionKey, make_session
+from ordered_pubsub.wire.sessions import SessionKey, make_session, publisher_of
 
 KEY: SessionKey = make_session("desk-1")
 SUBSCRIPTION = f"{KEY.session}/1"
@@ -89,6 +90,20 @@ def request(*parts: PublishAsk | ChangeAsk, sequence: int = 1, after: int | None
     """What a client asks; by itself, the request after the one before."""
     before = sequence - 1 if after is None else after
     return Request(client or KEY.session, 1, sequence, before, 0, parts or (PublishAsk("a", 3),))
+
+
+def events_of(session: str, count: int = 1) -> bytes:
+    """So many events of a session, as its topic's log has them."""
+    label = session.rpartition("#")[0]
+    publisher = publisher_of(session, None if label == "anonymous" else label)
+    return encode_logged(Logged(publisher, [PackedEvent(f"id{at}", b"x", "text/plain") for at in range(count)]))
+
+
+def with_events(part: PublishAsk | ChangeAsk, session: str) -> PublishAsk | ChangeAsk:
+    """A publication with its events, which are to be kept."""
+    if isinstance(part, ChangeAsk) or part.chunks or not 0 < part.count < 1_000:
+        return part
+    return PublishAsk(part.topic, part.count, True, (Chunk(part.count, events_of(session, part.count)),))
 
 
 CHUNKS = (Chunk(2, b"\x01two"), Chunk(1, b"\x01one"))

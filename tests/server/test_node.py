@@ -12,6 +12,7 @@ import attrs
 import pytest
 
 from ordered_pubsub.core.driver import SNAPSHOT_AFTER_RECORDS, Journal, MemoryJournal
+from ordered_pubsub.core.levels import ORDERED, Levels
 from ordered_pubsub.core.messages import (
     Ack,
     Answer,
@@ -100,7 +101,7 @@ def ask(*topics: str, sequence: int = 1, client: str = "c") -> Request:
 
 
 def make(journal: Journal, topology: Topology = ONE, rank: int = 0) -> Node:
-    return Node(rank, topology, Store(journal, "test", "fsync"))
+    return Node(rank, topology, Store(journal, "test", "fsync"), levels=Levels((("**", ORDERED),)))
 
 
 @pytest.fixture

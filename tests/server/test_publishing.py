@@ -246,7 +246,7 @@ async def test_what_was_refused_is_published_when_it_is_allowed(tmp_path: Path) 
     def allowing(*topics: str) -> str:
         names = ", ".join(f'"{topic}"' for topic in topics)
         allow = f'{{ publish = [{names}], subscribe = ["**"] }}'
-        return f'[[identity]]\nname = "job"\ntoken_sha256 = "{hash_token(token)}"\nallow = {allow}\n'
+        return f'[[identity]]\nname = "job"\nnames = ["spark"]\ntoken_sha256 = "{hash_token(token)}"\nallow = {allow}\n'
 
     rows = [("a", number) for number in range(5)] + [("b", number) for number in range(5)]
     identity = Identity("query", 0, 0)

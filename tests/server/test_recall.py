@@ -35,7 +35,7 @@ from ordered_pubsub.server.serving import Serving
 from ordered_pubsub.testing.processes import HOST
 from ordered_pubsub.wire.pack import Logged, PackedEvent, decode_logged, encode_logged
 from ordered_pubsub.wire.protocol import Ask, Ping, Pong, Rejected, Tell, Welcome
-from ordered_pubsub.wire.sessions import SessionKey, make_session
+from ordered_pubsub.wire.sessions import SessionKey, make_session, publisher_of
 from ordered_pubsub_adapters.memory import MemoryAdapter
 from server.messages import greeting
 from server.systems import Raw, System, connect, one_stage, raw, serving
@@ -350,7 +350,9 @@ async def guarded(tmp_path: Path) -> AsyncIterator[Serving]:
 
 async def publish(line: Raw, key: SessionKey, topic: str, sequence: int) -> None:
     """An event that is in the log, and nowhere else."""
-    logged = encode_logged(Logged("writer", [PackedEvent(f"id{sequence}", b"secret", "text/plain")]))
+    logged = encode_logged(
+        Logged(publisher_of(key.session, None), [PackedEvent(f"id{sequence}", b"secret", "text/plain")])
+    )
     part = PublishAsk(topic, 1, True, (Chunk(1, logged),))
     line.send(Ask([Request(key.session, 1, sequence, sequence - 1, 0, (part,))]))
     (answer,) = (await line.expect(Tell)).answers

@@ -37,7 +37,7 @@ from ordered_pubsub.wire.protocol import (
 )
 from ordered_pubsub.wire.sessions import SessionKey, make_session
 from server.certificates import Authority
-from server.messages import greeting
+from server.messages import greeting, with_events
 from server.systems import Raw, raw
 from server.waiting import soon, until
 
@@ -105,7 +105,8 @@ async def enter(line: Raw, key: SessionKey, token: str) -> Any:
 
 async def ask(line: Raw, key: SessionKey, topic: str, sequence: int, after: int | None = None) -> Answer | Refusal:
     before = sequence - 1 if after is None else after
-    line.send(Ask([Request(key.session, 1, sequence, before, 0, (PublishAsk(topic),))]))
+    part = with_events(PublishAsk(topic), key.session)
+    line.send(Ask([Request(key.session, 1, sequence, before, 0, (part,))]))
     (answer,) = (await line.expect(Tell)).answers
     return answer
 
@@ -454,7 +455,7 @@ async def test_a_store_that_fails_shuts_everybody_out_until_it_is_mended(
         broken.setattr("ordered_pubsub.server.store.SqliteJournal.sync", fail)
         async with raw(run.server.port) as line:
             await enter(line, key, "")
-            line.send(Ask([Request(key.session, 1, 1, 0, 0, (PublishAsk("a"),))]))
+            line.send(Ask([Request(key.session, 1, 1, 0, 0, (with_events(PublishAsk("a"), key.session),))]))
             rejected = await line.expect(Rejected)
         assert rejected.code == "unavailable"
         assert "Input/output error" in rejected.reason

@@ -52,7 +52,7 @@ from ordered_pubsub.wire.protocol import (
 from ordered_pubsub.wire.sessions import SessionKey, make_session
 from ordered_pubsub.wire.tls import TlsLayer
 from server.certificates import Authority, Certificate
-from server.messages import greeting
+from server.messages import greeting, with_events
 from server.systems import Raw, configure, one_stage, raw, serving
 from server.waiting import soon, until
 
@@ -130,7 +130,7 @@ def asking(key: SessionKey, *parts: PublishAsk | ChangeAsk, sequence: int = 1) -
 
 async def ask(line: Raw, key: SessionKey, *parts: PublishAsk | ChangeAsk, sequence: int = 1) -> Answer | Refusal:
     """Ask for something; what becomes of it."""
-    line.send(Ask([asking(key, *parts, sequence=sequence)]))
+    line.send(Ask([asking(key, *(with_events(part, key.session) for part in parts), sequence=sequence)]))
     (answer,) = (await line.expect(Tell)).answers
     return answer
 

@@ -156,8 +156,7 @@ class Log(RuleBasedStateMachine):
     @rule(target=incomplete, topic=st.sampled_from(TOPICS), sizes=CHUNKS)
     def publish(self, topic: str, sizes: list[int]) -> Batch:
         batch = Batch(topic, self.model.last(topic) + 1, sizes, sum(sizes))
-        begins = batch.first == 1
-        self.writer.write([Kept(topic, batch.first, batch.chunks, begins)], [])
+        self.writer.write([Kept(topic, batch.first, batch.chunks)], [])
         self.sync()
         self.model.batches[topic].append(batch)
         return batch
@@ -295,7 +294,7 @@ def shelves(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[An
 def published(first: int, count: int = 1, **entries: int) -> tuple[Kept, Publication]:
     """A batch of one chunk on the topic "a", and its timestamp."""
     batch = Batch("a", first, [count], count, dict(entries))
-    return Kept("a", first, batch.chunks, False), batch.publication
+    return Kept("a", first, batch.chunks), batch.publication
 
 
 def test_what_is_not_complete_is_not_given(shelves: tuple[Any, Any, Any]) -> None:
@@ -357,13 +356,24 @@ def test_a_log_that_begins_anew_has_nothing_of_what_was_before(shelves: tuple[An
     writer, reader = LogWriter(shelf), LogReader(read_shelf)
     (one, one_complete), (nine, nine_complete) = published(1, b=1), published(9, c=3)
     writer.write([one], [one_complete])
+    assert [writer.begin_after("a", 8) for _ in range(2)] == [True, False]
     nine_complete.full = True
-    writer.write([nine._replace(begins=True)], [nine_complete])
+    writer.write([nine], [nine_complete])
     sync()
 
     reading = reader.read("a", 1, 9, MUCH, full=True)
     assert reading.floor == 8
     assert [(item.first, item.entries) for item in reading.items] == [(9, {"c": 3})]
+
+
+def test_nothing_that_is_published_removes_what_was_published_before(shelves: tuple[Any, Any, Any]) -> None:
+    """Not even what cannot be: a hole before it, as a stage would make that lets a number go by without its event."""
+    shelf, read_shelf, sync = shelves
+    writer, reader = LogWriter(shelf), LogReader(read_shelf)
+    (one, one_complete), (nine, nine_complete) = published(1), published(9)
+    writer.write([one, nine], [one_complete, nine_complete])
+    sync()
+    assert reader.read("a", 1, 1, MUCH).items[0].chunks
 
 
 def test_reading_much_goes_on_where_it_stopped(shelves: tuple[Any, Any, Any]) -> None:
@@ -406,7 +416,8 @@ def test_a_log_that_begins_anew_has_nothing_of_an_earlier_timestamp(shelves: tup
     writer.forget("a", 1)
     kept, complete = published(9)
     complete.entries["d"], complete.full = 5, True
-    writer.write([kept._replace(begins=True)], [complete])
+    writer.begin_after("a", 8)
+    writer.write([kept], [complete])
     sync()
     assert reader.full_at("a", 9) == {"d": 5}
 

@@ -26,7 +26,7 @@ def write(shelf: MemoryShelf, topic: str, first: int, count: int = 1, size: int 
     """One batch of events of a size."""
     chunks = tuple(Chunk(1, b"x" * size) for _ in range(count))
     complete = Publication(topic, count, 1.0, first, 1, False, {"b": first}, [], True)
-    LogWriter(shelf).write([Kept(topic, first, chunks, False)], [complete])
+    LogWriter(shelf).write([Kept(topic, first, chunks)], [complete])
 
 
 def serve_all(pubends: Pubends) -> list[tuple[int, Told]]:

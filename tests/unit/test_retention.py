@@ -26,7 +26,7 @@ def write(shelf: MemoryShelf, count: int, topic: str = "a", size: int = 1) -> No
     writer = LogWriter(shelf)
     for number in range(1, count + 1):
         complete = Publication(topic, 1, float(number), number, number, False, {}, [], True)
-        writer.write([Kept(topic, number, (Chunk(1, b"x" * size),), False)], [complete])
+        writer.write([Kept(topic, number, (Chunk(1, b"x" * size),))], [complete])
 
 
 def retention_of(shelf: MemoryShelf, policy: Policy = AT_ONCE, registrars: int = 1) -> Retention:

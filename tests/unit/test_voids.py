@@ -276,7 +276,7 @@ def test_events_that_are_kept_are_not_taken_for_void() -> None:
     """A topic may have been given another level."""
     owner = Owner()
     part = Publication("a", 2, 5.0, 1, 0, is_kept=True)
-    owner.writer.write([Kept("a", 1, (Chunk(2, b"12"),), True)], [part])
+    owner.writer.write([Kept("a", 1, (Chunk(2, b"12"),))], [part])
     (decided,) = owner.voids.undecided(Undecided("s", [Span("a", 1, 2)]))
     assert decided.voids == []
 
