@@ -25,6 +25,8 @@ from ordered_pubsub.wire.sessions import SessionKey
 
 STAGE_NAME = "embedded"
 TICK_S = 0.5
+STEPS_MAX = 100
+"""So many small steps of what clients have caused are done before whatever else there is to do comes again."""
 KEPT = Policies(default=Policy(keep_age_s=0.0, keep_bytes=1 << 20, max_bytes=64 << 20))
 """Events are kept in memory until everybody has acknowledged them, and the last MiB of each topic for who comes late."""
 
@@ -88,13 +90,16 @@ class EmbeddedStage:
         self._plan_flush()
 
     def _plan_flush(self) -> None:
-        if not self._flush_planned and (self.driver.has_work or self.driver.pubends.has_work):
+        if not self._flush_planned and (self.driver.has_work or self.driver.is_asked):
             self._flush_planned = True
             self.loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flush_planned = False
-        self.driver.serve()
+        for _ in range(STEPS_MAX):
+            if not self.driver.is_asked:
+                break
+            self.driver.serve()
         effects = self.driver.flush()
         self._answer(effects.replies)
         told: dict[str, list[ToSession]] = {}

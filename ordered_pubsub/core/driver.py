@@ -8,12 +8,16 @@ all run through it. `crash_point` is called with the name of each place at which
 do `make_safe`, feeds the next inputs meanwhile, and sends what `release` returns when that is done: one batch at a time.
 
 Beside the stage, whose state is journalled, stand two that hold soft state only: `Hosting` for the clients that are at home here,
-and `Pubends` for those who miss what the log has. What they say goes out with the next batch. `serve` reads from the log.
+and `Pubends` for those who miss what the log has. What they say goes out with the next batch.
+
+What a client causes may be much more than what it says. A few requests of each identity are handled as they come; what is more,
+and whatever grows with what is named in a message, waits for its turn (`core.turns`). `serve` does one small step of that, and
+reads a piece of the log for somebody; `is_asked` says whether there is anything to serve.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Protocol
 
 import attrs
@@ -50,8 +54,10 @@ from ordered_pubsub.core.messages import (
     PeerMessage,
     Progress,
     Publication,
+    PublishAsk,
     Recall,
     Refusal,
+    Relay,
     Request,
     Saved,
     Seal,
@@ -66,11 +72,20 @@ from ordered_pubsub.core.sealing import Rounds
 from ordered_pubsub.core.stage import Effects, Stage
 from ordered_pubsub.core.times import Times
 from ordered_pubsub.core.topology import Topology
+from ordered_pubsub.core.turns import Turns, Work, once
 from ordered_pubsub.core.voids import Voids
 from ordered_pubsub.errors import JournalError, OrderedPubSubError
 
+INLINE_LOAD = 256
+"""So much of an identity is handled as it comes, until what came of it is on disk; what is more waits for its turn."""
+LOAD_BYTES = 4_096
+"""So many bytes of events cost as much as a part of a request."""
 FLOORS_S = 5.0
 """So often a stage asks all registrars what their subscriptions may need of its log."""
+_OVER = object()
+STAGE, TOPIC, CHORES = "stage", "topic", ("chores",)
+"""Who causes work, beside identities: a stage, for the clients that it has; a topic, of which a log tells; and this stage."""
+VoidOfClient = Handed | Sealed | Undecided
 VoidMessage = Handed | Seal | Sealed | Holders | Undecided | Decided
 KEEP = Policies(default=Policy(keep_age_s=float("inf"), max_age_s=float("inf")))
 """Forget nothing."""
@@ -157,6 +172,19 @@ class Batch:
         return bool(effects.journal or effects.forget or effects.decided or effects.published)
 
 
+def _load_of(request: Request) -> int:
+    """About what a request costs, in parts."""
+    load = 0
+    for part in request.parts:
+        if isinstance(part, PublishAsk):
+            load += 1
+            for chunk in part.chunks:
+                load += len(chunk.data) // LOAD_BYTES
+        else:
+            load += 1 + len(part.add) + len(part.remove)
+    return load
+
+
 def _nothing(name: str) -> None:
     """No process dies here."""
 
@@ -179,6 +207,11 @@ class Driver:
     needs: Needs
     voids: Voids
     rounds: Rounds = attrs.field(factory=Rounds)
+    turns: Turns = attrs.field(factory=Turns)
+    """what was caused and waits to be done"""
+    inline_load: int = INLINE_LOAD
+    bad_relays: int = 0
+    """requests that another stage should have refused"""
     crash_point: Callable[[str], None] = _nothing
     snapshot_after_records: int = SNAPSHOT_AFTER_RECORDS
     snapshot_after_bytes: int = SNAPSHOT_AFTER_BYTES
@@ -191,6 +224,10 @@ class Driver:
     """why the journal cannot be used any more"""
     _now: float = 0.0
     _floors_at: float = float("-inf")
+    _loads: dict[Hashable, int] = attrs.field(factory=dict)
+    """who → how much of it was handled as it came since the last batch was taken"""
+    _floors_asked: dict[int, AskFloors] = attrs.field(factory=dict)
+    """owners that have asked up to where their topics are needed, and have no answer yet"""
     _records_since_snapshot: int = 0
     _bytes_since_snapshot: int = 0
     _snapshot_bytes: int = 0
@@ -251,15 +288,64 @@ class Driver:
 
     def handle_request(self, request: Request, now: float, refusal: Refusal | None = None) -> None:
         """A client at home here asks for something; with a refusal, if it may not."""
-        self.stage.handle_request(request, now, refusal)
+        if self._may_go_on(request.identity, request.client, load := _load_of(request)):
+            self.stage.handle_request(request, now, refusal)
+        else:
+            work = once(lambda: self.stage.handle_request(request, now, refusal))
+            self.turns.put(request.identity, request.client, work, load * LOAD_BYTES)
+
+    # -- who is served when -------------------------------------------------------------------------------------------
+
+    def _may_go_on(self, owner: Hashable, session: str, load: int) -> bool:
+        """Whether something is handled as it comes: its session waits for nothing, its owner has not asked for much lately."""
+        if not owner:
+            return True  # somebody in this process, who could do worse
+        used = self._loads.get(owner, 0)
+        if used >= self.inline_load or self.turns.has(owner, session):
+            return False
+        self._loads[owner] = used + load
+        return True
+
+    def _begin(self, owner: Hashable, session: str, work: Work, load: int = 1) -> None:
+        """Do the first step of some work now, if its turn is now; what is left waits."""
+        if self._may_go_on(owner, session, load) and next(work, _OVER) is _OVER:
+            return
+        self.turns.put(owner, session, work)
+
+    def _begin_chore(self, name: str, work: Work) -> None:
+        """Begin something that this stage does for itself, unless it is still at it."""
+        if not self.turns.has(CHORES, name) and next(work, _OVER) is not _OVER:
+            self.turns.put(CHORES, name, work)
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether somebody waits for something that `serve` does."""
+        return self.turns.has_work or self.pubends.has_work
+
+    def serve(self) -> None:
+        """A little work: a step of what waits for its turn, and a piece of the log for somebody who misses it."""
+        self.turns.step()
+        if self.pubends.has_work:
+            home, told = self.pubends.serve()
+            if home == self.stage.rank:
+                self._tell(told)
+            else:
+                self.stage.effects.sends.append((home, told))
+
+    def is_busy_with(self, identity: str, session: str) -> bool:
+        """Whether something that a client said still waits for its turn."""
+        return self.turns.has(identity, session)
+
+    # -- what comes ---------------------------------------------------------------------------------------------------
 
     def handle_peer(self, peer: int, message: PeerMessage, now: float) -> None:
         """A peer says something."""
         if isinstance(message, Recall):
             self.pubends.recall(peer, message.wants)
         elif isinstance(message, Told):
-            self.hosting.told(message)
-            self._spread()
+            self._tell(message)
+        elif isinstance(message, Relay):
+            self._relayed(peer, message, now)
         elif isinstance(message, Hosts):
             self.pubends.hosts(peer, message)
         elif isinstance(message, Acked):
@@ -267,7 +353,7 @@ class Driver:
         elif isinstance(message, Progress):
             self._note(message)
         elif isinstance(message, AskFloors):
-            self.stage.effects.sends.append((peer, self._floors_for(peer, message)))
+            self._look_for_floors(peer, message)
         elif isinstance(message, Floors):
             self.retention.floors(peer, message)
         elif isinstance(message, Alive):
@@ -276,7 +362,7 @@ class Driver:
         elif isinstance(message, Noted):
             self._tell_heard(peer, message)
         elif isinstance(message, Locate):
-            self.stage.effects.sends.append((peer, self._located(message)))
+            self._begin((STAGE, peer), message.session, self._locating(peer, message))
         elif isinstance(message, (Saved, Ended, Located, Leased)):
             self.stage.effects.tells.append((message.session, message))
         elif isinstance(message, VoidMessage):
@@ -294,37 +380,80 @@ class Driver:
         self.stage.disconnected(peer)
         self.pubends.home_is_gone(peer)
 
-    def handle_subscriber(self, session: str, message: FromSubscriber, now: float) -> None:
+    def _relayed(self, peer: int, relay: Relay, now: float) -> None:
+        """A home stage relays a request: its identity has its turn here as it has at home."""
+        request = relay.request
+        if self._may_go_on(request.identity, request.client, load := _load_of(request)):
+            self.stage.handle_peer(peer, relay, now)
+        else:
+            work = once(lambda: self._relayed_later(peer, relay, now))
+            self.turns.put(request.identity, request.client, work, load * LOAD_BYTES)
+
+    def _relayed_later(self, peer: int, relay: Relay, now: float) -> None:
+        try:
+            self.stage.handle_peer(peer, relay, now)
+        except OrderedPubSubError:
+            self.bad_relays += 1
+
+    def handle_subscriber(self, session: str, message: FromSubscriber, now: float, identity: str = "") -> None:
         """A client at home here says how far one of its subscriptions is, or what it misses."""
+        if isinstance(message, Here):
+            self.hosting.sessions[session] = message.serial
+        else:
+            self._begin(identity, session, self._hearing(session, message, now))
+
+    def _hearing(self, session: str, message: Curious | Follows | Acked | Locate | VoidOfClient, now: float) -> Work:
+        """A client says something: what grows with what it names is done in small steps."""
         if isinstance(message, Curious):
-            self.hosting.want(session, message, now)
+            for _ in self.hosting.wanting(session, message, now):
+                self._spread()
+                yield
+                if session not in self.hosting.sessions:
+                    return  # it is gone
             self._spread()
         elif isinstance(message, Follows):
             self.hosting.follows(session, message)
         elif isinstance(message, Locate):
-            self._locate(message)
+            yield from self._locating_everywhere(message)
         elif isinstance(message, Acked):
             self._pass_on(message)
-        elif isinstance(message, Here):
-            self.hosting.sessions[session] = message.serial
         else:
             self._spread_void(message)
 
-    def _locate(self, locate: Locate) -> None:
+    def _tell(self, told: Told) -> None:
+        """An owner says what its log has: those who miss it here are told one after the other."""
+        self._begin((TOPIC, told.topic), "", self._telling(told), load=8)
+
+    def _telling(self, told: Told) -> Work:
+        for _ in self.hosting.telling(told):
+            self._spread()
+            yield
+        self._spread()
+
+    def _locating_everywhere(self, locate: Locate) -> Work:
         """Ask the owners of some topics where these were at a time."""
         by_owner: dict[int, list[str]] = {}
-        for topic in locate.topics:
+        for topic in dict.fromkeys(locate.topics):
             by_owner.setdefault(self.stage.topology.owner(topic), []).append(topic)
         for rank, topics in by_owner.items():
             asked = replace(locate, topics=topics)
             if rank == self.stage.rank:
-                self.stage.effects.tells.append((locate.session, self._located(asked)))
+                yield from self._locating(rank, asked)
             elif rank in self.stage.greeted:
                 self.stage.effects.sends.append((rank, asked))
 
-    def _located(self, locate: Locate) -> Located:
-        before = self.pubends.reader.last_before
-        return Located(locate.session, locate.serial, {topic: before(topic, locate.at) for topic in locate.topics})
+    def _locating(self, home: int, locate: Locate) -> Work:
+        """Find where some topics of this stage were at a time: one at each step."""
+        numbers: dict[str, int] = {}
+        for topic in dict.fromkeys(locate.topics):
+            numbers[topic] = self.pubends.reader.last_before(topic, locate.at)
+            if len(numbers) < len(locate.topics):
+                yield
+        located = Located(locate.session, locate.serial, numbers)
+        if home == self.stage.rank:
+            self.stage.effects.tells.append((locate.session, located))
+        else:
+            self.stage.effects.sends.append((home, located))
 
     # -- numbers whose events nobody keeps ----------------------------------------------------------------------------
 
@@ -337,7 +466,7 @@ class Driver:
         else:
             self._handle_void(rank, message)
 
-    def _spread_void(self, message: Handed | Sealed | Undecided) -> None:
+    def _spread_void(self, message: VoidOfClient) -> None:
         """A client here says something about numbers whose events nobody keeps."""
         if isinstance(message, Handed):
             for rank in message.ranks:
@@ -354,24 +483,39 @@ class Driver:
     def _handle_void(self, peer: int, message: VoidMessage) -> None:
         effects = self.stage.effects
         if isinstance(message, Handed):
-            leased, published = self.voids.handed(message, self._now)
-            effects.published += published
-            if leased is not None:
-                self._say(peer, leased)
+            effects.published += self.voids.hear(message, self._now)
+            self._begin((STAGE, peer), message.session, self._leasing(peer, message))
         elif isinstance(message, Seal):
             asks = self.rounds.ask(message, self.hosting.sessions, self._now)
             effects.tells += [(ask.session, ask) for ask in asks]
-            self._say(peer, Holders(message.serial, self.stage.state.registrar.holders(message.topic)))
+            self._begin((STAGE, peer), f"seal {message.serial}", self._finding_holders(peer, message))
         elif isinstance(message, Holders):
             effects.decided += self.voids.holders(peer, message)
         elif isinstance(message, Sealed):
             effects.decided += self.voids.sealed(message)
         elif isinstance(message, Undecided):
-            for decided in self.voids.undecided(message):
-                self._say(peer, decided)
+            self._begin((STAGE, peer), message.session, self._deciding(peer, message))
         else:
             sessions = [message.session] if message.session else self.hosting.sessions
             effects.tells += [(session, message) for session in sessions]
+
+    def _leasing(self, peer: int, handed: Handed) -> Work:
+        answers: list[Leased] = []
+        yield from self.voids.leasing(handed, answers)
+        for leased in answers:
+            self._say(peer, leased)
+
+    def _deciding(self, peer: int, asked: Undecided) -> Work:
+        decided: list[Decided] = []
+        for _ in self.voids.telling(asked, decided):
+            while decided:
+                self._say(peer, decided.pop(0))
+            yield
+
+    def _finding_holders(self, peer: int, seal: Seal) -> Work:
+        found: dict[str, bool] = {}
+        yield from self.stage.state.registrar.finding_holders(seal.topic, found)
+        self._say(peer, Holders(seal.serial, list(found)))
 
     def _pass_on(self, acked: Acked) -> None:
         """An acknowledgement goes to the registrar of its subscription."""
@@ -381,23 +525,13 @@ class Driver:
         elif rank in self.stage.greeted:
             self.stage.effects.sends.append((rank, acked))
 
-    def client_is_here(self, session: str) -> None:
+    def client_is_here(self, session: str, identity: str = "") -> None:
         """A client is at home here now."""
-        self.hosting.sessions[session] = 0
+        self.hosting.come(session, identity)
 
     def client_is_gone(self, session: str) -> None:
         """A client is not at home here any more."""
         self.hosting.forget(session)
-
-    def serve(self) -> None:
-        """Read a piece of the log for somebody who misses it, if there is anybody: a little work at a time."""
-        if self.pubends.has_work:
-            home, told = self.pubends.serve()
-            if home == self.stage.rank:
-                self.hosting.told(told)
-                self._spread()
-            else:
-                self.stage.effects.sends.append((home, told))
 
     def _spread(self) -> None:
         """Send on what the home's side of this stage says."""
@@ -413,9 +547,9 @@ class Driver:
         """Time passes: by the clock that never jumps, and by the one on the wall."""
         self._now = now
         self.stage.tick(now)
-        self.hosting.tick(now)
+        self._begin_chore("tidy", self.hosting.tidying(now))
         self._tick_registrar(now, wall_s)
-        self.stage.effects.forget += self.retention.find_old(now, wall_s)
+        self._begin_chore("forget", self._forgetting(now, wall_s))
         for rank, hosts in self.hosting.take_hosts():
             if rank == self.stage.rank:
                 self.pubends.hosts(rank, hosts)
@@ -454,6 +588,14 @@ class Driver:
             self._floors_at = now
             self._ask_floors()
 
+    def _forgetting(self, now: float, wall_s: float) -> Work:
+        """What the log may forget: some topics at each step."""
+        while True:
+            self.stage.effects.forget += self.retention.find_old(now, wall_s)
+            if not self.retention.is_looking:
+                return
+            yield
+
     def _note(self, progress: Progress) -> None:
         for said in progress.news:
             passed = self.needs.follows(said)
@@ -477,12 +619,26 @@ class Driver:
         """Ask all registrars up to where their subscriptions need nothing of the topics here."""
         stage = self.stage
         asking = self.retention.ask(stage.state.kept)
-        self.retention.floors(stage.rank, self._floors_for(stage.rank, asking))
+        self._look_for_floors(stage.rank, asking)
         stage.effects.sends += [(peer, asking) for peer in stage.greeted]
 
-    def _floors_for(self, owner: int, asking: AskFloors) -> Floors:
-        owner_of = self.stage.topology.owner
-        return Floors(asking.round, {t: acked for t, acked in self.needs.floors().items() if owner_of(t) == owner})
+    def _look_for_floors(self, owner: int, asking: AskFloors) -> None:
+        """An owner asks up to where the subscriptions here need nothing of its topics."""
+        self._floors_asked[owner] = asking
+        self._begin_chore("floors", self._finding_floors())
+
+    def _finding_floors(self) -> Work:
+        """Look at all subscriptions once, for all owners that have asked before that."""
+        while self._floors_asked:
+            asked, self._floors_asked = self._floors_asked, {}
+            found: dict[int, dict[str, int]] = {}
+            yield from self.needs.finding(self.stage.topology.owner, found)
+            for owner, asking in asked.items():
+                floors = Floors(asking.round, found.get(owner, {}))
+                if owner == self.stage.rank:
+                    self.retention.floors(owner, floors)
+                else:
+                    self.stage.effects.sends.append((owner, floors))
 
     @property
     def has_work(self) -> bool:
@@ -502,6 +658,7 @@ class Driver:
                 f"this stage stopped because its journal failed ({self.failure}); mend that and start it again"
             )
         effects = self.stage.take_effects()
+        self._loads.clear()
         self._records_since_snapshot += len(effects.journal)
         self._bytes_since_snapshot += sum(map(len, effects.journal))
         published, pending = self._published(effects)

@@ -7,7 +7,7 @@ started counts, so that a restart takes nobody's time away; and a client that wa
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 
 import attrs
 
@@ -18,6 +18,7 @@ from ordered_pubsub.core.registrar import Registrar
 NAMED_TTL_S = 7 * 86_400.0
 LOOK_S = 5.0
 """So often the subscriptions are looked at."""
+AT_ONCE = 2_000
 TOLD_MAX = 10_000
 """Sessions that are told, if they come back, what was ended without them."""
 
@@ -34,6 +35,8 @@ class Expiry:
     _known: dict[str, float] = attrs.field(factory=dict)
     """subscription → since when: its session may have been silent before"""
     _looked_at: float = float("-inf")
+    _turn: deque[str] = attrs.field(factory=deque)
+    """subscriptions that are still to be looked at"""
     _ended: OrderedDict[str, list[Ended]] = attrs.field(factory=OrderedDict)
 
     def heard(self, alive: Alive, now: float) -> tuple[Noted, list[Ended]]:
@@ -48,12 +51,19 @@ class Expiry:
         return Noted(noted), told
 
     def find_expired(self, now: float) -> list[Ended]:
-        """What is to be ended now."""
-        if now < self._looked_at + LOOK_S:
-            return []
-        self._looked_at = now
+        """What is to be ended now: some subscriptions are looked at at a time."""
+        if not self._turn:
+            if now < self._looked_at + LOOK_S:
+                return []
+            self._looked_at = now
+            self._turn.extend(self.registrar.subscriptions)
+            self._forget_who_is_gone()
         expired: list[Ended] = []
-        for name, subscription in self.registrar.subscriptions.items():
+        for _ in range(min(AT_ONCE, len(self._turn))):
+            name = self._turn.popleft()
+            subscription = self.registrar.subscriptions.get(name)
+            if subscription is None:
+                continue
             heard = max(self._heard.setdefault(subscription.client, now), self._known.setdefault(name, now))
             ttl_s = self.session_ttl_s if subscription.resume is None else self.named_ttl_s
             if now >= heard + ttl_s and not (subscription.under_way or subscription.waiting):
@@ -61,12 +71,14 @@ class Expiry:
                     f"subscription {name!r} was ended, since nothing was heard of its client for {now - heard:.0f} s"
                 )
                 expired.append(Ended(name, subscription.client, "expired", reason))
-        for session in [session for session in self._heard if session not in self.registrar.held]:
-            del self._heard[session]
-        for name in [name for name in self._known if name not in self.registrar.subscriptions]:
-            del self._known[name]
         for ended in expired:
             self._ended.setdefault(ended.session, []).append(ended)
         while len(self._ended) > TOLD_MAX:
             self._ended.popitem(last=False)
         return expired
+
+    def _forget_who_is_gone(self) -> None:
+        for session in [session for session in self._heard if session not in self.registrar.held]:
+            del self._heard[session]
+        for name in [name for name in self._known if name not in self.registrar.subscriptions]:
+            del self._known[name]

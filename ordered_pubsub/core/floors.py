@@ -7,10 +7,15 @@ client, it is taken to need everything since it has gained the topic.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import attrs
 
 from ordered_pubsub.core.messages import Follows, Passed
 from ordered_pubsub.core.registrar import Registrar
+
+AT_ONCE = 500
+"""So many topics of subscriptions are looked at in one step."""
 
 
 @attrs.define(eq=False)
@@ -36,12 +41,30 @@ class Needs:
 
     def floors(self) -> dict[str, int]:
         """For each topic, up to where no subscription needs anything."""
-        floors: dict[str, int] = {}
-        for name, subscription in self.registrar.subscriptions.items():
+        found: dict[int, dict[str, int]] = {}
+        for _ in self.finding(lambda _: 0, found):
+            pass
+        return found.get(0, {})
+
+    def finding(self, owner_of: Callable[[str], int], found: dict[int, dict[str, int]]) -> Iterator[None]:
+        """The same in small steps: `found` gets, for each owner, how far its topics are needed by nobody.
+
+        What changes meanwhile does no harm. A subscription that is begun, or gains a topic, when this is under way needs nothing
+        of what there was before, unless it begins in the past: then it comes too late, as if it began after the answer.
+        """
+        done = 0
+        for name in list(self.registrar.subscriptions):
+            subscription = self.registrar.subscriptions.get(name)
+            if subscription is None:
+                continue
             said = self._said.get(name, {})
-            for topic, low in subscription.floors().items():
-                need = max(low, said.get(topic, 0))
-                floors[topic] = min(need, floors.get(topic, need))
+            floors = subscription.floors()
+            for topic, low in floors.items():
+                need, of_owner = max(low, said.get(topic, 0)), found.setdefault(owner_of(topic), {})
+                of_owner[topic] = min(need, of_owner.get(topic, need))
+            done += 5 + len(floors)
+            if done >= AT_ONCE:
+                done = 0
+                yield
         for name in [name for name in self._said if name not in self.registrar.subscriptions]:
             del self._said[name]
-        return floors

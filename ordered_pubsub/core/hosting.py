@@ -4,6 +4,10 @@ Soft state only: what is forgotten here is asked for again. For each topic the s
 which numbers, what it has asked the owner for lately (`Consolidation`), and some of what it was told (a bounded cache). So what
 reaches an owner does not grow with the number of subscribers behind a home stage.
 
+Whatever a client says costs as much as it names, and what an owner says as much as there are clients that miss it, with their
+filters. So both are done in small steps, by whoever runs the stage (`core.turns`). What one identity may be curious about is
+bounded for all its sessions together; what is beyond is not taken note of, and is asked for again.
+
 Acknowledgements are consolidated as well: the owner of a topic is told up to where all subscriptions here have acknowledged it.
 If it says that it expects more, those that are behind are told.
 """
@@ -11,7 +15,7 @@ If it says that it expects more, those that are behind are told.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import attrs
 from msgspec.structs import replace
@@ -50,6 +54,14 @@ ITEM_BYTES = 200
 FILTERS_MAX = 4
 """So many filters of one subscription are known at once for a topic; what is missed by the oldest is asked for again."""
 
+CURIOUS_MAX = 200_000
+"""So much may be missed at once by the sessions of one identity: stretches of numbers, and `CURIOUS_WEIGHT` for each topic."""
+CURIOUS_WEIGHT = 8
+FOLLOWED_MAX = 200_000
+"""So many topics are followed at once by the sessions of one identity, each counted for each subscription."""
+STREAMS_AT_ONCE = 100
+"""Topics that are tidied in one step."""
+
 Follower = tuple[str, str]
 """A session, and one of its subscriptions."""
 Chosen = dict[tuple[str, int], Recalled]
@@ -63,6 +75,11 @@ class _Curious:
     heard: float
     numbers: dict[str, Ranges] = attrs.field(factory=dict)
     """the filter by which events may be left out → what is missed; in the past there may have been another one"""
+
+    @property
+    def weight(self) -> int:
+        """About how much memory that takes."""
+        return CURIOUS_WEIGHT + sum(map(len, self.numbers.values()))
 
     def missed(self, where: str) -> Ranges:
         """What is missed of what this filter lets through."""
@@ -109,6 +126,16 @@ class Hosting:
     """topics of which the owners are to be told"""
     sessions: dict[str, int] = attrs.field(factory=dict)
     """who is connected → the serial of what it has said last"""
+    identities: dict[str, str] = attrs.field(factory=dict)
+    """session → who it is, of those that are connected"""
+    curious_max: int = CURIOUS_MAX
+    followed_max: int = FOLLOWED_MAX
+    too_much: int = 0
+    """how often something was not taken note of, since its identity had too much"""
+    _curious: dict[str, int] = attrs.field(factory=dict)
+    """identity → how much its sessions miss"""
+    _followed: dict[str, int] = attrs.field(factory=dict)
+    """identity → how many topics its subscriptions follow"""
     alive_s: float = ALIVE_S
     _said_alive_at: float = float("-inf")
     _streams: dict[str, _Stream] = attrs.field(factory=dict)
@@ -127,12 +154,25 @@ class Hosting:
             for topic in [topic for topic in held if topic not in follows.acked]:
                 self._leave(follower, topic)
         self._note_news(follower, follows)
+        identity = self.identities.get(session, "")
+        room = self.followed_max - self._followed.get(identity, 0)
         for topic, acked in follows.acked.items():
+            if topic not in held:
+                if room <= 0:
+                    self.too_much += 1
+                    continue
+                room -= 1
+                _add(self._followed, identity, 1)
             held[topic] = self._stirred[topic] = True
             self._acked.setdefault(topic, {})[follower] = acked
         if not held:
             del self._held[follower]
             self._stop_missing(follower)
+
+    def come(self, session: str, identity: str = "") -> None:
+        """A client is at home here now."""
+        self.sessions[session] = 0
+        self.identities[session] = identity
 
     def _note_news(self, follower: Follower, follows: Follows) -> None:
         """The registrar is told what is said, several words as one."""
@@ -153,6 +193,7 @@ class Hosting:
 
     def _leave(self, follower: Follower, topic: str) -> None:
         del self._held[follower][topic]
+        _add(self._followed, self.identities.get(follower[0], ""), -1)
         followers = self._acked[topic]
         del followers[follower]
         if not followers:
@@ -194,17 +235,40 @@ class Hosting:
 
     def want(self, session: str, curious: Curious, now: float) -> None:
         """A subscription misses something."""
-        follower = (session, curious.subscription)
-        for want in curious.wants:
-            stream = self._streams.setdefault(want.topic, _Stream())
-            self._spoken_of.setdefault(session, {}).setdefault(curious.subscription, {})[want.topic] = True
-            known = stream.curious.setdefault(follower, _Curious(now))
-            known.heard, numbers = now, known.missed(want.where)
-            numbers.add(want.first, want.last)
-            self._answer(want, stream, follower)
-            for first, last in numbers.within(want.first, want.last):
-                self._ask(stream, Want(want.topic, first, last, want.full and first == want.first), now)
-            self._tidy(want.topic, stream, follower)
+        for _ in self.wanting(session, curious, now):
+            pass
+
+    def wanting(self, session: str, curious: Curious, now: float) -> Iterator[None]:
+        """A subscription misses something: one step for each stretch."""
+        for want in dict.fromkeys(curious.wants):
+            self._want((session, curious.subscription), want, now)
+            yield
+
+    def _want(self, follower: Follower, want: Want, now: float) -> None:
+        session, subscription = follower
+        identity = self.identities.get(session, "")
+        if self._curious.get(identity, 0) >= self.curious_max:
+            self.too_much += 1
+            return
+        stream = self._streams.setdefault(want.topic, _Stream())
+        self._spoken_of.setdefault(session, {}).setdefault(subscription, {})[want.topic] = True
+        known = stream.curious.get(follower)
+        before = 0 if known is None else known.weight
+        if known is None:
+            known = stream.curious[follower] = _Curious(now)
+        known.heard, numbers = now, known.missed(want.where)
+        numbers.add(want.first, want.last)
+        _add(self._curious, identity, known.weight - before)
+        self._answer(want, stream, follower)
+        for first, last in numbers.within(want.first, want.last):
+            self._ask(stream, Want(want.topic, first, last, want.full and first == want.first), now)
+        self._tidy(want.topic, stream, follower)
+
+    def _forget_curious(self, stream: _Stream, follower: Follower) -> None:
+        """A subscription misses nothing of a topic any more."""
+        known = stream.curious.pop(follower, None)
+        if known is not None:
+            _add(self._curious, self.identities.get(follower[0], ""), -known.weight)
 
     def _answer(self, want: Want, stream: _Stream, follower: Follower) -> None:
         """Tell what is known here."""
@@ -226,6 +290,11 @@ class Hosting:
 
     def told(self, told: Told) -> None:
         """An owner says what its log has."""
+        for _ in self.telling(told):
+            pass
+
+    def telling(self, told: Told) -> Iterator[None]:
+        """An owner says what its log has: one step for each that may miss it, and each of its filters."""
         stream = self._streams.get(told.topic)
         if stream is None:
             return
@@ -237,19 +306,27 @@ class Hosting:
             self._remember(told.topic, stream, told.items)
         chosen: Chosen = {}
         for follower in list(stream.curious):
-            for where in list(stream.curious[follower].numbers):
+            known = stream.curious.get(follower)
+            for where in list(known.numbers) if known is not None else ():
+                if known is not stream.curious.get(follower) or known is None or where not in known.numbers:
+                    continue  # it has been told, or has gone, since the last step
                 self._tell(told, stream, follower, where, chosen)
+                if where:
+                    yield
             self._tidy(told.topic, stream, follower)
+            yield
 
     def _tell(self, told: Told, stream: _Stream, follower: Follower, where: str, chosen: Chosen) -> None:
         """Give a subscription what it misses of this, and nothing else. What several have the same filter for is chosen once."""
-        numbers = stream.curious[follower].numbers[where]
+        known = stream.curious[follower]
+        numbers, before = known.numbers[where], known.weight
         items = [item for item in told.items if numbers.within(item.first, item.last)]
         if not items and not numbers.within(1, told.floor):
             return
         for item in items:
             numbers.remove(item.first, item.last)
         numbers.forget_up_to(told.floor)
+        _add(self._curious, self.identities.get(follower[0], ""), known.weight - before)
         if where and self.choose is not None:
             items = [self._chosen(where, item, chosen) for item in items]
         session, subscription = follower
@@ -264,13 +341,19 @@ class Hosting:
         return found
 
     def _tidy(self, topic: str, stream: _Stream, follower: Follower) -> None:
-        missed = stream.curious[follower].numbers
+        known = stream.curious.get(follower)
+        if known is None:
+            return
+        missed = known.numbers
         for where in [where for where, numbers in missed.items() if not numbers]:
             del missed[where]
         if not missed:
-            del stream.curious[follower]
-            if stream.is_empty:
-                del self._streams[topic]
+            self._forget_curious(stream, follower)
+            self._maybe_end(topic, stream)
+
+    def _maybe_end(self, topic: str, stream: _Stream) -> None:
+        if stream.is_empty and self._streams.get(topic) is stream:
+            del self._streams[topic]
 
     def _remember(self, topic: str, stream: _Stream, items: Iterable[Recalled]) -> None:
         for item in items:
@@ -288,6 +371,10 @@ class Hosting:
     def forget(self, session: str) -> None:
         """A client is gone."""
         self.sessions.pop(session, None)
+        self._forget_session(session)
+        self.identities.pop(session, None)
+
+    def _forget_session(self, session: str) -> None:
         for subscription in list(self._spoken_of.get(session, ())):
             follower = (session, subscription)
             for topic in list(self._held.get(follower, ())):
@@ -301,24 +388,55 @@ class Hosting:
         subscriptions = self._spoken_of[session]
         for topic in subscriptions.pop(subscription):
             stream = self._streams.get(topic)
-            if stream is not None and stream.curious.pop(follower, None) is not None and stream.is_empty:
-                del self._streams[topic]
+            if stream is not None:
+                self._forget_curious(stream, follower)
+                self._maybe_end(topic, stream)
         if not subscriptions:
             del self._spoken_of[session]
 
     def tick(self, now: float) -> None:
         """Forget what nobody asks for any more."""
-        for topic, stream in list(self._streams.items()):
+        for _ in self.tidying(now):
+            pass
+
+    def tidying(self, now: float) -> Iterator[None]:
+        """Forget what nobody asks for any more: some topics at each step."""
+        done = 0
+        for topic in list(self._streams):
+            stream = self._streams.get(topic)
+            if stream is None:
+                continue
             stream.asked.forget_expired(now)
             stream.fulls_asked = {n: at for n, at in stream.fulls_asked.items() if at > now - NRT_FLOOR_S}
-            for follower, curious in list(stream.curious.items()):
-                if curious.heard + CURIOUS_FOR_S <= now:
-                    del stream.curious[follower]
-            if stream.is_empty:
-                del self._streams[topic]
+            for follower in [who for who, curious in stream.curious.items() if curious.heard + CURIOUS_FOR_S <= now]:
+                self._forget_curious(stream, follower)
+                self._forget_word(follower, topic)
+            done += 1 + len(stream.curious) // 8
+            self._maybe_end(topic, stream)
+            if done >= STREAMS_AT_ONCE:
+                done = 0
+                yield
+
+    def _forget_word(self, follower: Follower, topic: str) -> None:
+        """A subscription has not spoken of a topic for long."""
+        session, subscription = follower
+        topics = self._spoken_of.get(session, {}).get(subscription)
+        if topics is not None:
+            topics.pop(topic, None)
+            if not topics and follower not in self._held:
+                del self._spoken_of[session][subscription]
+                if not self._spoken_of[session]:
+                    del self._spoken_of[session]
 
     def take_recalls(self) -> list[tuple[int, Recall]]:
         """What to ask the owners for."""
         recalls = [(rank, Recall(wants)) for rank, wants in self.recalls.items() if wants]
         self.recalls.clear()
         return recalls
+
+
+def _add(counts: dict[str, int], key: str, change: int) -> None:
+    if change:
+        counts[key] = counts.get(key, 0) + change
+        if not counts[key]:
+            del counts[key]

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
 import attrs
@@ -38,6 +39,10 @@ ENDLESS = 1 << 39
 """More than any number."""
 FULL_AFTER = 256
 """A full timestamp is written after so many batches and entries, or four times its own entries if that is more."""
+ROW_BYTES = 64
+"""What reading a row costs, in bytes: so a piece of many small ones is bounded, too."""
+SILENCE_ROWS = 16
+"""So many rows are looked at at once to find what is void."""
 RUNNING_MAX = 1_000
 """Topics whose full timestamp is kept in memory."""
 NEVER_KEPT = b"\x00"
@@ -299,6 +304,7 @@ class LogReader:
                     chunks.append(event)
                     size += len(event.data)
                 event = next(events, None)
+            size += ROW_BYTES + len(row.data)
             items.append(_recalled(_decode_stamp(topic, row), row, chunks, start, last))
             if size >= bytes_max:
                 read_to = items[-1].last
@@ -320,10 +326,10 @@ class LogReader:
                 break  # what is before it is not complete yet
             while event is not None and event.first <= stamp.last:
                 found.events.append(event)
-                size += len(event.data)
+                size += ROW_BYTES + len(event.data)
                 event = next(events, None)
             found.stamps.append(stamp)
-            size += len(stamp.data)
+            size += ROW_BYTES + len(stamp.data)
             read_to = min(stamp.last, last)
             if size >= bytes_max:
                 break
@@ -338,11 +344,23 @@ class LogReader:
     def silence(self, topic: str, first: int, last: int) -> list[Recalled]:
         """Which of these numbers are void: they have stamps and no events."""
         items: list[Recalled] = []
-        for row in self.shelf.get("stamps", topic, first, last):
-            event = self.shelf.before("events", topic, row.last)
-            if event is None or event.last < row.first:
-                items.append(_recalled(_decode_stamp(topic, row), row, [], first, last))
+        for _ in self.finding_silence(topic, first, last, items):
+            pass
         return items
+
+    def finding_silence(self, topic: str, first: int, last: int, items: list[Recalled]) -> Iterator[None]:
+        """The same in small steps; `items` gets what is found."""
+        at = max(first, 1)
+        while at <= last:
+            rows = list(islice(self.shelf.get("stamps", topic, at, last), SILENCE_ROWS))
+            for row in rows:
+                event = self.shelf.before("events", topic, row.last)
+                if event is None or event.last < row.first:
+                    items.append(_recalled(_decode_stamp(topic, row), row, [], first, last))
+            if len(rows) < SILENCE_ROWS:
+                return
+            at = rows[-1].last + 1
+            yield
 
     def pending(self) -> Iterator[tuple[str, Row, Pending]]:
         """All batches that may turn out to be void."""

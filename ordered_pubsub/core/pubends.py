@@ -1,8 +1,8 @@
 """The owner's side of knowledge: answers home stages from the log, a small piece at a time.
 
-What is asked for waits in a queue. `serve` answers the next piece of it and, if there is more, puts the rest at the end: so who
-asks for much does not delay who asks for little, and nobody delays the stage. The queue is bounded; what finds it full is
-asked again.
+What is asked for waits, the same numbers once. Home stages take turns, and of one of them its topics: `serve` answers the next
+piece, and the rest waits for its next turn. So who asks for much does not delay who asks for little, and nobody delays the stage.
+What waits for one home stage is bounded; what finds that full is asked again.
 
 What was lost last is missed by nobody who looks at numbers only. So home stages say up to where their clients have acknowledged
 each topic, and where acknowledgements are missing `aet_s` after a topic's last event, the owner says how far it is; again and
@@ -11,20 +11,23 @@ again, less and less often, for as long as they are missing.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 
 import attrs
 
 from ordered_pubsub.core.log import LogReader
 from ordered_pubsub.core.messages import AckExpected, Hosts, Told, Want
+from ordered_pubsub.core.ranges import Ranges
 
 AET_S = 2.0
 """Ack expected threshold: so long after a topic's last event everybody should have acknowledged it."""
 AET_MOST_S = 10.0
 PIECE_BYTES = 64 * 1024
 """About so much is read at a time."""
+FULLS_MAX = 64
+"""So many full timestamps of a topic are waited for at a time."""
 WANTS_MAX = 10_000
-"""Pieces of the log that may be waited for."""
+"""Pieces of the log that may be waited for, by each home stage."""
 
 
 @attrs.define(slots=True)
@@ -33,6 +36,23 @@ class _Restless:
 
     due_at: float
     interval_s: float
+
+
+@attrs.define(slots=True)
+class _Wanted:
+    """What a home stage waits for of a topic."""
+
+    numbers: Ranges = attrs.field(factory=Ranges)
+    fulls: dict[int, bool] = attrs.field(factory=dict)
+    """those whose full timestamps are wanted"""
+
+    def take(self) -> tuple[int, int, bool]:
+        """The lowest numbers, and whether the first one's full timestamp is wanted."""
+        first, last = next(iter(self.numbers))
+        full = self.fulls.pop(first, False)
+        last = min([last, *(number - 1 for number in self.fulls if first < number <= last)])
+        self.numbers.remove(first, last)
+        return first, last, full
 
 
 @attrs.define(eq=False)
@@ -48,7 +68,12 @@ class Pubends:
     _stirred: dict[str, bool] = attrs.field(factory=dict)
     """topics of which something has changed since the last tick"""
     _restless: dict[str, _Restless] = attrs.field(factory=dict)
-    _queue: deque[tuple[int, Want]] = attrs.field(factory=deque)
+    _waiting: OrderedDict[int, OrderedDict[str, _Wanted]] = attrs.field(factory=OrderedDict)
+    """home stage → topic → what it waits for; whose turn is next comes first"""
+    _pieces: dict[int, int] = attrs.field(factory=dict)
+    """home stage → how many pieces that are"""
+    _topics: dict[int, dict[str, bool]] = attrs.field(factory=dict)
+    """home stage → topics of which it has subscribers"""
     recalls: int = 0
     """how often home stages have asked for what their clients miss"""
     recalled_numbers: int = 0
@@ -71,17 +96,22 @@ class Pubends:
                 self._leave(topic, home)
             else:
                 self._homes.setdefault(topic, {})[home] = acked
+                self._topics.setdefault(home, {})[topic] = True
                 if acked < self._last.get(topic, 0) and topic not in self._restless:
                     self._stirred[topic] = True
 
     def home_is_gone(self, home: int) -> None:
         """Nothing is known of the clients of a stage any more."""
-        for topic in [topic for topic, homes in self._homes.items() if home in homes]:
+        for topic in list(self._topics.get(home, ())):
             self._leave(topic, home)
 
     def _leave(self, topic: str, home: int) -> None:
         homes = self._homes.get(topic, {})
         homes.pop(home, None)
+        topics = self._topics.get(home, {})
+        topics.pop(topic, None)
+        if not topics:
+            self._topics.pop(home, None)
         if not homes:
             self._homes.pop(topic, None)
 
@@ -112,17 +142,39 @@ class Pubends:
         """A home stage asks for parts of the log."""
         self.recalls += 1
         self.recalled_numbers += sum(want.last - want.first + 1 for want in wants)
-        self._queue.extend((home, want) for want in wants[: WANTS_MAX - len(self._queue)])
+        for want in wants:
+            self._wait(home, want)
+
+    def _wait(self, home: int, want: Want) -> None:
+        if self._pieces.get(home, 0) >= WANTS_MAX:
+            return
+        wanted = self._waiting.setdefault(home, OrderedDict()).setdefault(want.topic, _Wanted())
+        before = len(wanted.numbers)
+        wanted.numbers.add(want.first, want.last)
+        if want.full and len(wanted.fulls) < FULLS_MAX:
+            wanted.fulls[want.first] = True
+        self._pieces[home] = self._pieces.get(home, 0) + len(wanted.numbers) - before
 
     @property
     def has_work(self) -> bool:
         """Whether anybody waits for an answer."""
-        return bool(self._queue)
+        return bool(self._waiting)
 
     def serve(self) -> tuple[int, Told]:
         """Read one piece; return it, and for which home stage it is."""
-        home, want = self._queue.popleft()
-        reading = self.reader.read(want.topic, want.first, want.last, PIECE_BYTES, want.full)
-        if reading.read_to < want.last:
-            self._queue.append((home, Want(want.topic, reading.read_to + 1, want.last)))
-        return home, Told(want.topic, want.first, reading.read_to, reading.floor, reading.items)
+        home, topics = next(iter(self._waiting.items()))
+        topic, wanted = next(iter(topics.items()))
+        before = len(wanted.numbers)
+        first, last, full = wanted.take()
+        reading = self.reader.read(topic, first, last, PIECE_BYTES, full)
+        wanted.numbers.add(reading.read_to + 1, last)
+        self._pieces[home] += len(wanted.numbers) - before
+        if wanted.numbers:
+            topics.move_to_end(topic)
+        else:
+            del topics[topic]
+        if topics:
+            self._waiting.move_to_end(home)
+        else:
+            del self._waiting[home], self._pieces[home]
+        return home, Told(topic, first, reading.read_to, reading.floor, reading.items)

@@ -22,7 +22,7 @@ not used again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 from msgspec.structs import replace
@@ -31,6 +31,8 @@ from ordered_pubsub.core.messages import Acked, Change, ChangeAsk, Ended, Follow
 
 TOPICS_MAX = 10_000
 """Topics that one request may name, and that a subscription of weight 0 may hold."""
+HOLDERS_AT_ONCE = 500
+"""So many subscriptions are looked at in one step."""
 ORDERED_TOPICS_MAX = 2_000
 """Topics that a subscription may hold that is ordered across them: each pair costs its stages some memory."""
 SUBSCRIPTIONS_MAX = 10_000
@@ -311,13 +313,19 @@ class Registrar(msgspec.Struct):
 
     def holders(self, topic: str) -> list[str]:
         """The sessions that may have something to do with a topic whose events nobody keeps."""
-        return list(
-            dict.fromkeys(
-                subscription.client
-                for subscription in self.subscriptions.values()
-                if subscription.resume is None and subscription.concerns(topic)
-            )
-        )
+        found: dict[str, bool] = {}
+        for _ in self.finding_holders(topic, found):
+            pass
+        return list(found)
+
+    def finding_holders(self, topic: str, found: dict[str, bool]) -> Iterator[None]:
+        """The same in small steps. Who begins to hold the topic meanwhile has nothing to do with what is asked about."""
+        for count, name in enumerate(list(self.subscriptions), 1):
+            subscription = self.subscriptions.get(name)
+            if subscription is not None and subscription.resume is None and subscription.concerns(topic):
+                found[subscription.client] = True
+            if not count % HOLDERS_AT_ONCE:
+                yield
 
     # -- acknowledgements of those that have a name -------------------------------------------------------------------
 

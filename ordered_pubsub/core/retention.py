@@ -22,7 +22,8 @@ from ordered_pubsub.core.topics import matches
 
 LOOK_S = 5.0
 """So often each topic is looked at."""
-TOPICS_AT_ONCE = 50
+TOPICS_AT_ONCE = 10
+"""… so many in one step."""
 BUCKETS = 64
 """In so many parts the bytes of a topic are counted: what is dropped for its size is a multiple of one."""
 BUCKET_BYTES_MAX = 1 << 20
@@ -129,6 +130,11 @@ class Retention:
             if up_to > floor:
                 old.append((topic, up_to))
         return old
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether there are topics that it has not looked at yet since it began to."""
+        return bool(self._turn)
 
     def forgotten(self, topic: str, up_to: int) -> None:
         """The log has forgotten a topic's events up to here."""

@@ -15,8 +15,9 @@ back, whoever comes later.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import groupby
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
+from itertools import groupby, islice
 
 import attrs
 
@@ -29,6 +30,8 @@ SEAL_AGAIN_S, SEAL_AGAIN_MOST_S = 1.0, 10.0
 """After so long who has not answered is asked again; the second time after twice as long, and so on."""
 LOOK_S = 0.5
 """So often it is looked at who was not heard of."""
+ROUNDS_MAX = 16
+"""So many topics of vanished publishers are asked about at a time; the others come when these are decided."""
 RANGES_MAX = 1_000
 """So many stretches of numbers are asked for at once."""
 
@@ -49,10 +52,16 @@ class _Publisher:
     """A session that has something pending here, or had lately."""
 
     heard: float
+    voided: int = 0
+    """how often something of it has become void"""
     handed: int = 0
     """everything up to this sequence is at the ENS"""
     batches: dict[tuple[str, int], int] = attrs.field(factory=dict)
     """(topic, first) → sequence"""
+    by_sequence: list[tuple[int, str, int]] = attrs.field(factory=list)
+    """a heap of the same: sequence, topic, first; some of it may be pending no more"""
+    asked_about: list[tuple[str, int]] = attrs.field(factory=list)
+    """those that are, or were, asked for in a round"""
 
 
 @attrs.define(slots=True)
@@ -115,22 +124,52 @@ class Voids:
             return Decision(topic, first, last, [])
         self._batches.setdefault(topic, {})[first] = _Batch(session, sequence, last)
         publisher.batches[topic, first] = sequence
+        heappush(publisher.by_sequence, (sequence, topic, first))
         return None
 
     def handed(self, handed: Handed, now: float) -> tuple[Leased | None, list[Decision]]:
         """A publisher is there, and says what it has published; no answer if what it asks for is just being written down."""
+        decisions = self.hear(handed, now)
+        answers: list[Leased] = []
+        for _ in self.leasing(handed, answers):
+            pass
+        return (answers[0] if answers else None), decisions
+
+    def hear(self, handed: Handed, now: float) -> list[Decision]:
+        """A publisher is there, and says what it has published; return what is decided by that. `leasing` is to follow."""
         publisher = self._publishers.setdefault(handed.session, _Publisher(now))
         publisher.heard = now
         publisher.handed = max(handed.sequence, publisher.handed)
-        for topic, first in publisher.batches:
-            self._rounds.pop(self._batches[topic][first].round, None)
-            self._batches[topic][first].round = 0
-        published = [key for key, sequence in publisher.batches.items() if sequence <= handed.sequence]
-        decisions = [Decision(topic, first, self._drop(topic, first), []) for topic, first in published]
+        for topic, first in publisher.asked_about:
+            if (topic, first) in publisher.batches:
+                self._rounds.pop(self._batches[topic][first].round, None)
+                self._batches[topic][first].round = 0
+        publisher.asked_about.clear()
+        published: dict[tuple[str, int], bool] = {}
+        while publisher.by_sequence and publisher.by_sequence[0][0] <= handed.sequence:
+            sequence, topic, first = heappop(publisher.by_sequence)
+            if publisher.batches.get((topic, first)) == sequence:
+                published[topic, first] = True
+        return [Decision(topic, first, self._drop(topic, first), []) for topic, first in published]
+
+    def leasing(self, handed: Handed, answers: list[Leased]) -> Iterator[None]:
+        """Find what is void of what a publisher asks for, in small steps; `answers` gets the answer, if there is one.
+
+        There is none if something is just being written down, or was decided since this began: what was read may be older.
+        """
+        publisher = self._publishers.get(handed.session)
+        before = -1 if publisher is None else publisher.voided
         if any(_overlap(ask, decision) for ask in handed.asks for decision in self._deciding.values()):
-            return None, decisions
-        voids = [void for ask in handed.asks for void in self._voids(ask)]
-        return Leased(handed.session, handed.serial, self.rank, voids), decisions
+            return
+        voids: list[Span] = []
+        for ask in merged(handed.asks):
+            silence: list[Recalled] = []
+            for _ in self.reader.finding_silence(ask.topic, ask.first, ask.last, silence):
+                yield
+            voids += [Span(ask.topic, max(item.first, ask.first), min(item.last, ask.last)) for item in silence]
+            yield
+        if publisher is not None and publisher is self._publishers.get(handed.session) and publisher.voided == before:
+            answers.append(Leased(handed.session, handed.serial, self.rank, voids))
 
     def _drop(self, topic: str, first: int) -> int:
         """A batch is pending no more; return its last number."""
@@ -140,11 +179,6 @@ class Voids:
             del self._batches[topic]
         del self._publishers[batch.session].batches[topic, first]
         return batch.last
-
-    def _voids(self, ask: Span) -> list[Span]:
-        """Which of these numbers are void."""
-        silence = self._silence(ask.topic, ask.first, ask.last)
-        return [Span(ask.topic, max(item.first, ask.first), min(item.last, ask.last)) for item in silence]
 
     def _silence(self, topic: str, first: int, last: int) -> list[Recalled]:
         return self.reader.silence(topic, first, last)
@@ -173,8 +207,10 @@ class Voids:
         return asks
 
     def _begin_rounds(self, publisher: _Publisher) -> None:
+        if len(self._rounds) >= ROUNDS_MAX:
+            return  # each of them is a message to every client
         unasked = sorted(key for key in publisher.batches if not self._batches[key[0]][key[1]].round)
-        for topic, keys in groupby(unasked, key=lambda key: key[0]):
+        for topic, keys in islice(groupby(unasked, key=lambda key: key[0]), ROUNDS_MAX - len(self._rounds)):
             self._serial += 1
             batches = [(first, self._batches[topic][first]) for _, first in keys]
             numbers = Ranges()
@@ -182,6 +218,7 @@ class Voids:
                 if len(numbers) < RANGES_MAX:  # the others come with the next look
                     numbers.add(first, batch.last)
                     batch.round = self._serial
+                    publisher.asked_about.append((topic, first))
             self._rounds[self._serial] = _Round(topic, list(numbers))
 
     def holders(self, registrar: int, holders: Holders) -> list[Decision]:
@@ -211,9 +248,11 @@ class Voids:
     def _decide(self, one: _Round, serial: int) -> Iterable[Decision]:
         asked = [first for first, batch in self._batches.get(one.topic, {}).items() if batch.round == serial]
         for first in asked:
+            publisher = self._publishers[self._batches[one.topic][first].session]
             last = self._drop(one.topic, first)
             decision = Decision(one.topic, first, last, one.seen.missing(first, last))
             if decision.voids:
+                publisher.voided += 1
                 self._deciding[one.topic, first] = decision
             yield decision
 
@@ -231,17 +270,40 @@ class Voids:
 
     def undecided(self, asked: Undecided) -> list[Decided]:
         """A client asks what has become of some numbers: what is decided of them."""
-        return [self._decided(asked.session, span) for span in asked.spans]
+        found: list[Decided] = []
+        for _ in self.telling(asked, found):
+            pass
+        return found
 
-    def _decided(self, session: str, span: Span) -> Decided:
-        voids = self._silence(span.topic, span.first, span.last)
-        not_published = Ranges((item.first, item.last) for item in voids)
-        for first, batch in self._batches.get(span.topic, {}).items():
+    def telling(self, asked: Undecided, found: list[Decided]) -> Iterator[None]:
+        """The same in small steps; `found` gets what is decided."""
+        for span in merged(asked.spans):
+            voids: list[Recalled] = []
+            not_published = self._not_published(span.topic)  # what is written down meanwhile may not be read any more
+            for _ in self.reader.finding_silence(span.topic, span.first, span.last, voids):
+                yield
+            for first, last in (*self._not_published(span.topic), *((item.first, item.last) for item in voids)):
+                not_published.add(first, last)
+            found.append(Decided(asked.session, span.topic, voids, not_published.missing(span.first, span.last)))
+            yield
+
+    def _not_published(self, topic: str) -> Ranges:
+        """What is pending of a topic, or being written down as void."""
+        not_published = Ranges()
+        for first, batch in self._batches.get(topic, {}).items():
             not_published.add(first, batch.last)
-        for (topic, _), decision in self._deciding.items():
-            if topic == span.topic:
+        for decision in self._deciding.values():
+            if decision.topic == topic:
                 not_published.add(decision.first, decision.last)
-        return Decided(session, span.topic, voids, not_published.missing(span.first, span.last))
+        return not_published
+
+
+def merged(spans: Iterable[Span]) -> list[Span]:
+    """The same numbers, each once."""
+    numbers: dict[str, Ranges] = {}
+    for span in spans:
+        numbers.setdefault(span.topic, Ranges()).add(span.first, span.last)
+    return [Span(topic, first, last) for topic, ranges in numbers.items() for first, last in ranges]
 
 
 def _overlap(span: Span, decision: Decision) -> bool:

@@ -141,7 +141,7 @@ class ClientConnection:
                 requests += message.requests
             elif isinstance(message, FromSubscriber):
                 if self._may_follow(message):
-                    self.node.handle_subscriber(self.session, self._allowed(message))
+                    self.node.handle_subscriber(self.session, self._allowed(message), self.identity_name)
             elif isinstance(message, FromReader):
                 self._read(message)
             elif isinstance(message, Inquire):

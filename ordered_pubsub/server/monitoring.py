@@ -45,6 +45,11 @@ _METRICS = {
     "changes_total": ("counter", ("since_start", "changes"), "Changes of subscriptions that are complete."),
     "recalls_total": ("counter", ("since_start", "recalls"), "Questions of home stages for what their clients miss."),
     "recalled_numbers_total": ("counter", ("since_start", "recalled_numbers"), "Numbers that these asked for."),
+    "dropped_total": (
+        "counter",
+        ("since_start", "dropped"),
+        "What was not taken on, since its identity had too much waiting.",
+    ),
     "commits_total": ("counter", ("since_start", "commits"), "Batches that were written to the store."),
     "commit_seconds_total": ("counter", ("since_start", "commit_s"), "How long writing them took."),
 }

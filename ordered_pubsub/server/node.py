@@ -47,6 +47,8 @@ from ordered_pubsub.wire.reading import LogQuestion
 _log = logging.getLogger(__name__)
 
 TICK_S = 0.5
+SERVE_S = 0.003
+"""So long, and one step more, is worked at what may wait before it is looked again for what may not."""
 INLINE_COMMIT_S = 0.0005
 """Commits that take longer than this, on average, are left to a thread."""
 AVERAGE_OVER = 16
@@ -170,10 +172,10 @@ class Node:
         self.counters.requests += len(requests)
         self._plan_flush()
 
-    def handle_subscriber(self, session: str, message: FromSubscriber) -> None:
+    def handle_subscriber(self, session: str, message: FromSubscriber, identity: str = "") -> None:
         """A subscription of a client at home here says how far it is, or what it misses."""
         if not self._is_over:
-            self.driver.handle_subscriber(session, message, self._loop.time())
+            self.driver.handle_subscriber(session, message, self._loop.time(), identity)
             self._plan_flush()
 
     def traced(self, session: str) -> tuple[int, list[int]]:
@@ -187,9 +189,9 @@ class Node:
             self.bulk.ask(reader, message)
             self._plan_flush()
 
-    def client_is_here(self, session: str) -> None:
+    def client_is_here(self, session: str, identity: str = "") -> None:
         """A client is at home here now."""
-        self.driver.client_is_here(session)
+        self.driver.client_is_here(session, identity)
 
     def client_is_gone(self, session: str) -> None:
         """A client is not at home here any more."""
@@ -236,22 +238,34 @@ class Node:
         if not self._is_flushing and self.driver.has_work:
             self._is_flushing = True
             self._loop.call_soon(self._flush)
-        if not self._is_serving and (self.driver.pubends.has_work or self.bulk.has_work):
+        if not self._is_serving and self._is_asked:
             self._is_serving = True
             self._loop.call_soon(self._serve)
 
+    @property
+    def _is_asked(self) -> bool:
+        """Whether somebody waits for something that is done a little at a time."""
+        return self.driver.is_asked or self.bulk.has_work
+
     def _serve(self) -> None:
-        """Read a piece of the log for somebody. Whatever else there is to do comes before the next one, also in other processes:
-        who shares the processor and is waiting for one event comes before who is reading a million."""
+        """For a few milliseconds do a little at a time of what was caused and waits for its turn, and read pieces of the log.
+        Whatever else there is to do comes before the next ones, also in other processes: who shares the processor and is
+        waiting for one event comes before who is reading a million."""
         self._is_serving = False
         if self._is_over:
             return
         try:
             os.sched_yield()
-            self.driver.serve()
-            self.bulk.serve()
+            until = time.perf_counter() + SERVE_S
+            while self._is_asked:
+                self.driver.serve()
+                self.bulk.serve()
+                if time.perf_counter() >= until:
+                    break
         except JournalError as error:
             self._fail(error)
+        except Exception as error:
+            self._break_down(error)
         self._plan_flush()
 
     def _flush(self) -> None:
@@ -376,6 +390,7 @@ class Node:
             **self._named(),
             "since_start": {
                 **attrs.asdict(self.counters),
+                "dropped": self.driver.turns.dropped + self.driver.hosting.too_much,
                 "recalls": self.driver.pubends.recalls,
                 "recalled_numbers": self.driver.pubends.recalled_numbers,
                 "pieces_read": self.bulk.pieces,

@@ -263,7 +263,7 @@ class Server:
         if isinstance(older, ClientConnection) and older is not client:
             older.leave("unavailable", "the same session has come again on another connection")
         self.node.askers[client.session] = client
-        self.node.client_is_here(client.session)
+        self.node.client_is_here(client.session, client.identity_name)
         client.welcome(encode(self._welcome()))
 
     def _client_gone(self, connection: ClientConnection) -> None:

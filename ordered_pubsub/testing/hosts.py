@@ -62,6 +62,10 @@ if TYPE_CHECKING:
     from ordered_pubsub.testing.simulation import Simulation
 
 FORBIDDEN = "forbidden"
+STEPS_SERVED = 4
+"""So many small steps of what clients have caused a stage does between two flushes."""
+INLINE_LOAD = 3
+"""So little is handled as it comes, so that much of it waits for its turn."""
 REACTIONS_MAX = 60
 """How many publications of a world happen because of others."""
 
@@ -120,6 +124,7 @@ class StageHost:
             simulation.record.refused_starts += 1
             return
         self.driver.on_synced = self.note_synced
+        self.driver.inline_load = INLINE_LOAD
         replayed = self.driver.stage.replayed
         del self.handled[self.handled_at_snapshot :]
         self.note_synced(replayed)
@@ -215,7 +220,7 @@ class StageHost:
     @staticmethod
     def has_work(driver: Driver) -> bool:
         """Whether there is something to write, to send, or to read for somebody."""
-        return driver.has_work or driver.pubends.has_work
+        return driver.has_work or driver.is_asked
 
     def flush(self, incarnation: int) -> None:
         """Journal, sync, send."""
@@ -224,8 +229,9 @@ class StageHost:
         self.flush_planned = False
         try:
             self._send(self.driver.flush())
-            if self.driver.pubends.has_work:
-                self.driver.serve()
+            if self.driver.is_asked:
+                for _ in range(STEPS_SERVED):
+                    self.driver.serve()
                 self.crash_point("served")
         except Died:
             self.die()

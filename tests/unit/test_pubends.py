@@ -68,9 +68,34 @@ def test_what_is_not_in_the_log_is_told_nothing_of(pubends: Pubends) -> None:
 def test_a_full_timestamp_is_told_if_it_is_wanted(pubends: Pubends, shelf: MemoryShelf) -> None:
     write(shelf, "a", 1)
     write(shelf, "a", 2)
-    pubends.recall(7, [Want("a", 2, 2, full=True), Want("a", 2, 2)])
+    pubends.recall(7, [Want("a", 2, 2, full=True)])
+    pubends.recall(8, [Want("a", 2, 2)])
 
     assert [told.items[0].full for _, told in serve_all(pubends)] == [True, False]
+
+
+def test_a_number_in_the_middle_is_told_with_its_full_timestamp(pubends: Pubends, shelf: MemoryShelf) -> None:
+    for number in range(1, 6):
+        write(shelf, "a", number)
+    pubends.recall(7, [Want("a", 1, 5), Want("a", 3, 3, full=True)])
+
+    assert [(told.first, told.items[0].full) for _, told in serve_all(pubends)] == [(1, False), (3, True)]
+
+
+def test_the_same_numbers_are_read_once_for_a_home_stage(pubends: Pubends, shelf: MemoryShelf) -> None:
+    write(shelf, "a", 1, count=10)
+    pubends.recall(7, [Want("a", 1, 10)] * 1_000)
+
+    assert len(serve_all(pubends)) == 1
+
+
+def test_of_a_home_stage_the_topics_take_turns(pubends: Pubends, shelf: MemoryShelf) -> None:
+    for number in range(1, 4):
+        write(shelf, "a", number, size=PIECE_BYTES)
+    write(shelf, "b", 1)
+    pubends.recall(7, [Want("a", 1, 3), Want("b", 1, 1)])
+
+    assert [told.topic for _, told in serve_all(pubends)] == ["a", "b", "a", "a"]
 
 
 def test_much_is_told_in_pieces_and_completely(pubends: Pubends, shelf: MemoryShelf) -> None:
@@ -95,10 +120,13 @@ def test_who_asks_for_much_does_not_delay_who_asks_for_little(pubends: Pubends, 
 
 def test_what_waits_is_bounded(pubends: Pubends) -> None:
     """What finds no room is asked again by who misses it."""
-    for _ in range(3):
-        pubends.recall(1, [Want("a", 1, 1)] * (WANTS_MAX // 2 + 1))
+    for part in range(3):
+        start = part * WANTS_MAX
+        pubends.recall(1, [Want("a", 2 * (start + n) + 1, 2 * (start + n) + 1) for n in range(WANTS_MAX // 2 + 1)])
+    pubends.recall(2, [Want("a", 1, 1)])
 
-    assert len(serve_all(pubends)) == WANTS_MAX
+    homes = [home for home, _ in serve_all(pubends)]
+    assert (homes.count(1), homes.count(2)) == (WANTS_MAX, 1)
 
 
 # -- acknowledgements -------------------------------------------------------------------------------------------------

@@ -1,0 +1,129 @@
+"""Work that others cause, done a little at a time, by turns.
+
+A message of a few kilobytes may ask for seconds of work: what a log has of a thousand stretches, for one. Such work is an
+iterator whose steps are small, each bounded whatever was asked for; it waits here, and whoever runs the stage does a few
+steps now and then, after everything that is waiting for an answer now. Those who cause work take turns, and among the work
+of one of them its sessions do: so who asks for little waits for one step of everybody else, and not for all that they want.
+
+    owner ──> session ──> work, work, …     (an owner is an identity, another stage, or a topic)
+
+INVARIANT: no owner is without sessions, and no session without work.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterator
+
+import attrs
+
+WORKS_MAX = 4_096
+"""So many pieces of work of one session may wait."""
+BYTES_MAX = 16 << 20
+"""… and about so many bytes of one owner."""
+
+Work = Iterator[None]
+
+
+def once(step: Callable[[], object]) -> Work:
+    """Work that is one step."""
+    step()
+    return
+    yield
+
+
+@attrs.define(slots=True)
+class _Queue:
+    """What one session waits for: work, and about how many bytes it holds."""
+
+    works: deque[tuple[Work, int]] = attrs.field(factory=deque)
+
+
+@attrs.define(slots=True)
+class _Owner:
+    """Who has caused work."""
+
+    sessions: OrderedDict[str, _Queue] = attrs.field(factory=OrderedDict)
+    """whose turn is next comes first"""
+    size: int = 0
+
+
+@attrs.define(eq=False)
+class Turns:
+    """What waits for its turn."""
+
+    works_max: int = WORKS_MAX
+    bytes_max: int = BYTES_MAX
+    dropped: int = 0
+    """how much was not taken, since its owner had too much waiting: it is asked for again"""
+    _owners: OrderedDict[Hashable, _Owner] = attrs.field(factory=OrderedDict)
+    """whose turn is next comes first"""
+
+    def put(self, owner: Hashable, session: str, work: Work, size: int = 0) -> bool:
+        """Let work wait for its turn; say whether there is room for it."""
+        found = self._owners.get(owner)
+        if found is None:
+            found = self._owners[owner] = _Owner()
+        queue = found.sessions.get(session)
+        if queue is None:
+            queue = found.sessions[session] = _Queue()
+        if queue.works and (len(queue.works) >= self.works_max or found.size + size > self.bytes_max):
+            self.dropped += 1
+            return False
+        queue.works.append((work, size))
+        found.size += size
+        return True
+
+    def has(self, owner: Hashable, session: str) -> bool:
+        """Whether work of a session waits."""
+        found = self._owners.get(owner)
+        return found is not None and session in found.sessions
+
+    def is_busy(self, owner: Hashable) -> bool:
+        """Whether any work of an owner waits."""
+        return owner in self._owners
+
+    @property
+    def has_work(self) -> bool:
+        """Whether anything waits."""
+        return bool(self._owners)
+
+    def forget(self, owner: Hashable, session: str) -> None:
+        """Nobody wants any more what a session has caused."""
+        found = self._owners.get(owner)
+        queue = None if found is None else found.sessions.pop(session, None)
+        if found is not None and queue is not None:
+            found.size -= sum(size for _, size in queue.works)
+            if not found.sessions:
+                del self._owners[owner]
+
+    def step(self) -> None:
+        """One step of the work whose turn it is. What it raises is the caller's; such work is over."""
+        if not self._owners:
+            return
+        owner, found = next(iter(self._owners.items()))
+        session, queue = next(iter(found.sessions.items()))
+        work, size = queue.works[0]
+        is_over = True
+        try:
+            is_over = next(work, _OVER) is _OVER
+        finally:
+            if self._owners.get(owner) is found and found.sessions.get(session) is queue:  # else it was forgotten
+                self._pass_on(owner, found, session, queue, size if is_over else None)
+
+    def _pass_on(self, owner: Hashable, found: _Owner, session: str, queue: _Queue, done: int | None) -> None:
+        """The turn goes to the next one."""
+        if done is not None:
+            queue.works.popleft()
+            found.size -= done
+        if queue.works:
+            found.sessions.move_to_end(session)
+        else:
+            del found.sessions[session]
+        if found.sessions:
+            self._owners.move_to_end(owner)
+        else:
+            del self._owners[owner]
+
+
+_OVER = object()
