@@ -298,7 +298,7 @@ class Driver:
 
     def _may_go_on(self, owner: Hashable, session: str, load: int) -> bool:
         """Whether something is handled as it comes: its session waits for nothing, its owner has not asked for much lately."""
-        if not owner:
+        if owner == "":
             return True  # somebody in this process, who could do worse
         used = self._loads.get(owner, 0)
         if used >= self.inline_load or self.turns.has(owner, session):

@@ -356,8 +356,13 @@ class ClientHost:
         self.lifeline = Lifeline(self.name, self.simulation.world.session_ttl_s)
 
     @property
+    def identity(self) -> str:
+        """Who its home stage knows it to be: two identities have all clients."""
+        return "odd" if self.index % 2 else "even"
+
+    @property
     def name(self) -> str:
-        """Its identity."""
+        """Its session."""
         return self.session.client
 
     # -- what the application does ------------------------------------------------------------------------------------
@@ -529,7 +534,7 @@ class ClientHost:
         self.home = rank
         self.connection += 1
         simulation.trace("%s connects to stage %d", self.name, rank)
-        simulation.stages[rank].handle("hello", lambda driver: driver.client_is_here(self.name))
+        simulation.stages[rank].handle("hello", lambda driver: driver.client_is_here(self.name, self.identity))
         if self.home is None:
             return  # the stage died of it
         self.session.connected(simulation.now)

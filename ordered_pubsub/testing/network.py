@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import msgspec
+from msgspec.structs import replace
 
 from ordered_pubsub.core.buffer import Arrival
 from ordered_pubsub.core.messages import (
@@ -179,7 +180,7 @@ class Network:
     def _at_home(self, client: ClientHost, connection: int, home: int, data: bytes) -> None:
         if client.connection != connection:
             return
-        request = _request_decoder.decode(data)
+        request = replace(_request_decoder.decode(data), identity=client.identity)
         host = self.simulation.stages[home]
         refusal = host.refusal_of(request)
         host.handle("asked", lambda driver: driver.handle_request(request, host.wall_clock, refusal))
@@ -198,8 +199,8 @@ class Network:
         if client.connection != connection:
             return
         message, host, now = _from_subscriber.decode(data), self.simulation.stages[home], self.simulation.now
-        kind = type(message).__name__.lower()
-        host.handle(kind, lambda driver: driver.handle_subscriber(client.name, message, now))
+        kind, identity = type(message).__name__.lower(), client.identity
+        host.handle(kind, lambda driver: driver.handle_subscriber(client.name, message, now, identity))
 
     def stage_to_subscriber(self, rank: int, session: str, message: ToSession) -> None:
         """What a home says to a subscription; it may get lost."""

@@ -139,7 +139,7 @@ async def test_a_cut_lacks_nothing_that_comes_before_what_is_in_it(system: Syste
             full = reader_of.full_at(topic, last) if last else {}
             assert full is not None
             assert all(count <= cut[other] for other, count in full.items() if other in cut and other != topic)
-    assert sum(found[-1].values()) > 100
+    assert sum(found[-1].values()) > 30
 
 
 async def test_the_first_part_has_about_as_many_events_as_asked_and_one_batch_at_least(system: System) -> None:
