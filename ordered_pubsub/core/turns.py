@@ -43,7 +43,7 @@ class _Queue:
 class _Owner:
     """Who has caused work."""
 
-    sessions: OrderedDict[str, _Queue] = attrs.field(factory=OrderedDict)
+    sessions: OrderedDict[Hashable, _Queue] = attrs.field(factory=OrderedDict)
     """whose turn is next comes first"""
     size: int = 0
 
@@ -59,7 +59,7 @@ class Turns:
     _owners: OrderedDict[Hashable, _Owner] = attrs.field(factory=OrderedDict)
     """whose turn is next comes first"""
 
-    def put(self, owner: Hashable, session: str, work: Work, size: int = 0) -> bool:
+    def put(self, owner: Hashable, session: Hashable, work: Work, size: int = 0) -> bool:
         """Let work wait for its turn; say whether there is room for it."""
         found = self._owners.get(owner)
         if found is None:
@@ -74,7 +74,7 @@ class Turns:
         found.size += size
         return True
 
-    def has(self, owner: Hashable, session: str) -> bool:
+    def has(self, owner: Hashable, session: Hashable) -> bool:
         """Whether work of a session waits."""
         found = self._owners.get(owner)
         return found is not None and session in found.sessions
@@ -88,7 +88,7 @@ class Turns:
         """Whether anything waits."""
         return bool(self._owners)
 
-    def forget(self, owner: Hashable, session: str) -> None:
+    def forget(self, owner: Hashable, session: Hashable) -> None:
         """Nobody wants any more what a session has caused."""
         found = self._owners.get(owner)
         queue = None if found is None else found.sessions.pop(session, None)
@@ -111,7 +111,7 @@ class Turns:
             if self._owners.get(owner) is found and found.sessions.get(session) is queue:  # else it was forgotten
                 self._pass_on(owner, found, session, queue, size if is_over else None)
 
-    def _pass_on(self, owner: Hashable, found: _Owner, session: str, queue: _Queue, done: int | None) -> None:
+    def _pass_on(self, owner: Hashable, found: _Owner, session: Hashable, queue: _Queue, done: int | None) -> None:
         """The turn goes to the next one."""
         if done is not None:
             queue.works.popleft()

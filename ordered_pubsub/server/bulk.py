@@ -1,13 +1,12 @@
 """Reads the logs for those who read much of them, a small piece at a time.
 
-What a reader has asked for waits in a queue of its own, and readers take turns: who asks for little does not wait for who asks
-for much, and none of them delays the stage, which does everything else first (`server.node`). Rows go out as they are on disk;
-nothing here looks into them, unless a filter was asked for.
+What readers have asked for is done by turns, of identities and of their connections (`core.turns`): who asks for little does not
+wait for who asks for much, and none of them delays the stage, which does everything else first (`server.node`). Rows go out as
+they are on disk; nothing here looks into them, unless a filter was asked for.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -15,6 +14,7 @@ import attrs
 
 from ordered_pubsub.core.log import LogReader
 from ordered_pubsub.core.topics import matches
+from ordered_pubsub.core.turns import Turns, Work
 from ordered_pubsub.errors import ProtocolError
 from ordered_pubsub.server.choosing import choose_rows
 from ordered_pubsub.wire.reading import (
@@ -30,43 +30,27 @@ from ordered_pubsub.wire.reading import (
     ToReader,
 )
 
-COMPARISONS_MAX = 2_000
-"""So often topics are compared with patterns at a time."""
+COMPARISONS_MAX = 200
+"""So often topics are compared with patterns in one step."""
+LOOKED_UP = 10
+"""Looking up how far a topic is costs as much as so many comparisons."""
 
 
 class Reader(Protocol):
     """Who reads."""
+
+    def __hash__(self) -> int:
+        """It is no other one."""
+
+    @property
+    def identity_name(self) -> str:
+        """Who it is."""
 
     def may_read(self, topic: str) -> bool:
         """Whether it may know of this topic at all."""
 
     def bring(self, message: ToReader) -> None:
         """What it asked for."""
-
-
-@attrs.define
-class _Finding:
-    """Topics that match, so far."""
-
-    ask: Find
-    named: list[str]
-    """topics that are there, by their names"""
-    left: list[str]
-    """topics to be compared with the patterns"""
-    patterns: list[str]
-    found: dict[str, tuple[int, int]] = attrs.field(factory=dict)
-
-
-@attrs.define
-class _Bounding:
-    """A search by halves: `low` is not too far, what is behind `high` is."""
-
-    ask: Bound
-    low: int
-    high: int
-
-
-_Work = Read | _Finding | _Bounding
 
 
 @attrs.define(eq=False)
@@ -76,56 +60,52 @@ class Bulk:
     log: LogReader
     topics: Callable[[], Mapping[str, int]]
     """the topics of this stage that have a log"""
-    _waiting: OrderedDict[Reader, deque[_Work]] = attrs.field(factory=OrderedDict)
-    """what each reader waits for; whose turn is next comes first"""
+    turns: Turns = attrs.field(factory=Turns)
+    _asked: dict[Reader, int] = attrs.field(factory=dict)
+    """how much each reader waits for"""
     pieces: int = 0
     """how many were read"""
 
     def ask(self, reader: Reader, message: LogQuestion) -> None:
         """A reader, who may, asks for something."""
-        queue = self._waiting.setdefault(reader, deque())
-        if len(queue) >= ASKED_MAX:
+        count = self._asked.get(reader, 0)
+        if count >= ASKED_MAX:
             raise ProtocolError(f"a reader asked for more than {ASKED_MAX} things at a time")
-        work: _Work
-        if isinstance(message, Find):
-            work = self._begin_to_find(message)
-        elif isinstance(message, Bound):
-            work = _Bounding(message, max(message.low, self.log.shelf.floor(message.topic)), message.high)
-        else:
-            work = message
-        queue.append(work)
+        self._asked[reader] = count + 1
+        self.turns.put(reader.identity_name, reader, self._answering(reader, message))
 
     def forget(self, reader: Reader) -> None:
         """It is gone."""
-        self._waiting.pop(reader, None)
+        self._asked.pop(reader, None)
+        self.turns.forget(reader.identity_name, reader)
 
     @property
     def has_work(self) -> bool:
         """Whether anybody waits for anything."""
-        return bool(self._waiting)
+        return self.turns.has_work
 
     def serve(self) -> None:
         """Do a little for who comes next, if there is anybody."""
-        if not self._waiting:
-            return
-        reader, queue = next(iter(self._waiting.items()))
-        answer = self._step(reader, queue[0])
-        self.pieces += 1
-        if answer is not None:
-            queue.popleft()
-        if queue:
-            self._waiting.move_to_end(reader)
-        else:
-            del self._waiting[reader]
-        if answer is not None:
-            reader.bring(answer)
+        if self.turns.has_work:
+            self.pieces += 1
+            self.turns.step()
 
-    def _step(self, reader: Reader, work: _Work) -> ToReader | None:
-        if isinstance(work, Read):
-            return self._read(work)
-        if isinstance(work, _Finding):
-            return self._find(reader, work)
-        return self._bound(work)
+    def _answering(self, reader: Reader, message: LogQuestion) -> Work:
+        """Find the answer in small steps, and bring it."""
+        answers: list[ToReader] = []
+        if isinstance(message, Read):
+            answers.append(self._read(message))
+        elif isinstance(message, Find):
+            yield from self._finding(reader, message, answers)
+        else:
+            yield from self._bounding(message, answers)
+        left = self._asked.get(reader, 0) - 1
+        if left > 0:
+            self._asked[reader] = left
+        else:
+            self._asked.pop(reader, None)
+        for answer in answers:
+            reader.bring(answer)
 
     def _read(self, ask: Read) -> Rows:
         found = self.log.rows(ask.topic, ask.first, ask.last, min(ask.bytes_max, PIECE_BYTES))
@@ -135,34 +115,41 @@ class Bulk:
         events = choose_rows(ask.where, found.events) if ask.where else found.events
         return Rows(ask.number, found.floor, found.read_to, full, list(found.stamps), list(events))
 
-    def _begin_to_find(self, ask: Find) -> _Finding:
-        topics = self.topics()
-        patterns = [pattern for pattern in ask.patterns if "*" in pattern]
-        named = [name for name in dict.fromkeys(ask.patterns) if name in topics]
-        return _Finding(ask, named, list(topics) if patterns else [], patterns)
+    def _finding(self, reader: Reader, ask: Find, answers: list[ToReader]) -> Work:
+        """Compare the topics with the patterns, so many at a time."""
+        topics, shelf = self.topics(), self.log.shelf
+        named = {name: True for name in ask.patterns if name in topics}
+        patterns = [pattern for pattern in dict.fromkeys(ask.patterns) if "*" in pattern]
+        found: dict[str, tuple[int, int]] = {}
+        done = 0
+        for topic in list(topics) if patterns else named:
+            is_wanted = topic in named
+            for pattern in () if is_wanted else patterns:
+                done += 1
+                is_wanted = matches(pattern, topic)
+                if is_wanted:
+                    break
+                if done >= COMPARISONS_MAX:
+                    done = 0
+                    yield
+            if is_wanted and reader.may_read(topic):
+                found[topic] = (shelf.floor(topic), shelf.last(topic))
+                done += LOOKED_UP
+            if done >= COMPARISONS_MAX:
+                done = 0
+                yield
+        answers.append(Found(ask.number, found))
 
-    def _find(self, reader: Reader, work: _Finding) -> Found | None:
-        count = max(1, COMPARISONS_MAX // max(1, len(work.patterns)))
-        looked_at, work.left = work.left[:count], work.left[count:]
-        matching = [topic for topic in looked_at if any(matches(pattern, topic) for pattern in work.patterns)]
-        named, work.named = work.named[:COMPARISONS_MAX], work.named[COMPARISONS_MAX:]
-        shelf = self.log.shelf
-        for topic in (*named, *matching):
-            if topic not in work.found and reader.may_read(topic):
-                work.found[topic] = (shelf.floor(topic), shelf.last(topic))
-        return None if work.left or work.named else Found(work.ask.number, work.found)
-
-    def _bound(self, work: _Bounding) -> Bounded | None:
-        if work.low < work.high:
-            middle = (work.low + work.high + 1) // 2
-            if self.log.is_within(work.ask.topic, middle, work.ask.clock):
-                work.low = middle
+    def _bounding(self, ask: Bound, answers: list[ToReader]) -> Work:
+        """Search by halves: `low` is not too far, what is behind `high` is."""
+        low, high = max(ask.low, self.log.shelf.floor(ask.topic)), ask.high
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.log.is_within(ask.topic, middle, ask.clock):
+                low = middle
             else:
-                work.high = middle - 1
-        if work.low < work.high:
-            return None
-        ask, last = work.ask, work.low
-        if ask.is_whole:
-            last = max(ask.low, self.log.whole_batches(ask.topic, last))
+                high = middle - 1
+            yield
+        last = max(ask.low, self.log.whole_batches(ask.topic, low)) if ask.is_whole else low
         is_complete = ask.high <= self.log.shelf.floor(ask.topic) or self.log.full_at(ask.topic, ask.high) is not None
-        return Bounded(ask.number, min(last, ask.high), is_complete)
+        answers.append(Bounded(ask.number, min(last, ask.high), is_complete))

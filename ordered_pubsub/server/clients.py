@@ -4,15 +4,21 @@ A client's requests are checked against what its identity may do, for every topi
 order in which they came. One that the stage has taken before is not judged again: it has its answer, whatever holds now. A
 client that does not read what it is sent is not waited for: when more is waiting than is allowed, it is disconnected with the
 reason. Nothing is lost by that, since it asks again what it has no answer to.
+
+What it says is looked at frame by frame, in its order. As long as its identity has not had its share of this moment, that is at
+once; else what has come waits for its turn (`Node.turns`), and when much waits, no more is read from its connection. So a
+client that says more than a stage can handle waits for itself.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 import attrs
+import msgspec
 from msgspec.structs import replace
 
 from ordered_pubsub.config.kinds import NAME
@@ -34,10 +40,12 @@ from ordered_pubsub.core.messages import (
     Sealed,
     ToSession,
     Undecided,
+    find_change,
 )
 from ordered_pubsub.core.registrar import TOPICS_MAX
 from ordered_pubsub.core.stage import PARTS_MAX
 from ordered_pubsub.core.topics import check_pattern, check_topic
+from ordered_pubsub.core.turns import Work
 from ordered_pubsub.errors import FilterError, ProtocolError, TopicError
 from ordered_pubsub.server.checking import NUMBER_MAX
 from ordered_pubsub.server.choosing import read_filter
@@ -46,23 +54,31 @@ from ordered_pubsub.server.node import Node
 from ordered_pubsub.wire.channel import Channel
 from ordered_pubsub.wire.pack import decode_signed
 from ordered_pubsub.wire.protocol import (
-    Ask,
+    AskUnread,
     Inquire,
     Ping,
     Pong,
     Rejected,
     Report,
     Tell,
+    a_request,
     decode,
     encode,
-    from_client,
+    from_client_unread,
 )
 from ordered_pubsub.wire.reading import Bound, Find, FromReader, Read, ToReader, Trace, Traced, Unread
 from ordered_pubsub.wire.sessions import NAMELESS, publisher_of
+from ordered_pubsub.wire.weighing import check_weight
 
 SPANS_MAX, RANGES_MAX = 1_000, 10_000
 """Stretches of numbers that a message may ask for, and that an answer may name."""
-JUDGED_MAX = 20_000
+JUDGED_MAX = 10_000
+SLICE_REQUESTS, SLICE_BYTES = 256, 1 << 16
+"""So many requests, or about so many bytes of them, are looked at in one step."""
+WAITING_BYTES_MAX = 1 << 18
+"""When so much of a connection waits to be looked at, no more is read from it."""
+FILTERS_MAX, CHANGE_FILTERS_MAX = 1_000, 100
+"""So many different filters one client may ask by on a connection, and one change may bring."""
 CHANGES_REMEMBERED_MAX = 4_096
 SUBSCRIPTION_NAME = re.compile("[A-Za-z0-9._-]{1,64}")
 SUBSCRIPTION_LENGTH_MAX = 64
@@ -70,6 +86,7 @@ SUBSCRIPTION_LENGTH_MAX = 64
 
 FORBIDDEN = "forbidden"
 _FINE = ("", "")
+_ASK = b"\xa3ask"
 _PING, _PONG = encode(Ping()), encode(Pong())
 
 
@@ -83,6 +100,8 @@ class Rules:
     report: Callable[[], dict[str, Any]]
     sent: Callable[[str, Channel], None]
     """something was sent to somebody of an identity, who may not read it"""
+    judged: dict[str, dict[tuple[str, str], tuple[str, str]]] = attrs.field(factory=dict)
+    """identity → (right, topic) → why not: a code and a reason"""
 
 
 @attrs.define(eq=False)
@@ -106,10 +125,17 @@ class ClientConnection:
     """the topics of its subscriptions, as far as they were asked for on this connection"""
     _counted: dict[int, ChangeAsk] = attrs.field(factory=dict)
     """changes that `_held` knows of, by their sequence: one that is asked again does not count twice"""
-    _judged: dict[tuple[str, str], tuple[str, str]] = attrs.field(factory=dict)
-    """(right, topic) → why not: a code and a reason"""
+    _judged: dict[tuple[str, str], tuple[str, str]] = attrs.field(init=False)
+    """(right, topic) → why not: a code and a reason; the same for all connections of its identity"""
+    _waiting: deque[bytes] = attrs.field(factory=deque)
+    """frames that were not looked at yet"""
+    _is_waiting: bool = False
+    """whether they wait for their turn"""
+    _filters: dict[int, bool] = attrs.field(factory=dict)
+    """by which it has asked: their hashes"""
 
     def __attrs_post_init__(self) -> None:
+        self._judged = self.rules.judged.setdefault(self.identity_name, {})
         self.publisher = publisher_of(self.session, self.name)
 
     @property
@@ -134,29 +160,110 @@ class ClientConnection:
         """The client says something."""
         if not self.is_in:
             raise ProtocolError("a greeting was followed by other frames before it had an answer")
-        requests: list[Request] = []
-        for payload in payloads:
-            message = decode(from_client, payload, f"client {self.session}")
-            if isinstance(message, Ask):
-                requests += message.requests
-            elif isinstance(message, FromSubscriber):
-                if self._may_follow(message):
-                    self.node.handle_subscriber(self.session, self._allowed(message), self.identity_name)
-            elif isinstance(message, FromReader):
-                self._read(message)
-            elif isinstance(message, Inquire):
-                self._inform(message.number)
-            elif isinstance(message, Ping):
-                self._write(_PONG)
-        if requests:
-            self._ask(requests)
+        self._waiting.extend(payloads)
+        if not self._is_waiting:
+            self._is_waiting = True
+            self.node.begin(self.identity_name, self, self._look())
+        if self._is_waiting:
+            self.channel.queued_bytes = sum(map(len, self._waiting))
+            if self.channel.queued_bytes > WAITING_BYTES_MAX:
+                self.channel.pause()
 
-    def _ask(self, requests: list[Request]) -> None:
+    def _look(self) -> Work:
+        """Look at what has come, a little at each step."""
+        try:
+            while self._waiting and self.channel.is_open:
+                yield from self._look_at(self._waiting.popleft())
+                while self.node.is_busy_with(self.identity_name, self.session):
+                    yield
+                if self._waiting:
+                    yield
+        except ProtocolError as error:
+            self.broken(error)
+        finally:
+            self._is_waiting = False
+            self._waiting.clear()
+            self.channel.queued_bytes = 0
+            self.channel.count_held()
+            self.channel.resume()
+
+    def _look_at(self, payload: bytes) -> Work:
+        who = f"client {self.session}"
+        if payload[1 : 1 + len(_ASK)] != _ASK:
+            check_weight(payload, who)
+        message = decode(from_client_unread, payload, who)
+        if isinstance(message, AskUnread):
+            yield from self._look_at_requests(message.requests, who)
+        elif isinstance(message, FromSubscriber):
+            if isinstance(message, Curious):
+                yield from self._check_filters(want.where for want in message.wants)
+            if self._may_follow(message):
+                self.node.handle_subscriber(self.session, self._allowed(message), self.identity_name)
+        elif isinstance(message, FromReader):
+            self._read(message)
+        elif isinstance(message, Inquire):
+            self._inform(message.number)
+        elif isinstance(message, Ping):
+            self._write(_PONG)
+
+    def _look_at_requests(self, found: list[msgspec.Raw], who: str) -> Work:
+        """Some requests at each step; one that brings filters by itself, for they take long to read."""
+        some: list[Request] = []
+        size = 0
+        for raw in found:
+            check_weight(raw, who)
+            request = decode(a_request, raw, who)
+            size += len(memoryview(raw))
+            change = find_change(request.parts)
+            if change is not None and change.where:
+                self._ask(some)
+                unfit = yield from self._unfit_filters(change)
+                self._ask([request], unfit)
+                some, size = [], 0
+            else:
+                some.append(request)
+            if len(some) >= SLICE_REQUESTS or size >= SLICE_BYTES:
+                self._ask(some)
+                some, size = [], 0
+                yield
+        self._ask(some)
+
+    def _unfit_filters(self, change: ChangeAsk) -> Generator[None, None, tuple[str, str]]:
+        """What is wrong with the filters that a change brings, if anything is: a code and a reason."""
+        wheres = dict.fromkeys(change.where.values())
+        if len(wheres) > CHANGE_FILTERS_MAX:
+            return (
+                "limit",
+                f"a change brings at most {CHANGE_FILTERS_MAX} different filters (where=), not {len(wheres)}",
+            )
+        try:
+            for where in wheres:
+                read_filter(where)
+                yield
+        except FilterError as error:
+            return ("bad-request", f"subscription {change.subscription!r} has a filter that is none: {error}")
+        strange = next((topic for topic in change.where if topic not in change.add), None)
+        if strange is not None:
+            return ("bad-request", f"a filter is for {strange!r:.300}, and the change does not add that topic")
+        return _FINE
+
+    def _check_filters(self, wheres: Iterable[str]) -> Work:
+        for where in dict.fromkeys(wheres):
+            if where and hash(where) not in self._filters:
+                if len(self._filters) >= FILTERS_MAX:
+                    raise ProtocolError(f"client {self.session} asks by more than {FILTERS_MAX} filters")
+                _check_filter(where, f"client {self.session}")
+                self._filters[hash(where)] = True
+                yield
+
+    def _ask(self, requests: list[Request], unfit: tuple[str, str] = ("", "")) -> None:
+        if not requests:
+            return
         refusals: dict[int, Refusal] = {}
         for request in requests:
             if request.client != self.session:
                 raise ProtocolError(f"a request of {request.client!r} came on the connection of {self.session!r}")
-            refusal = self._refusal(request)
+            refusal = request.refused(*unfit) if unfit[0] else self._refusal(request)
             if refusal is not None:
                 refusals[request.sequence] = refusal
         self.node.counters.refusals += len(refusals)
@@ -211,23 +318,29 @@ class ClientConnection:
         limits = self.rules.limits
         is_new = message.subscription not in self._following
         if is_new and len(self._following) >= limits.subscriptions_per_client_max:
-            return False
+            excess = f"{limits.subscriptions_per_client_max} subscriptions (limits.subscriptions_per_client_max)"
+            return self._end(message.subscription, "limit", f"this client speaks for more than {excess}")
         if isinstance(message, Follows):
-            if len(message.acked) > limits.topics_per_subscription_max:
-                return False
+            if len(message.acked) > 2 * limits.topics_per_subscription_max:
+                excess = f"{limits.topics_per_subscription_max} topics (limits.topics_per_subscription_max)"
+                return self._end(message.subscription, "limit", f"it follows more than twice {excess}")
             self._note_following(message)
             topics = list(message.acked)
         else:
-            for where in dict.fromkeys(want.where for want in message.wants if want.where):
-                _check_filter(where, f"subscription {message.subscription!r}")
+            self._following[message.subscription] = True
             topics = [want.topic for want in message.wants]
         denial = self._denial(topics)
-        if denial:
-            self._write(encode(Ended(message.subscription, self.session, FORBIDDEN, denial)))
-        return not denial
+        return self._end(message.subscription, FORBIDDEN, denial) if denial else True
+
+    def _end(self, subscription: str, code: str, reason: str) -> bool:
+        """Tell a subscription why it cannot go on."""
+        self._write(encode(Ended(subscription, self.session, code, reason)))
+        return False
 
     def _allowed(self, message: FromSubscriber) -> FromSubscriber:
         """As much of a message as it may say."""
+        if isinstance(message, Handed):
+            return replace(message, asks=[span for span in message.asks if self._has_to_do_with(span.topic)])
         if isinstance(message, Undecided):
             return replace(message, spans=[span for span in message.spans if not self._denial((span.topic,))])
         if isinstance(message, Sealed) and message.seen:
@@ -255,6 +368,10 @@ class ClientConnection:
                 f"session {self.session!r} asked in the name of {message.session!r}, or for too many topics"
             )
         return not self._denial(message.topics)
+
+    def _has_to_do_with(self, topic: str) -> bool:
+        """Whether it may publish on a topic, or read it."""
+        return self._verdict("publish", topic) is _FINE or self._verdict("subscribe", topic) is _FINE
 
     def _denial(self, topics: Iterable[str]) -> str:
         """Why it may not read one of these topics; empty if it may read all."""
@@ -343,7 +460,7 @@ class ClientConnection:
     def become(self, identity: IdentitySection) -> None:
         """Go on under the rights that its identity has now."""
         self.visitor = attrs.evolve(self.visitor, identity=identity)
-        self._judged.clear()
+        self._judged = self.rules.judged.setdefault(identity.name, {})
 
     def _unfit(self, subscription: str) -> str:
         """What is wrong with an id. Others know a client's session, so a subscription's id must be its client's."""
@@ -435,7 +552,7 @@ class ClientConnection:
 
     def lost(self, reason: str) -> None:
         """The client is gone."""
-        self.node.bulk.forget(self)
+        self.node.forget(self.identity_name, self)
         self.on_gone(self)
 
 

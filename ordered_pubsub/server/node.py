@@ -17,7 +17,8 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -38,6 +39,7 @@ from ordered_pubsub.core.retention import Policies
 from ordered_pubsub.core.stage import Effects
 from ordered_pubsub.core.times import Times
 from ordered_pubsub.core.topology import Topology
+from ordered_pubsub.core.turns import Turns, Work
 from ordered_pubsub.errors import JournalError, OrderedPubSubError
 from ordered_pubsub.server.bulk import Bulk, Reader
 from ordered_pubsub.server.choosing import choose
@@ -47,11 +49,14 @@ from ordered_pubsub.wire.reading import LogQuestion
 _log = logging.getLogger(__name__)
 
 TICK_S = 0.5
+INLINE_S = 0.002
+"""So much of each turn of the loop one identity has before what it says waits for its turn."""
 SERVE_S = 0.003
 """So long, and one step more, is worked at what may wait before it is looked again for what may not."""
 INLINE_COMMIT_S = 0.0005
 """Commits that take longer than this, on average, are left to a thread."""
 AVERAGE_OVER = 16
+_OVER = object()
 NAMED = "//"
 """Between the name of a client and that of its subscription."""
 NAMED_SHOWN_MAX, TOPICS_SHOWN_MAX = 1_000, 10_000
@@ -73,6 +78,9 @@ class Neighbour(Protocol):
 
     def say(self, messages: Sequence[PeerMessage]) -> None:
         """Bring messages; they may be lost if the link is down."""
+
+    def break_off(self, reason: str) -> None:
+        """Its stage has said what it must not: connect anew."""
 
 
 @attrs.define
@@ -107,6 +115,12 @@ class Node:
     failed: asyncio.Future[None] = attrs.field(init=False)
     """fails when the stage can do nothing any more"""
     driver: Driver = attrs.field(init=False)
+    turns: Turns = attrs.field(factory=Turns)
+    """what clients have said, as far as nobody has looked at it yet"""
+    _spent: dict[str, float] = attrs.field(factory=dict)
+    """identity → how long this turn of the loop has worked for it"""
+    _from_peers: dict[int, deque[PeerMessage]] = attrs.field(factory=dict)
+    """what peers have said and was not handled yet, in its order"""
     bulk: Bulk = attrs.field(init=False)
     """who reads much of the logs"""
     _loop: asyncio.AbstractEventLoop = attrs.field(factory=asyncio.get_running_loop)
@@ -156,6 +170,33 @@ class Node:
         """The stage's name."""
         return self.topology.stages[self.rank].name
 
+    # -- whose turn it is -----------------------------------------------------------------------------------------------
+
+    def begin(self, identity: str, session: Hashable, work: Work) -> None:
+        """Look at what a client says, now if its identity has not had its share of this moment yet; the rest by turns."""
+        if not self._spent:
+            self._loop.call_soon(self._spent.clear)
+        began = time.perf_counter()
+        until = began + INLINE_S - self._spent.get(identity, 0.0)
+        now = began
+        while now < until:
+            if next(work, _OVER) is _OVER:
+                self._spent[identity] = self._spent.get(identity, 0.0) + time.perf_counter() - began
+                return
+            now = time.perf_counter()
+        self._spent[identity] = self._spent.get(identity, 0.0) + now - began
+        self.turns.put(identity, session, work)
+        self._plan_flush()
+
+    def is_busy_with(self, identity: str, session: str) -> bool:
+        """Whether something that a client said before still waits for its turn."""
+        return self.driver.is_busy_with(identity, session)
+
+    def forget(self, identity: str, connection: Reader) -> None:
+        """A connection is gone: nobody waits for what was said on it."""
+        self.turns.forget(identity, connection)
+        self.bulk.forget(connection)
+
     # -- in -----------------------------------------------------------------------------------------------------------
 
     def handle_requests(self, requests: Sequence[Request], refusals: Mapping[int, Refusal] | None = None) -> None:
@@ -198,27 +239,49 @@ class Node:
         self.driver.client_is_gone(session)
 
     def handle_peer(self, peer: int, messages: Sequence[PeerMessage]) -> None:
-        """A peer says something. Raises what its state machine says about a message that must not come."""
+        """A peer says something; what takes long of it waits. Raises what the state machine says about what must not come."""
         if self._is_over:
             return
-        now = time.time()
+        waiting = self._from_peers.setdefault(peer, deque())
+        waiting.extend(messages)
+        if len(waiting) == len(messages):  # nothing of it waited before
+            self._hear_peer(peer, time.perf_counter() + INLINE_S)
+        self._plan_flush()
+
+    def _hear_peer(self, peer: int, until: float) -> None:
+        """Handle what a peer has said, in its order, but not for long."""
+        waiting, now = self._from_peers[peer], time.time()
         try:
-            for message in messages:
-                self.driver.handle_peer(peer, message, now)
+            while waiting and not self._is_over:
+                self.driver.handle_peer(peer, waiting.popleft(), now)
+                if time.perf_counter() >= until:
+                    break
         except OrderedPubSubError:
+            waiting.clear()  # what follows is not to be taken before it comes again
             raise
         except Exception as error:
             self._break_down(error)
         finally:
-            self._plan_flush()
+            if not waiting:
+                self._from_peers.pop(peer, None)
+
+    def _hear_peers(self, until: float) -> None:
+        """Go on with what peers have said."""
+        for peer in list(self._from_peers):
+            try:
+                self._hear_peer(peer, until)
+            except OrderedPubSubError as error:
+                self.neighbours[peer].break_off(str(error))
 
     def connected(self, peer: int) -> None:
         """The link to a peer is there."""
+        self._from_peers.pop(peer, None)
         self.driver.stage.connected(peer)
         self._plan_flush()
 
     def disconnected(self, peer: int) -> None:
-        """The link to a peer is gone."""
+        """The link to a peer is gone, and what was said on it: all that matters is said again."""
+        self._from_peers.pop(peer, None)
         self.driver.disconnected(peer)
 
     def _tick(self) -> None:
@@ -245,7 +308,7 @@ class Node:
     @property
     def _is_asked(self) -> bool:
         """Whether somebody waits for something that is done a little at a time."""
-        return self.driver.is_asked or self.bulk.has_work
+        return bool(self._from_peers) or self.turns.has_work or self.driver.is_asked or self.bulk.has_work
 
     def _serve(self) -> None:
         """For a few milliseconds do a little at a time of what was caused and waits for its turn, and read pieces of the log.
@@ -258,6 +321,9 @@ class Node:
             os.sched_yield()
             until = time.perf_counter() + SERVE_S
             while self._is_asked:
+                if self._from_peers:
+                    self._hear_peers(time.perf_counter())
+                self.turns.step()
                 self.driver.serve()
                 self.bulk.serve()
                 if time.perf_counter() >= until:

@@ -48,7 +48,7 @@ DIAL_S = 5.0
 WELCOME_S = 10.0
 LINK_BYTES_MAX = 1 << 28
 """What one frame of a link may have, and what may wait to be sent on one."""
-SAY_BYTES_MAX = 1 << 24
+SAY_BYTES_MAX = 1 << 20
 """More than this is said in several frames, if it is several messages."""
 
 _PING, _PONG = encode(Ping()), encode(Pong())
@@ -285,6 +285,10 @@ class PeerLink:
 
     def renew(self, reason: str) -> None:
         """Connect anew: what is said on this connection is for a state machine that is not there any more."""
+        self._break(reason)
+
+    def break_off(self, reason: str) -> None:
+        """The peer has said what it must not."""
         self._break(reason)
 
     def _break(self, reason: str) -> None:

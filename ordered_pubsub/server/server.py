@@ -367,6 +367,7 @@ class Server:
         self.configuration = attrs.evolve(self.configuration, identity=renewal.identities, limits=renewal.limits)
         self.token = renewal.token
         self._rules.limits = renewal.limits
+        self._rules.judged.clear()
         doors = self.doors
         doors.access, doors.limits, doors.tls = Access.of(renewal.identities), renewal.limits, renewal.tls
         for connection in list(self._clients):

@@ -126,6 +126,12 @@ class Ask(_Base, frozen=True, tag="ask"):
     requests: Annotated[list[Request], msgspec.Meta(max_length=REQUESTS_MAX)]
 
 
+class AskUnread(_Base, frozen=True, tag="ask"):
+    """The same as a stage takes it: each request is read when its turn comes."""
+
+    requests: Annotated[list[msgspec.Raw], msgspec.Meta(max_length=REQUESTS_MAX)]
+
+
 class Tell(_Base, frozen=True, tag="tell"):
     """A stage answers."""
 
@@ -188,12 +194,15 @@ class Names(_Base, frozen=True, tag="names"):
 
 
 Greeting = ClientGreeting | PeerGreeting
+FromClientUnread = AskUnread | FromSubscriber | FromReader | Inquire | Ping | Pong
 FromClient = Ask | FromSubscriber | FromReader | Inquire | Ping | Pong
 ToClient = Welcome | Rejected | Tell | ToSession | ToReader | Report | Ping | Pong
 FromPeer = Welcome | Rejected | Differs | Say | Claim | Claimed | Names | Ping | Pong
 
 _encoder = msgspec.msgpack.Encoder()
 greetings: msgspec.msgpack.Decoder[Greeting] = msgspec.msgpack.Decoder(Greeting)
+from_client_unread: msgspec.msgpack.Decoder[FromClientUnread] = msgspec.msgpack.Decoder(FromClientUnread)
+a_request: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 from_client: msgspec.msgpack.Decoder[FromClient] = msgspec.msgpack.Decoder(FromClient)
 to_client: msgspec.msgpack.Decoder[ToClient] = msgspec.msgpack.Decoder(ToClient)
 from_peer: msgspec.msgpack.Decoder[FromPeer] = msgspec.msgpack.Decoder(FromPeer)
@@ -204,11 +213,11 @@ def encode(message: _Base | FromSubscriber | ToSession | FromReader | ToReader) 
     return frame(_encoder.encode(message))
 
 
-def decode(decoder: msgspec.msgpack.Decoder[_Message], payload: bytes, who: str) -> _Message:
+def decode(decoder: msgspec.msgpack.Decoder[_Message], payload: bytes | msgspec.Raw, who: str) -> _Message:
     """The message in a frame's payload, or a `ProtocolError` that says what is wrong with it."""
     try:
         return decoder.decode(payload)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(
-            f"{who} sent a frame of {len(payload)} bytes that is not a message known here: {error}"
+            f"{who} sent a frame of {len(memoryview(payload))} bytes that is not a message known here: {error}"
         ) from error

@@ -206,6 +206,7 @@ async def test_what_is_asked_wrong_is_answered_so(server: Server) -> None:
 class Reading:
     """Somebody who reads everything."""
 
+    identity_name: str = "somebody"
     brought: list[ToReader] = attrs.field(factory=list)
 
     def may_read(self, topic: str) -> bool:
