@@ -378,7 +378,7 @@ class Client:
         engine = self._engine
         subscriptions = [subscription.status() for subscription in self._subscriptions]
         waiting = [f"subscription {one['id']}: {one['waiting_for']}" for one in subscriptions if one["waiting"]]
-        calls = engine.waiting_for()
+        calls, not_arrived = engine.waiting_for(), engine.reception.inspection.counts
         return {
             "name": self.name,
             "ens": redacted(engine.adapter.url),
@@ -389,7 +389,8 @@ class Client:
             "waiting_for": "; ".join(waiting if waiting and calls == "nothing" else [calls, *waiting]),
             "subscriptions": subscriptions,
             "frames_unstamped": engine.reception.unstamped_frames,
-            "frames_unreadable": engine.reception.unreadable_frames,
+            "frames_unreadable": not_arrived.get("unreadable", 0) + not_arrived.get("version", 0),
+            "not_arrived": dict(not_arrived),
         }
 
     # -- the end ------------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from ordered_pubsub.client.publisher import Outgoing, Publisher, error_of
 from ordered_pubsub.client.reception import Reception
 from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.client.waiting import forget_outcome
+from ordered_pubsub.core.inspection import Inspection
 from ordered_pubsub.core.lease import Lease
 from ordered_pubsub.core.lifeline import Lifeline
 from ordered_pubsub.core.messages import (
@@ -35,9 +36,11 @@ from ordered_pubsub.core.messages import (
     Follows,
     FromSubscriber,
     Heard,
+    Keys,
     Leased,
     Locate,
     Located,
+    NewEpoch,
     Range,
     Refusal,
     Seal,
@@ -115,7 +118,7 @@ class Engine:
         self.name = publisher_of(self.key.session, name)
         self.adapter = adapter
         self.home = home
-        self.reception = Reception(adapter, settings.unordered == "deliver")
+        self.reception = Reception(adapter, settings.unordered == "deliver", Inspection(self.key.session), self.say)
         leasing = Leasing(Lease(self.key.session), self.say, lambda topic: self.session.topology.owner(topic))
         self.publisher = Publisher(self.name, adapter, settings, self._queue, leasing)
         self.session: Session
@@ -148,7 +151,7 @@ class Engine:
                 self.key.session,
                 topology,
                 pipeline_events_max=self.settings.pipeline_events_max,
-                packer=LogPacker(self.name, self.home),
+                packer=LogPacker(self.name, self.home, self.publisher.sharing),
             )
             self._stage_changed(True, "connected")
             await self.adapter.open(self.reception.take_frames, self._ens_changed)
@@ -250,6 +253,10 @@ class Engine:
                 self.lifeline.heard(message, self.loop.time())
             elif isinstance(message, Seal):
                 self._seal(message)
+            elif isinstance(message, Keys):
+                self.reception.take_keys(message)
+            elif isinstance(message, NewEpoch):
+                self.reception.new_epoch()
             elif isinstance(message, Decided):
                 for follower in list(self._followers.values()):
                     follower.told(message)
@@ -321,6 +328,7 @@ class Engine:
             self._take_times()
             self.session.connected(self.loop.time())
             self.lifeline.connected()
+            self.reception.connected(self.home.has_tags)
             for follower in self._followers.values():
                 follower.report(is_all=True)
             for ended in self._unfollowed.values():
@@ -384,6 +392,7 @@ class Engine:
     async def close(self) -> None:
         """Disconnect. Whatever is still under way is given up."""
         self.publisher.leasing.close()
+        self.reception.close()
         self.is_closed = True
         for handle in (self._tick_handle, self._follow_handle, self._life_handle):
             if handle is not None:
