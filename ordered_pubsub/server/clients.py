@@ -106,6 +106,8 @@ class Rules:
     """something was sent to somebody of an identity, who may not read it"""
     judged: dict[str, dict[tuple[str, str], tuple[str, str]]] = attrs.field(factory=dict)
     """identity → (right, topic) → why not: a code and a reason"""
+    held: dict[str, int] = attrs.field(factory=dict)
+    """identity → how many topics its clients have asked for on their connections"""
 
 
 @attrs.define(eq=False)
@@ -511,7 +513,7 @@ class ClientConnection:
     def _count(self, ask: ChangeAsk) -> str:
         limits = self.rules.limits
         if ask.ends:
-            self._held.pop(ask.subscription, None)
+            self._count_held(-len(self._held.pop(ask.subscription, ())))
             return ""
         held = self._held.get(ask.subscription)
         if held is None and len(self._held) >= limits.subscriptions_per_client_max:
@@ -525,8 +527,18 @@ class ClientConnection:
                 f"a subscription may hold {limits.topics_per_subscription_max} topics "
                 f"(limits.topics_per_subscription_max), not {len(then)}"
             )
+        most = self.rules.limits.held_topics_per_identity_max
+        if len(then) > len(held or ()) and self._count_held(0) + len(then) - len(held or ()) > most:
+            return f"the clients of an identity may hold {most} topics (limits.held_topics_per_identity_max)"
+        self._count_held(len(then) - len(held or ()))
         self._held[ask.subscription] = then
         return ""
+
+    def _count_held(self, change: int) -> int:
+        """The clients of this identity ask for more topics, or fewer; return how many these are now."""
+        held = self.rules.held
+        held[self.identity_name] = count = held.get(self.identity_name, 0) + change
+        return count
 
     def _inform(self, number: int) -> None:
         if self.identity.may("administer"):
@@ -582,6 +594,8 @@ class ClientConnection:
     def lost(self, reason: str) -> None:
         """The client is gone."""
         self.node.forget(self.identity_name, self)
+        self._count_held(-sum(map(len, self._held.values())))
+        self._held.clear()
         self.on_gone(self)
 
 

@@ -139,6 +139,7 @@ class Server:
         except BaseException:
             store.close(None)
             raise
+        self.node.driver.stage.quotas = configuration.quotas
         self.node.neighbours.update(self.links)
         return store
 
@@ -372,6 +373,7 @@ class Server:
         self.token = renewal.token
         self._rules.limits = renewal.limits
         self._rules.judged.clear()
+        self.node.driver.stage.quotas = self.configuration.quotas
         doors = self.doors
         doors.access, doors.limits, doors.tls = Access.of(renewal.identities), renewal.limits, renewal.tls
         for connection in list(self._clients):
