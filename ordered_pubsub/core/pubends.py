@@ -165,7 +165,16 @@ class Pubends:
 
     def serve(self) -> tuple[int, Told]:
         """Read one piece; return it, and for which home stage it is."""
-        home, topics = next(iter(self._waiting.items()))
+        home = next(iter(self._waiting))
+        return home, self.serve_home(home)
+
+    def next_home(self, is_clogged: Callable[[int], bool]) -> int | None:
+        """The home stage whose turn it is, of those that can be told something now."""
+        return next((home for home in self._waiting if not is_clogged(home)), None)
+
+    def serve_home(self, home: int) -> Told:
+        """Read one piece for a home stage that waits for some."""
+        topics = self._waiting[home]
         topic, wanted = next(iter(topics.items()))
         before = len(wanted.numbers)
         first, last, full = wanted.take()
@@ -181,4 +190,4 @@ class Pubends:
         else:
             del self._waiting[home], self._pieces[home]
         given = -1 if self.given is None else self.given(topic)
-        return home, Told(topic, first, reading.read_to, reading.floor, reading.items, given=given)
+        return Told(topic, first, reading.read_to, reading.floor, reading.items, given=given)

@@ -333,6 +333,8 @@ class Stage:
         if rank == self.rank:
             self._consider(request, self.rank, now, refusal)
         elif rank in self.greeted:
+            if refusal is not None:
+                request = replace(request, parts=tuple(map(_bare, request.parts)))
             self.effects.sends.append((rank, Relay(self.rank, request, refusal)))
 
     def _refuse_level(self, request: Request) -> Refusal | None:
@@ -885,6 +887,13 @@ def taken_at(topology: Topology, request: Request) -> int:
             return topology.registrar(part.subscription)
         lowest = max(lowest, topology.owner(part.topic))
     return lowest
+
+
+def _bare(part: PublishAsk | ChangeAsk) -> PublishAsk | ChangeAsk:
+    """As much of what is to be refused as says who has to refuse it."""
+    if isinstance(part, PublishAsk):
+        return PublishAsk(part.topic, part.count)
+    return ChangeAsk(part.subscription)
 
 
 def _has_events(part: Part | PublishAsk | ChangeAsk) -> bool:

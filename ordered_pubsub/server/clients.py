@@ -181,9 +181,9 @@ class ClientConnection:
             while self._waiting and self.channel.is_open:
                 yield from self._look_at(self._waiting.popleft())
                 while self.node.is_busy_with(self.identity_name, self.session):
-                    yield
+                    yield False
                 if self._waiting:
-                    yield
+                    yield True
         except ProtocolError as error:
             self.broken(error)
         finally:
@@ -233,10 +233,10 @@ class ClientConnection:
             if len(some) >= SLICE_REQUESTS or size >= SLICE_BYTES:
                 self._ask(some)
                 some, size = [], 0
-                yield
+                yield True
         self._ask(some)
 
-    def _unfit_filters(self, change: ChangeAsk) -> Generator[None, None, tuple[str, str]]:
+    def _unfit_filters(self, change: ChangeAsk) -> Generator[bool, None, tuple[str, str]]:
         """What is wrong with the filters that a change brings, if anything is: a code and a reason."""
         wheres = dict.fromkeys(change.where.values())
         if len(wheres) > CHANGE_FILTERS_MAX:
@@ -247,7 +247,7 @@ class ClientConnection:
         try:
             for where in wheres:
                 read_filter(where)
-                yield
+                yield True
         except FilterError as error:
             return ("bad-request", f"subscription {change.subscription!r} has a filter that is none: {error}")
         strange = next((topic for topic in change.where if topic not in change.add), None)
@@ -262,7 +262,7 @@ class ClientConnection:
                     raise ProtocolError(f"client {self.session} asks by more than {FILTERS_MAX} filters")
                 _check_filter(where, f"client {self.session}")
                 self._filters[hash(where)] = True
-                yield
+                yield True
 
     def _ask(self, requests: list[Request], unfit: tuple[str, str] = ("", "")) -> None:
         if not requests:

@@ -18,7 +18,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -51,9 +51,10 @@ from ordered_pubsub.wire.sessions import draw_system
 _log = logging.getLogger(__name__)
 
 TICK_S = 0.5
-INLINE_S = 0.002
+INLINE_S = 0.001
 """So much of each turn of the loop one identity has before what it says waits for its turn."""
-SERVE_S = 0.003
+IDLE_S = 0.001
+SERVE_S = 0.002
 """So long, and one step more, is worked at what may wait before it is looked again for what may not."""
 INLINE_COMMIT_S = 0.0005
 """Commits that take longer than this, on average, are left to a thread."""
@@ -123,6 +124,8 @@ class Node:
     """what clients have said, as far as nobody has looked at it yet"""
     _spent: dict[str, float] = attrs.field(factory=dict)
     """identity → how long this turn of the loop has worked for it"""
+    _servers: deque[Callable[[], bool]] = attrs.field(init=False)
+    """who does a little step, whose turn it is first; each says whether it has done something"""
     _from_peers: dict[int, deque[PeerMessage]] = attrs.field(factory=dict)
     """what peers have said and was not handled yet, in its order"""
     bulk: Bulk = attrs.field(init=False)
@@ -167,6 +170,7 @@ class Node:
             )
         self.driver.hosting.choose = choose
         self.bulk = Bulk(self.driver.pubends.reader, lambda: self.driver.stage.state.kept)
+        self._servers = deque((self.turns.step, self.driver.serve, self.bulk.serve))
         self.driver.stage.replayed = Effects()  # it is for those who watch
         self._plan_flush()
         self._tick()
@@ -329,21 +333,28 @@ class Node:
         self._is_serving = False
         if self._is_over:
             return
+        is_idle = True
         try:
-            os.sched_yield()
+            if not self.turns.has_work and not self.driver.is_asked:
+                os.sched_yield()
             until = time.perf_counter() + SERVE_S
-            while self._is_asked:
-                if self._from_peers:
-                    self._hear_peers(time.perf_counter())
-                self.turns.step()
-                self.driver.serve()
-                self.bulk.serve()
+            if self._from_peers:
+                self._hear_peers(until)
+            idle_steps = 0
+            while idle_steps < len(self._servers):
+                has_done = self._servers[0]()
+                self._servers.rotate(-1)
+                idle_steps = 0 if has_done else idle_steps + 1
+                is_idle = is_idle and not has_done
                 if time.perf_counter() >= until:
                     break
         except JournalError as error:
             self._fail(error)
         except Exception as error:
             self._break_down(error)
+        if is_idle and self._is_asked:  # all of it waits for something else
+            self._is_serving = True
+            self._loop.call_later(IDLE_S, self._serve)
         self._plan_flush()
 
     def _flush(self) -> None:
