@@ -18,7 +18,8 @@ reads a piece of the log for somebody; `is_asked` says whether there is anything
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import attrs
@@ -577,7 +578,7 @@ class Driver:
         for first in range(0, len(ask.topics), KEYS_A_STEP):
             keys, topics = self.stage.state.keys, ask.topics[first : first + KEYS_A_STEP]
             if first:
-                yield
+                yield True
             if keys.epoch:
                 given = self.keeper.give(replace(ask, topics=topics), keys, self._now)
                 self.stage.effects.tells.append((ask.session, given))
@@ -870,7 +871,12 @@ class Driver:
 
     def make_safe(self, batch: Batch) -> None:
         """Put a batch on disk. After a failure nobody knows what is there, so this stage does nothing any more."""
-        try:
+        self.write_down(batch)
+        self.make_sure(batch)
+
+    def write_down(self, batch: Batch) -> None:
+        """The first half of that: write all of it, which is quick, for it need not be on the disk yet."""
+        with self._failing():
             if batch.has_news:
                 self.crash_point("flush:before-log")
                 self.log.write(batch.effects.kept, batch.published)
@@ -883,6 +889,11 @@ class Driver:
                 self.crash_point("flush:before-append")
                 if batch.effects.journal:
                     self.journal.append(batch.effects.journal)
+
+    def make_sure(self, batch: Batch) -> None:
+        """The second half: return when it is on the disk. May run in a thread."""
+        with self._failing():
+            if batch.has_news:
                 self.crash_point("flush:before-sync")
                 self.journal.sync()
                 self.on_synced(batch.effects)
@@ -891,6 +902,11 @@ class Driver:
                 self.crash_point("snapshot:before-write")
                 self.journal.replace(batch.snapshot)
                 self.crash_point("snapshot:after-write")
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
         except Exception as error:
             self.failure = error
             raise JournalError(

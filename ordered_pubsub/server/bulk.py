@@ -30,7 +30,7 @@ from ordered_pubsub.wire.reading import (
     ToReader,
 )
 
-COMPARISONS_MAX = 200
+COMPARISONS_MAX = 50
 """So often topics are compared with patterns in one step."""
 LOOKED_UP = 10
 """Looking up how far a topic is costs as much as so many comparisons."""

@@ -54,10 +54,10 @@ TICK_S = 0.5
 INLINE_S = 0.001
 """So much of each turn of the loop one identity has before what it says waits for its turn."""
 IDLE_S = 0.001
-SERVE_S = 0.002
+SERVE_S = 0.001
 """So long, and one step more, is worked at what may wait before it is looked again for what may not."""
 INLINE_COMMIT_S = 0.0005
-"""Commits that take longer than this, on average, are left to a thread."""
+"""Commits that wait for the disk longer than this, on average, are left to a thread."""
 AVERAGE_OVER = 16
 _OVER = object()
 NAMED = "//"
@@ -136,6 +136,10 @@ class Node:
     """whether clients are to ask elsewhere"""
     _is_flushing: bool = False
     """a flush is planned or under way"""
+    _is_flush_next: bool = False
+    """a flush is planned, and not under way yet"""
+    _has_given_way: bool = False
+    """what may wait has let a flush go first"""
     _is_serving: bool = False
     """a piece of the log is about to be read"""
     _is_closed: bool = False
@@ -315,7 +319,7 @@ class Node:
         if self._is_over:
             return
         if not self._is_flushing and self.driver.has_work:
-            self._is_flushing = True
+            self._is_flushing = self._is_flush_next = True
             self._loop.call_soon(self._flush)
         if not self._is_serving and self._is_asked:
             self._is_serving = True
@@ -330,7 +334,11 @@ class Node:
         """For a few milliseconds do a little at a time of what was caused and waits for its turn, and read pieces of the log.
         Whatever else there is to do comes before the next ones, also in other processes: who shares the processor and is
         waiting for one event comes before who is reading a million."""
-        self._is_serving = False
+        if self._is_flush_next and not self._has_given_way:
+            self._has_given_way = True  # but only once: somebody always has something to say
+            self._loop.call_soon(self._serve)
+            return
+        self._is_serving = self._has_given_way = False
         if self._is_over:
             return
         is_idle = True
@@ -358,23 +366,32 @@ class Node:
         self._plan_flush()
 
     def _flush(self) -> None:
+        self._is_flush_next = False
         if self._is_over:
             return
         batch = self.driver.take()
-        is_slow = self._commit_s > INLINE_COMMIT_S and batch.has_news
+        try:
+            self.driver.write_down(batch)
+        except JournalError as error:
+            self._finish(batch, error)
+            return
+        is_slow = self.store.durability == "fsync" and self._commit_s > INLINE_COMMIT_S and batch.has_news
         if is_slow or batch.snapshot is not None:
-            writing = self._loop.run_in_executor(self._pool, self._make_safe, batch)
+            writing = self._loop.run_in_executor(self._pool, self._make_sure, batch)
             writing.add_done_callback(lambda written: self._finish(batch, written.result()))
         else:
-            self._finish(batch, self._make_safe(batch))
+            self._finish(batch, self._make_sure(batch))
 
-    def _make_safe(self, batch: Batch) -> JournalError | float:
-        """Write a batch; return how long it took, or why it failed. May run in a thread."""
+    def _make_sure(self, batch: Batch) -> JournalError | float:
+        """See to it that a batch is on disk; return how long it took, or why it failed. May run in a thread.
+
+        Only this does: whoever writes row by row in a thread waits for the loop's thread at each of them, if that is busy.
+        """
         if not batch.has_news and batch.snapshot is None:
             return 0.0
         started = time.perf_counter()
         try:
-            self.driver.make_safe(batch)
+            self.driver.make_sure(batch)
         except JournalError as error:
             return error
         return time.perf_counter() - started
