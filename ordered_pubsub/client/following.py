@@ -106,7 +106,13 @@ class Following:
     # -- what it says -------------------------------------------------------------------------------------------------
 
     def report(self, is_all: bool = False) -> None:
-        """Tell the stage how far it is, as far as that is news, or all of it."""
+        """Tell the stage how far it is, as far as that is news, or all of it. Never raises."""
+        try:
+            self._report(is_all)
+        except Exception as error:
+            self.give_up(error)
+
+    def _report(self, is_all: bool) -> None:
         now = self.engine.loop.time()
         clock = self.subend.needed_after
         if is_all or clock.keys() != self._said.keys() or now > self._said_at + SAID_FOR_S:
@@ -135,11 +141,14 @@ class Following:
             if self._timer.when() <= at:
                 return
             self._timer.cancel()
-        self._timer = self.engine.loop.call_at(at, self._time_has_come)
+        self._timer = self.engine.supervisor.at(at, self._time_has_come, "asking for what is missed")
 
     def _time_has_come(self) -> None:
         self._timer = None
-        self.pump()
+        try:
+            self.pump()
+        except Exception as error:
+            self.give_up(error)
 
     # -- acknowledgements ---------------------------------------------------------------------------------------------
 

@@ -96,6 +96,7 @@ class Intake:
         self._timer: asyncio.TimerHandle | None = None
         """tells the time to a best-effort buffer"""
         self._following: Following | None = None
+        engine.enter(self)
         if missing is not None and isinstance(self._buffer, Delivery):
             subend = Subend(
                 self._buffer,
@@ -247,11 +248,16 @@ class Intake:
                 self._following.subend.begin(change)
             if change.resume is not None:  # what it holds is known only now
                 self._wanted.update(dict.fromkeys(change.new, True))
-                self.engine.spawn(self.engine.reception.hold(self, change.new), f"holding {self.identity} at the ENS")
+                self.engine.supervisor.keep(partial(self._hold, change.new), f"holding {self.identity} at the ENS")
             self._buffer.change_settled(change, ask.remove)
         except Exception as error:
             self._give_up(error)
         self._collect()
+
+    async def _hold(self, topics: Sequence[str]) -> None:
+        """Have the ENS bring what a resumed subscription holds."""
+        if not self.is_over:
+            await self.engine.reception.hold(self, topics)
 
     def refused(self, ask: ChangeAsk) -> None:
         """A change that was asked for will not happen."""
@@ -314,12 +320,15 @@ class Intake:
             return
         deadline = buffer.next_deadline()
         if deadline is not None:
-            loop = self.engine.loop
-            self._timer = loop.call_at(max(deadline, loop.time() + TICK_S_MIN), self._tick, buffer)
+            due_at = max(deadline, self.engine.loop.time() + TICK_S_MIN)
+            self._timer = self.engine.supervisor.at(due_at, self._tick, "the end of patience", buffer)
 
     def _tick(self, buffer: BestEffort) -> None:
         self._timer = None
-        buffer.tick(self.engine.loop.time())
+        try:
+            buffer.tick(self.engine.loop.time())
+        except Exception as error:
+            self._give_up(error)
         self._collect()
 
     def _release_left(self) -> None:
@@ -332,7 +341,7 @@ class Intake:
         self._release(self.engine.reception.forget(self, left))
 
     def _release(self, topics: Sequence[str]) -> None:
-        if topics and not self.engine.is_closed:
+        if topics and not self.engine.is_over:
             self.engine.spawn(self.engine.reception.release(topics), f"unsubscribing from {', '.join(topics[:3])}")
 
     # -- changing topics ----------------------------------------------------------------------------------------------
@@ -445,6 +454,7 @@ class Intake:
         if self.is_over:
             return
         self.is_over = True
+        self.engine.leave(self)
         self.engine.unwatch(self.identity)
         if self._following is not None:
             self._following.end()
@@ -455,7 +465,7 @@ class Intake:
         self._news.set()
         self._room.set()
         self._release(self.engine.reception.forget(self))
-        if self._is_known and not self._is_ending and not self.engine.is_closed and not self.beginning.is_named:
+        if self._is_known and not self._is_ending and not self.engine.is_over and not self.beginning.is_named:
             self.leaving = self.engine.spawn(self._leave(), f"ending subscription {self.identity}")
         self.on_over()
 

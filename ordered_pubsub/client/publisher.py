@@ -51,6 +51,7 @@ from ordered_pubsub.errors import (
     UsageError,
     WouldBlock,
 )
+from ordered_pubsub.supervision import Backoff, Supervisor
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +86,10 @@ class Publisher:
     queue: Callable[[list[tuple[str, list[Outgoing]]]], None]
     """gives publications to the session, in their order: runs on one topic, and their events"""
     leasing: Leasing
+    supervisor: Supervisor
     is_closed: bool = False
+    failure: Exception | None = None
+    """why nothing is published any more, if not since it is closed"""
     _loop: asyncio.AbstractEventLoop = attrs.field(factory=asyncio.get_running_loop)
     _unfinished: dict[int, Outgoing] = attrs.field(factory=dict)
     _unfinished_bytes: int = 0
@@ -182,7 +186,7 @@ class Publisher:
         if self._lingering is not None and self._collected_events >= self.settings.batch_events_max:
             self._lingering.cancel()
             self._lingering = None
-            self._loop.call_soon(self._flush)
+            self.supervisor.soon(self._flush, "numbering")
         if collected and collected[-1][0] == item.topic:
             collected[-1][1].append(item)
         else:
@@ -192,20 +196,21 @@ class Publisher:
         if self.is_closed:
             raise self._closed()
 
-    def _closed(self) -> Closed:
-        return Closed(f"client {self.name!r} is closed and publishes nothing any more")
+    def _closed(self) -> Exception:
+        return self.failure or Closed(f"client {self.name!r} is closed and publishes nothing any more")
 
     def _plan_flush(self) -> None:
         """Number what is collected in this turn of the loop, or, if events may share messages, after a while."""
         if self.settings.linger_s:
-            self._lingering = self._loop.call_later(self.settings.linger_s, self._flush)
+            self._lingering = self.supervisor.later(self.settings.linger_s, self._flush, "numbering")
         else:
-            self._loop.call_soon(self._flush)
+            self.supervisor.soon(self._flush, "numbering")
 
     def _flush(self) -> None:
         collected, self._collected, self._collected_events = self._collected, [], 0
         self._lingering = None
-        self.queue(collected)
+        if self.failure is None:
+            self.queue(collected)
 
     # -- numbered -----------------------------------------------------------------------------------------------------
 
@@ -242,7 +247,7 @@ class Publisher:
         """Give everything that has a number to the ENS."""
         for topic in self._numbered if not self._is_abandoned else ():
             if topic not in self._hand_overs:
-                self._hand_overs[topic] = self._loop.create_task(self._hand_over(topic), name=f"publish on {topic}")
+                self._hand_overs[topic] = self.supervisor.must(self._hand_over(topic), f"publishing on {topic}")
 
     async def _hand_over(self, topic: str) -> None:
         batches: list[tuple[Publication, list[Outgoing]]] = []
@@ -306,7 +311,7 @@ class Publisher:
             self._complain(
                 topic, f"handing over what was published on {topic!r} ended with {error!r}", error, RETRY_MOST_S
             )
-            self._loop.call_later(RETRY_MOST_S, self.hand_over)
+            self.supervisor.later(RETRY_MOST_S, self.hand_over, "handing over again")
 
     def _frames(self, topic: str, batches: list[tuple[Publication, list[Outgoing]]]) -> list[Frame]:
         settings, name = self.settings, self.name
@@ -316,7 +321,7 @@ class Publisher:
         return [stamped(part, index, name, item) for part, items in batches for index, item in enumerate(items)]
 
     async def _give(self, topic: str, batches: list[tuple[Publication, list[Outgoing]]]) -> None:
-        pause_s = RETRY_FIRST_S
+        backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S)
         give_up_at = self._loop.time() + (0.0 if topic in self._given_up else KEPT_RETRY_S)
         while True:
             frames: list[Frame] = []
@@ -332,9 +337,8 @@ class Publisher:
                     _log.warning("%s; their topic's log has them, and gives them to who misses them", trouble)
                     self._given_up[topic] = True
                     return
-                self._complain(topic, trouble, error, pause_s)
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, RETRY_MOST_S)
+                self._complain(topic, trouble, error, backoff.limit_s)
+                await backoff.pause()
             else:
                 self._troubles.pop(topic, None)
                 self._given_up.pop(topic, None)
@@ -359,7 +363,7 @@ class Publisher:
             "with order='pairwise' or order='topic', or to fewer topics together"
         )
 
-    def _fail(self, item: Outgoing, error: OrderedPubSubError) -> None:
+    def _fail(self, item: Outgoing, error: Exception) -> None:
         self._forget([item])
         if not item.future.done():
             item.future.set_exception(error)
@@ -405,6 +409,21 @@ class Publisher:
             await self._idle.wait()
             timer.cancel()
         return self._abandon() if self._unfinished or self._backlog_events else ""
+
+    def fail(self, error: Exception) -> None:
+        """Nothing is published any more: whoever waits for a receipt, or for room, is told."""
+        self.is_closed, self.failure = True, error
+        for waiter in self._waiters.values():
+            if not waiter.done():
+                waiter.set_exception(error)
+        self._waiters.clear()
+        self._is_abandoned = True
+        for task in list(self._hand_overs.values()):
+            task.cancel()
+        for item in list(self._unfinished.values()):
+            self._fail(item, error)
+        self._backlog_events = self._backlog_bytes = 0
+        self._idle.set()
 
     def _abandon(self) -> str:
         left = "" if all(item.future.done() for item in self._unfinished.values()) else self.waiting_for()

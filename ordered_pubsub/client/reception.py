@@ -63,6 +63,8 @@ class Reception:
     _holders: dict[str, dict[Receiver, bool]] = attrs.field(factory=dict)
     _active: dict[str, bool] = attrs.field(factory=dict)
     """topics that are subscribed to at the ENS"""
+    _unsure: dict[str, bool] = attrs.field(factory=dict)
+    """topics that may be subscribed to there or not: it was asked for, or taken back, and nobody has waited for the outcome"""
     _changes: int = 0
     """subscribing and unsubscribing at the ENS that is under way or waits"""
     _turn: asyncio.Lock = attrs.field(factory=asyncio.Lock)
@@ -79,8 +81,10 @@ class Reception:
         async with self._changing():
             new = [topic for topic in topics if topic not in self._active and topic in self._holders]
             if new:
+                self._unsure.update(dict.fromkeys(new, True))
                 await self.adapter.subscribe(new)
                 self._active.update(dict.fromkeys(new, True))
+                self._are_sure(new)
 
     def forget(self, receiver: Receiver, topics: Iterable[str] | None = None) -> list[str]:
         """Give a receiver nothing more, of these topics or at all; return those that nobody holds now."""
@@ -94,13 +98,20 @@ class Reception:
         return unheld
 
     async def release(self, topics: Sequence[str]) -> None:
-        """Unsubscribe at the ENS from those topics that nobody holds. Cancelled, some may remain until the end."""
+        """Unsubscribe at the ENS from those topics that nobody holds. Cancelled or failed, that is done with the next ones."""
         async with self._changing():
-            unheld = [topic for topic in topics if topic in self._active and topic not in self._holders]
+            known = [topic for topic in topics if topic in self._active]
+            unheld = [topic for topic in dict.fromkeys((*known, *self._unsure)) if topic not in self._holders]
             if unheld:
                 for topic in unheld:
-                    del self._active[topic]
+                    self._active.pop(topic, None)
+                    self._unsure[topic] = True
                 await self.adapter.unsubscribe(unheld)
+                self._are_sure(unheld)
+
+    def _are_sure(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            del self._unsure[topic]
 
     @asynccontextmanager
     async def _changing(self) -> AsyncIterator[None]:

@@ -69,6 +69,8 @@ class Settings:
 
     timeout_s: float = attrs.field(default=60.0, validator=_seconds)
     """how long a call waits for its outcome"""
+    connect_timeout_s: float = attrs.field(default=5.0, validator=_not_negative)
+    """how long connecting is tried again while no stage can be reached: they may all be just starting"""
     pipeline_events_max: int = attrs.field(default=10_000, validator=_whole(1))
     """publications that may be unfinished at once"""
     pipeline_bytes_max: int = attrs.field(default=64 * MEBIBYTE, validator=_whole(1))

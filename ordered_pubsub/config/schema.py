@@ -174,6 +174,7 @@ class ClientSection:
     batch_events_max: int = attrs.field(default=1, validator=kinds.whole(1))
     """events of one topic that may share a message of the ENS; 1: each has its own, and plain consumers can read it"""
     timeout_s: float = attrs.field(default=60.0, validator=kinds.SECONDS)
+    connect_timeout_s: float = attrs.field(default=5.0, validator=kinds.SECONDS_OR_NONE_AT_ALL)
     """how long a call waits for its outcome"""
     pipeline_events_max: int = attrs.field(default=10_000, validator=kinds.whole(1))
     """publications that may be unfinished at once"""

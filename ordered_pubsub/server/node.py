@@ -44,6 +44,7 @@ from ordered_pubsub.errors import JournalError, OrderedPubSubError
 from ordered_pubsub.server.bulk import Bulk, Reader
 from ordered_pubsub.server.choosing import choose
 from ordered_pubsub.server.store import Store
+from ordered_pubsub.supervision import Supervisor
 from ordered_pubsub.wire.reading import LogQuestion
 
 _log = logging.getLogger(__name__)
@@ -135,10 +136,13 @@ class Node:
     _commit_s: float = 0.0
     """how long a commit takes on average"""
     _tick_handle: asyncio.TimerHandle | None = None
+    _supervisor: Supervisor = attrs.field(init=False)
     _rested: asyncio.Event = attrs.field(factory=asyncio.Event)
 
     def __attrs_post_init__(self) -> None:
         self.failed = self._loop.create_future()
+        advice = "Its store is as it was before that: start it again, and report this with its log"
+        self._supervisor = Supervisor(f"stage {self.name}", self._fail, advice)
         never = 1 << 62  # a snapshot that is not written need not be made
         is_none = self.store.durability == "none"
         self.driver = Driver.open(
@@ -287,7 +291,7 @@ class Node:
     def _tick(self) -> None:
         self.driver.tick(self._loop.time(), time.time())
         self._plan_flush()
-        self._tick_handle = self._loop.call_later(TICK_S, self._tick)
+        self._tick_handle = self._supervisor.later(TICK_S, self._tick, "the tick")
 
     # -- to the disk --------------------------------------------------------------------------------------------------
 
@@ -300,10 +304,10 @@ class Node:
             return
         if not self._is_flushing and self.driver.has_work:
             self._is_flushing = True
-            self._loop.call_soon(self._flush)
+            self._supervisor.soon(self._flush, "writing a batch")
         if not self._is_serving and self._is_asked:
             self._is_serving = True
-            self._loop.call_soon(self._serve)
+            self._supervisor.soon(self._serve, "reading the log")
 
     @property
     def _is_asked(self) -> bool:
@@ -341,9 +345,15 @@ class Node:
         is_slow = self._commit_s > INLINE_COMMIT_S and batch.has_news
         if is_slow or batch.snapshot is not None:
             writing = self._loop.run_in_executor(self._pool, self._make_safe, batch)
-            writing.add_done_callback(lambda written: self._finish(batch, written.result()))
+            writing.add_done_callback(
+                lambda written: self._supervisor.guarded(self._written, "writing", batch, written)
+            )
         else:
             self._finish(batch, self._make_safe(batch))
+
+    def _written(self, batch: Batch, written: asyncio.Future[JournalError | float]) -> None:
+        """A thread has written a batch."""
+        self._finish(batch, written.result())
 
     def _make_safe(self, batch: Batch) -> JournalError | float:
         """Write a batch; return how long it took, or why it failed. May run in a thread."""
@@ -375,18 +385,13 @@ class Node:
 
     def _break_down(self, error: Exception) -> None:
         """The state machine has a bug: its memory may be anything, so nothing of it is written, or said, any more."""
-        _log.critical("stage %s met what it cannot handle", self.name, exc_info=error)
-        failure = OrderedPubSubError(
-            f"stage {self.name} has stopped, since it met what it cannot handle ({type(error).__name__}: {error}); its store is "
-            "as it was before that. Start it again, and report this with its log"
-        )
-        failure.__cause__ = error
-        self._fail(failure)
+        self._supervisor.give_up("its state machine", error)
 
-    def _fail(self, error: OrderedPubSubError) -> None:
+    def _fail(self, error: Exception) -> None:
         if not self.failed.done():
             _log.critical("%s", error)
             self.failed.set_exception(error)
+            self.failed.exception()  # whoever relies on the stage looks at it
         self._rested.set()
 
     # -- out ----------------------------------------------------------------------------------------------------------
@@ -429,8 +434,17 @@ class Node:
     # -- to look at ---------------------------------------------------------------------------------------------------
 
     @property
+    def trouble(self) -> str:
+        """Why the stage does nothing any more; empty if it is well."""
+        if not self.failed.done() or self.failed.cancelled():
+            return ""
+        return str(self.failed.exception())
+
+    @property
     def why_not_ready(self) -> str:
         """Why requests are not taken now; empty if they are."""
+        if self.trouble:
+            return "it has stopped, since its store failed, or it met what it cannot handle: its log says which"
         if self._is_over:
             return "it has stopped"
         if self.is_draining:
@@ -448,6 +462,7 @@ class Node:
         return {
             "stage": self.name,
             "ready": not self.why_not_ready,
+            "failed": self.trouble,
             "waiting_for_stages": self._waiting_for,
             "store": self.store.name,
             "durability": self.store.durability,

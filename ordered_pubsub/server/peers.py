@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import ssl
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -21,6 +20,7 @@ from ordered_pubsub.core.messages import PeerMessage
 from ordered_pubsub.errors import OrderedPubSubError, ProtocolError
 from ordered_pubsub.server.access import Proof
 from ordered_pubsub.server.agreement import Common
+from ordered_pubsub.supervision import Backoff, Supervisor
 from ordered_pubsub.wire.channel import Channel
 from ordered_pubsub.wire.protocol import (
     Claim,
@@ -101,16 +101,21 @@ class PeerLink:
     _was_up: bool = False
     """since the last dial"""
     _task: asyncio.Task[None] | None = None
+    _supervisor: Supervisor = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._supervisor = Supervisor(f"the link to stage {self.name}", lambda error: self._break(str(error)))
 
     # -- making the connection ----------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to dial, if it is this side that does."""
         if self.address is not None:
-            self._task = asyncio.get_running_loop().create_task(self._dial_for_ever(), name=f"link to {self.name}")
+            self._task = self._supervisor.keep(self._dial_for_ever, "dialling")
 
     async def _dial_for_ever(self) -> None:
-        pause_s = PAUSE_FIRST_S
+        backoff = Backoff(PAUSE_FIRST_S, PAUSE_MOST_S)
+        self._break("dialling begins anew")
         while True:
             self._was_up = False
             try:
@@ -120,9 +125,8 @@ class PeerLink:
             else:
                 await self._stay(channel)
                 if self._was_up:
-                    pause_s = PAUSE_FIRST_S
-            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
-            pause_s = min(2 * pause_s, PAUSE_MOST_S)
+                    backoff.reset()
+            await backoff.pause()
 
     async def _dial(self) -> Channel:
         assert self.address is not None
