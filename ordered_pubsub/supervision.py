@@ -46,8 +46,7 @@ class Backoff:
     _next_s: float = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        assert 0 <= self.first_s <= self.most_s, f"the first pause, {self.first_s} s, is not above {self.most_s} s"
-        self._next_s = self.first_s
+        self.reset()
 
     @property
     def limit_s(self) -> float:
@@ -61,7 +60,7 @@ class Backoff:
 
     def reset(self) -> None:
         """It went well: begin with short pauses again."""
-        self._next_s = self.first_s
+        self._next_s = min(self.first_s, self.most_s)
 
     async def pause(self) -> None:
         """Wait before the next attempt."""

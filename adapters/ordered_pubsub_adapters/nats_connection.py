@@ -48,6 +48,10 @@ REPLIES = 1
 """The number of the subscription to answers."""
 
 
+def _nobody(error: Exception) -> None:
+    """Nobody relies on it."""
+
+
 class Connection:
     """A connection to the server of a URL."""
 
@@ -56,7 +60,7 @@ class Connection:
         url: BrokerUrl,
         inbox: Inbox,
         on_change: Callable[[str], None],
-        on_failure: Failing,
+        on_failure: Failing = _nobody,
         *,
         has_replies: bool,
     ) -> None:

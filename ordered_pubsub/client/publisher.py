@@ -259,9 +259,7 @@ class Publisher:
                     self._handed_over(part, items)
                 self._admit()
         except (Exception, asyncio.CancelledError) as error:
-            self._keep(topic, batches, error)
-            if isinstance(error, asyncio.CancelledError):
-                raise
+            self._keep(topic, batches, error)  # also if it was cancelled: then it is begun again, or abandoned
         finally:
             del self._hand_overs[topic]
 

@@ -33,7 +33,7 @@ LOOKED_AFTER = {
     "ordered_pubsub/client/subscription.py": "a handler's task, which ends its subscription by whatever it meets",
     "ordered_pubsub/client/client.py": "closing, whose outcome is awaited by whoever closes",
     "ordered_pubsub/sync/handlers.py": "a handler's thread, which hands on whatever the handler raises",
-    "ordered_pubsub/sync/loops.py": "the thread of the loop, and what it is asked for: the loop logs what that raises, and goes on",
+    "ordered_pubsub/sync/loops.py": "the thread of the loop, and what it is asked for, which is awaited or told",
     "ordered_pubsub_adapters/memory.py": "the end of a wait in the function that made it: sets an event",
     "ordered_pubsub_adapters/mqtt_link.py": "waits for an event, in the function that made it",
     "ordered_pubsub_adapters/mqtt_session.py": "waits for an event, in the function that made it",
