@@ -32,6 +32,7 @@ from ordered_pubsub.client.waiting import forget_outcome, within
 from ordered_pubsub.core.delivery import WEIGHTS, Order
 from ordered_pubsub.core.filters import Filter
 from ordered_pubsub.core.levels import BEST_EFFORT, EXACTLY_ONCE, Levels
+from ordered_pubsub.core.pubends import AET_S
 from ordered_pubsub.core.topics import check_topic
 from ordered_pubsub.errors import Closed, ConfigurationError, NotOffered, OrderedPubSubError, Timeout, UsageError
 from ordered_pubsub.wire.pack import NO_HEADERS
@@ -378,7 +379,8 @@ class Client:
         engine = self._engine
         subscriptions = [subscription.status() for subscription in self._subscriptions]
         waiting = [f"subscription {one['id']}: {one['waiting_for']}" for one in subscriptions if one["waiting"]]
-        calls = engine.waiting_for()
+        waiting += [starved] if (starved := engine.describe_starved()) else []
+        calls, now = engine.waiting_for(), engine.loop.time()
         return {
             "name": self.name,
             "ens": redacted(engine.adapter.url),
@@ -389,6 +391,8 @@ class Client:
             "unfinished": self._publisher.unfinished_events,
             "waiting_for": "; ".join(waiting if waiting and calls == "nothing" else [calls, *waiting]),
             "subscriptions": subscriptions,
+            "not_brought_by_ens": {topic: now - silence.since + AET_S for topic, silence in engine.starved.items()},
+            "brought_by_stage": engine.brought_by_stage,
             "frames_unstamped": engine.reception.unstamped_frames,
             "frames_unreadable": engine.reception.unreadable_frames,
         }

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from ordered_pubsub.adapter import Adapter, Frame
+from ordered_pubsub.adapter import Adapter, Frame, redacted
 from ordered_pubsub.client.home import Home, Listener
 from ordered_pubsub.client.leasing import Leasing
 from ordered_pubsub.client.logged import LogPacker
@@ -45,9 +45,11 @@ from ordered_pubsub.core.messages import (
     ToSession,
     ToSubscriber,
 )
+from ordered_pubsub.core.pubends import AET_S
 from ordered_pubsub.core.ranges import Ranges
 from ordered_pubsub.core.registrar import WRONG_EPOCH
 from ordered_pubsub.core.session import Outcome, Session
+from ordered_pubsub.core.starving import Silence, Starving
 from ordered_pubsub.errors import Closed, OrderedPubSubError, Timeout
 from ordered_pubsub.supervision import Supervisor
 from ordered_pubsub.wire.sessions import make_session, publisher_of
@@ -59,6 +61,8 @@ UNFOLLOWED_MAX = 1_000
 LOCATE_AGAIN_S = 1.0
 LIVE_S = 1.0
 """So often it is looked at what is cut off."""
+STARVED_SAID_S = 60.0
+"""So often the log says what the ENS does not bring, while that lasts."""
 FOLLOW_S = 1.0
 """So often a subscription says how far it is, if there is news."""
 
@@ -75,6 +79,10 @@ class Changing(Protocol):
 
 class Member(Protocol):
     """What ends with its client: a subscription's intake."""
+
+    @property
+    def starving(self) -> Starving | None:
+        """What the ENS does not bring to it."""
 
     def fail(self, error: Exception, what: str) -> None:
         """Stop by an error. Never raises."""
@@ -147,6 +155,7 @@ class Engine:
         self._located: dict[int, tuple[dict[str, int], asyncio.Event]] = {}
         """what the stages say where topics were at a time, by the serial of who asks"""
         self._follow_handle: asyncio.TimerHandle | None = None
+        self._starved_said_at = float("-inf")
         self.lifeline = Lifeline(self.key.session)
         self._living: dict[str, Callable[[], None]] = {}
         """subscriptions that end with the session → what stops them when they are cut off"""
@@ -265,8 +274,55 @@ class Engine:
         self._follow_handle = None
         for follower in list(self._followers.values()):
             follower.report()
+        self._say_what_starves()
         if self._followers and not self.is_over:
             self._follow_handle = self.supervisor.later(FOLLOW_S, self._report, "reporting")
+
+    # -- what the ENS does not bring ----------------------------------------------------------------------------------
+
+    @property
+    def is_ens_read(self) -> bool:
+        """Whether all that the ENS brings is taken at once, so that what is not here was not brought."""
+        return self.state["ens"] and not self.reception.is_waiting
+
+    @property
+    def starved(self) -> dict[str, Silence]:
+        """The topics of which the ENS brings nothing to some subscription, while the stage does."""
+        found: dict[str, Silence] = {}
+        for member in self._members:
+            for topic, silence in member.starving.topics.items() if member.starving is not None else ():
+                if topic not in found or silence.since < found[topic].since:
+                    found[topic] = silence
+        return found
+
+    @property
+    def brought_by_stage(self) -> int:
+        """How many numbers the stage has brought to the subscriptions that there are, while the ENS brought nothing."""
+        return sum(member.starving.brought for member in self._members if member.starving is not None)
+
+    def describe_starved(self) -> str:
+        """Say in words what the ENS does not bring; empty if there is nothing."""
+        starved = self.starved
+        if not starved:
+            return ""
+        few = ", ".join(map(repr, list(starved)[:3])) + (f" and {len(starved) - 3} more" if len(starved) > 3 else "")
+        for_s = self.loop.time() - min(silence.since for silence in starved.values()) + AET_S
+        count = sum(silence.brought for silence in starved.values())
+        return (
+            f"{redacted(self.adapter.url)} has brought nothing on {few} for {for_s:.0f} s; the stage has brought {count} events "
+            "of that instead, each a few seconds late. May this client read there (the broker's access rules), and do the "
+            "publishers use the same broker?"
+        )
+
+    def _say_what_starves(self) -> None:
+        """In the log: when it begins, now and then while it lasts, and when it is over."""
+        trouble, now = self.describe_starved(), self.loop.time()
+        if trouble and now >= self._starved_said_at + STARVED_SAID_S:
+            self._starved_said_at = now
+            _log.warning("%s: %s", self.name, trouble)
+        elif not trouble and self._starved_said_at > float("-inf"):
+            self._starved_said_at = float("-inf")
+            _log.warning("%s: %s brings everything again", self.name, redacted(self.adapter.url))
 
     def _take_told(self, messages: Sequence[ToSession]) -> None:
         for message in messages:

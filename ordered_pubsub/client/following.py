@@ -49,6 +49,8 @@ class Following:
     collect: Callable[[], None]
     """takes what is ready, and calls `pump`"""
     give_up: Callable[[Exception], None]
+    has_room: Callable[[], bool]
+    """whether it wants more for now; when it does again, `pump` is called"""
     _acknowledging: Acknowledging | None = None
     _saving: dict[int, asyncio.Future[None]] = attrs.field(factory=dict)
     """who waits for an acknowledgement to be on disk, by its serial"""
@@ -86,7 +88,7 @@ class Following:
             if isinstance(message, Inform):
                 self.subend.told(message.told)
             elif isinstance(message, Expect):
-                self.subend.expected(message.counts)
+                self.subend.expected(message.counts, self.engine.is_ens_read)
             elif isinstance(message, Decided):
                 self.subend.decided(message)
             elif isinstance(message, Saved):
@@ -127,11 +129,12 @@ class Following:
         if self._is_over:
             return
         now, acking = self.set_time(), self._acknowledging
-        for said in self.subend.take_due(now):
+        may_ask = self.has_room()
+        for said in self.subend.take_due(now) if may_ask else ():
             self.engine.say(said)
         if acking is not None and (acked := acking.take_due(now)) is not None:
             self.engine.say(acked)
-        dues = (self.subend.next_due, None if acking is None else acking.next_due)
+        dues = (self.subend.next_due if may_ask else None, None if acking is None else acking.next_due)
         due = min((time for time in dues if time is not None), default=None)
         if due is not None:
             self._set_timer(max(due, now + TIMER_S_MIN))

@@ -34,6 +34,7 @@ from ordered_pubsub.core.delivery import BUFFER_EVENTS_MAX, WEIGHTS, Delivery, O
 from ordered_pubsub.core.levels import BEST_EFFORT
 from ordered_pubsub.core.messages import Change, ChangeAsk
 from ordered_pubsub.core.missing import Missing
+from ordered_pubsub.core.starving import Starving
 from ordered_pubsub.core.subend import Subend
 from ordered_pubsub.core.vector import Vector
 from ordered_pubsub.errors import AdapterError, Closed, OrderedPubSubError, SessionExpired, Timeout, UsageError
@@ -96,6 +97,8 @@ class Intake:
         self._timer: asyncio.TimerHandle | None = None
         """tells the time to a best-effort buffer"""
         self._following: Following | None = None
+        self._is_held_back = False
+        """whether it has asked for nothing more, since it was full"""
         engine.enter(self)
         if missing is not None and isinstance(self._buffer, Delivery):
             subend = Subend(
@@ -107,7 +110,9 @@ class Intake:
                 engine.key.session,
                 is_filtered=settings.serializer is None or settings.serializer.content_type != JSON,
             )
-            self._following = Following(engine, identity, subend, beginning.is_named, self._collect, self._give_up)
+            self._following = Following(
+                engine, identity, subend, beginning.is_named, self._collect, self._give_up, self._may_ask
+            )
 
     # -- to look at ---------------------------------------------------------------------------------------------------
 
@@ -148,6 +153,11 @@ class Intake:
         """Which ones, in words."""
         return self._buffer.waiting_for()
 
+    @property
+    def starving(self) -> Starving | None:
+        """What the ENS does not bring, and the stage does; None with best-effort delivery, where the stage brings nothing."""
+        return None if self._following is None else self._following.subend.starving
+
     # -- the queue ----------------------------------------------------------------------------------------------------
 
     def take(self) -> Notification:
@@ -156,7 +166,16 @@ class Intake:
         self._ready_bytes -= len(notification.arrival.body.payload)
         if not self._room.is_set() and self._is_half_empty:
             self._room.set()
+        if self._is_held_back and self._is_half_empty:
+            self._is_held_back = False
+            if self._following is not None:
+                self._following.pump()
         return notification
+
+    def _may_ask(self) -> bool:
+        """Whether what is missed may be asked for: not while the application has enough to read."""
+        self._is_held_back = self._is_held_back or self.is_full
+        return not self._is_held_back
 
     def handled(self, notification: Notification) -> None:
         """Everything up to this event was handled; that may be known on disk a little later."""
@@ -226,10 +245,9 @@ class Intake:
                 for arrival in arrivals:
                     buffer.receive(arrival, now)
             else:
-                if self._following is not None:
-                    self._following.set_time()
-                for arrival in arrivals:
-                    buffer.receive(arrival)
+                assert self._following is not None
+                self._following.set_time()
+                self._following.subend.arrived(arrivals)
         except Exception as error:
             self._give_up(error)
         self._collect()

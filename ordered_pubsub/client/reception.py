@@ -58,6 +58,8 @@ class Reception:
     adapter: Adapter
     delivers_unordered: bool
     """whether messages that have no place in the order are notified all the same"""
+    is_waiting: bool = False
+    """whether what the ENS has brought is not taken now, since somebody is full"""
     unstamped_frames: int = 0
     unreadable_frames: int = 0
     _holders: dict[str, dict[Receiver, bool]] = attrs.field(factory=dict)
@@ -150,9 +152,11 @@ class Reception:
 
     async def _wait_for_room(self, receiver: Receiver) -> None:
         timer = asyncio.get_running_loop().call_later(STALLED_AFTER_S, self._complain_of_stall, receiver)
+        self.is_waiting = True
         try:
             await receiver.wait_for_room()
         finally:
+            self.is_waiting = False
             timer.cancel()
 
     def _complain_of_stall(self, receiver: Receiver) -> None:

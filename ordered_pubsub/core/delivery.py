@@ -28,7 +28,7 @@ INVARIANT: every blocked head with demands is in `_waiters` under the topic of i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from heapq import heappop, heappush
 from typing import Literal
 
@@ -186,11 +186,12 @@ class Delivery(Buffer):
         lane = self._lanes.get(topic)
         if lane is None or self.missing is None:
             return
+        known = max(lane.heard, lane.clock)  # what is not here up to there was noticed to be missing
         if is_lost:
-            for first, last in self._holes(lane, number):
-                self.missing.lost(topic, first, last)
+            self.missing.hurry(topic, lane.clock + 1, min(known, number))
+            self.missing.lost(topic, known + 1, number)
         else:
-            self.missing.noticed(topic, max(lane.heard, lane.clock) + 1, number)
+            self.missing.noticed(topic, known + 1, number)
         lane.heard = max(lane.heard, number)
         self._look_for_full(topic, lane)
 
@@ -200,18 +201,17 @@ class Delivery(Buffer):
         if lane is not None and lane.clock < floor and not lane.is_left and not self.changes.may_lose(topic):
             raise HistoryLost(f"subscription {self.subscription!r}", topic, lane.clock + 1, floor + 1)
 
-    @staticmethod
-    def _holes(lane: Lane, number: int) -> Iterator[tuple[int, int]]:
-        """The numbers after the clock, up to this one, that do not wait in the lane."""
-        first = lane.clock + 1
-        for arrival in sorted(lane.waiting.values(), key=lambda arrival: arrival.number):
-            if arrival.number > number:
-                break
-            if arrival.number > first:
-                yield first, arrival.number - 1
-            first = max(first, arrival.last or arrival.number) + 1
-        if first <= number:
-            yield first, number
+    def is_news(self, topic: str, number: int) -> bool:
+        """Whether a topic that is held has not been known to have come so far."""
+        lane = self._lanes.get(topic)
+        return lane is not None and number > lane.heard and number > lane.clock
+
+    def lacks(self, arrival: Arrival) -> int:
+        """How many of the numbers of what has come are not here, nor were."""
+        lane = self._lanes.get(arrival.topic)
+        if lane is None or arrival.number in lane.waiting:
+            return 0
+        return max(0, (arrival.last or arrival.number) - max(lane.clock, arrival.number - 1))
 
     def _take_effect(self, change: Change) -> None:
         old, new = set(change.old), set(change.new)

@@ -472,6 +472,7 @@ class Node:
             "since_start": {
                 **attrs.asdict(self.counters),
                 "dropped": self.driver.turns.dropped + self.driver.hosting.too_much,
+                "reminders": self.driver.pubends.reminders,
                 "recalls": self.driver.pubends.recalls,
                 "recalled_numbers": self.driver.pubends.recalled_numbers,
                 "pieces_read": self.bulk.pieces,

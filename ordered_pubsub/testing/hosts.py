@@ -323,6 +323,8 @@ class ClientHost:
     paused_until: float = 0.0
     ens_away_until: float = 0.0
     home_away_until: float = 0.0
+    deaf_until: float = 0.0
+    """the ENS brings nothing before"""
     deliveries: dict[str, Delivery | BestEffort] = attrs.field(factory=dict)
     subends: dict[str, Subend] = attrs.field(factory=dict)
     """of all but best-effort subscriptions"""
@@ -600,9 +602,13 @@ class ClientHost:
         saying = self.acknowledging[name].take_due(self.simulation.now) if name in self.acknowledging else None
         if saying is not None:
             network.subscriber_to_stage(self, saying)
+        self._ask(name, subend)
+
+    def _ask(self, name: str, subend: Subend) -> None:
+        """Ask for what a subscription misses, as far as that is due."""
         for said in subend.take_due(self.simulation.now):
             self.simulation.trace("%s asks: %s", name, said)
-            network.subscriber_to_stage(self, said)
+            self.simulation.network.subscriber_to_stage(self, said)
 
     # -- what comes back ----------------------------------------------------------------------------------------------
 
@@ -762,7 +768,7 @@ class ClientHost:
             delivery.receive(arrival, self.simulation.now)
         else:
             self.subends[subscription].set_time(self.simulation.now)
-            delivery.receive(arrival)
+            self.subends[subscription].arrived([arrival])
         self.notify(subscription, delivery)
 
     def handle(self, message: ToSession) -> None:
@@ -796,6 +802,7 @@ class ClientHost:
             self._take_end(message)
         elif isinstance(message, Expect):
             subend.expected(message.counts)
+            self._ask(name, subend)
         elif isinstance(message, Inform):
             try:
                 subend.told(message.told)
@@ -825,7 +832,7 @@ class ClientHost:
         for notification in delivery.take_ready() if subend is None else subend.take_ready():
             arrival = notification.arrival
             self._learn(arrival.body)
-            record.notified(notification)
+            record.notified(notification, self.simulation.now)
             self.simulation.record.progress += 1
             self.simulation.trace(
                 "%s is notified of %s %d at position %s",

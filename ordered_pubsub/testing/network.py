@@ -52,7 +52,8 @@ class Ens:
         """Take responsibility for an event."""
         weather, chance = self.simulation.weather, self.simulation.chance
         for client, subscription in self.subscribers.get(arrival.topic, ()):
-            if chance.random() < weather.ens_lose:
+            is_deaf = self.simulation.clients[client].deaf_until > self.simulation.now
+            if chance.random() < weather.ens_lose or is_deaf:
                 continue
             self._carry(client, subscription, arrival)
             if chance.random() < weather.ens_duplicate:

@@ -104,6 +104,7 @@ class Notified:
     vector: dict[str, int]
     count: int
     """how many events the subscription had passed with it, those that its filter does not want included"""
+    at: float = 0.0
 
 
 @attrs.define(eq=False)
@@ -130,7 +131,7 @@ class SubscriptionRecord:
         while self.notifications and self.notifications[-1].count > position:
             self.notifications.pop()
 
-    def notified(self, notification: Notification) -> None:
+    def notified(self, notification: Notification, now: float) -> None:
         """The application was told of an event."""
         self.notifications.append(
             Notified(
@@ -140,6 +141,7 @@ class SubscriptionRecord:
                 notification.version,
                 dict(notification.vector),
                 notification.count,
+                now,
             )
         )
 

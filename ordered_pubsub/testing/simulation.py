@@ -34,6 +34,7 @@ from ordered_pubsub.testing.world import (
     ClockJump,
     Crash,
     Cut,
+    Deaf,
     Die,
     Edit,
     Fault,
@@ -176,6 +177,9 @@ class Simulation:
             self._send_away(fault)
         elif isinstance(fault, Edit):
             self._edit(fault)
+        elif isinstance(fault, Deaf):
+            client = self.clients[fault.client]
+            client.deaf_until = max(client.deaf_until, self.now + fault.for_s)
         elif isinstance(fault, Die):
             self.clients[fault.client].die(fault.for_s)
         elif isinstance(fault, Forbid):
@@ -219,7 +223,7 @@ class Simulation:
                 self._restart(host, None)
             host.start()
         for client in self.clients:
-            client.paused_until = client.ens_away_until = client.home_away_until = 0.0
+            client.paused_until = client.ens_away_until = client.home_away_until = client.deaf_until = 0.0
         for pair in list(self.network.cuts):
             self.network.cuts[pair] = 0.0
             self.network.connect(*pair)

@@ -99,6 +99,15 @@ class Away:
 
 
 @attrs.frozen
+class Deaf:
+    """The ENS brings nothing to a client, and nobody says so: its connection is well."""
+
+    at: float
+    client: int
+    for_s: float
+
+
+@attrs.frozen
 class Die:
     """A client's process dies, with all that it knows, and another one is started in its place later, or never."""
 
@@ -137,7 +146,7 @@ class Forbid:
     for_s: float
 
 
-Fault = Crash | Cut | Away | Edit | ClockJump | Forbid | Die
+Fault = Crash | Cut | Away | Edit | ClockJump | Forbid | Die | Deaf
 
 
 @attrs.frozen
@@ -185,6 +194,8 @@ class World:
     """after so long without a word a subscription without a name is ended"""
     lease_s: float = 8.0
     """after so long without a word of its publisher a number may be void"""
+    late_max_s: float | None = None
+    """nobody is notified later than this after an event was published, if that is to be checked"""
 
     @property
     def topics(self) -> list[str]:
@@ -288,7 +299,19 @@ def draw(seed: int) -> World:
     random = Random(f"world {seed}")
     world = _draw_chain(seed, random) if random.random() < 0.25 else _draw_any(seed, random)
     world = _with_filters(_with_logs(world, Random(f"logs {seed}")), Random(f"filters {seed}"))
-    return _with_impatience(world, Random(f"patience {seed}"))
+    return _with_deafness(_with_impatience(world, Random(f"patience {seed}")), Random(f"deaf {seed}"))
+
+
+def _with_deafness(world: World, random: Random) -> World:
+    """The same world; where all topics are kept, the ENS may bring nothing to some clients for a while."""
+    if len(world.kept) < len(world.topics) or random.random() < 0.7:
+        return world
+    faults = [
+        Deaf(random.uniform(0.0, FAULTS_END_S / 2), client, random.uniform(1.0, FAULTS_END_S))
+        for client in range(world.clients)
+        if random.random() < 0.5
+    ]
+    return attrs.evolve(world, faults=(*world.faults, *faults))
 
 
 def _with_impatience(world: World, random: Random) -> World:

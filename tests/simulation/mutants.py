@@ -300,6 +300,16 @@ def _expect_nothing(pubends: Pubends, now: float) -> list[Any]:
     return []
 
 
+_tick_pubends = Pubends.tick
+
+
+def _set_deadlines_anew(pubends: Pubends, now: float) -> list[Any]:
+    for topic in pubends._stirred:
+        if topic in pubends._restless:
+            pubends._restless[topic].milestones.clear()
+    return _tick_pubends(pubends, now)
+
+
 _refuse = Registrar.refuse
 
 
@@ -524,6 +534,12 @@ MUTANTS = (
         "no-tail",
         "an owner says how far a topic is, to those who have not acknowledged its last events",
         ((Pubends, "tick", _expect_nothing),),
+    ),
+    Mutant(
+        "deadline-anew",
+        "the time after which an owner says how far a topic is runs for each event, and not from the last one on",
+        ((Pubends, "tick", _set_deadlines_anew),),
+        "starved",
     ),
     Mutant(
         "forget-unasked",
