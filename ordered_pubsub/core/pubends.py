@@ -16,7 +16,7 @@ is expected of anybody that is younger than `aet_s` less a tick, and a topic has
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 
 import attrs
 
