@@ -21,7 +21,7 @@ from ordered_pubsub.adapter import redacted
 from ordered_pubsub.client.engine import Engine
 from ordered_pubsub.client.event import Event, Receipt
 from ordered_pubsub.client.following import NOW, Beginning
-from ordered_pubsub.client.frames import EVENT_BYTES, check_headers, content_type_bytes, headers_bytes
+from ordered_pubsub.client.frames import EVENT_BYTES, check_headers, content_type_bytes, headers_bytes, held_bytes
 from ordered_pubsub.client.handling import Handler, Handling, policy_of
 from ordered_pubsub.client.intake import Intake
 from ordered_pubsub.client.publisher import Outgoing
@@ -79,6 +79,8 @@ class Client:
         self._subscription_count = 0
         self._may_publish: dict[str, bool] = {}
         """topics that give what this client demands"""
+        self._opening: dict[str, bool] = {}
+        """names of subscriptions that are being opened"""
         self._closing: asyncio.Task[None] | None = None
 
     @property
@@ -157,10 +159,11 @@ class Client:
         payload, content_type = dump(data, self._settings.serializer)
         checked = NO_HEADERS if headers is None else check_headers(headers)
         size = EVENT_BYTES + content_type_bytes(content_type) + self._checked_size(topic, payload, checked)
+        held = len(payload) + (held_bytes(checked) if checked else 0)
         if identity is None:
-            return Outgoing(topic, "", payload, content_type, checked, size)
+            return Outgoing(topic, "", payload, content_type, checked, size, held)
         identity = check_id(identity)
-        return Outgoing(topic, identity, payload, content_type, checked, size + len(identity.encode()))
+        return Outgoing(topic, identity, payload, content_type, checked, size + len(identity.encode()), held)
 
     def _check_may_publish(self, topic: str) -> None:
         """Raise if a topic gives less than this client demands."""
@@ -247,13 +250,18 @@ class Client:
             raise NotOffered("name=, start= and where= go with delivery='exactly-once', not with 'best-effort'")
         if name is not None:
             identity = f"{self._engine.given_name}//{name}"
-        intake = Intake(self._engine, identity, cast(Order, order), level, settings, beginning)
+            self._opening[name] = True
         try:
-            await intake.open(checked, where)
-            self._check_open()
-        except BaseException:
-            intake.stop()
-            raise
+            intake = Intake(self._engine, identity, cast(Order, order), level, settings, beginning)
+            try:
+                await intake.open(checked, where)
+                self._check_open()
+            except BaseException:
+                intake.stop()
+                raise
+        finally:
+            if name is not None:
+                del self._opening[name]
         subscription = Subscription(
             intake,
             handling,
@@ -320,7 +328,11 @@ class Client:
             raise ConfigurationError(
                 f"name={name!r} does not fit; a subscription's name is 1 to 64 ASCII letters, digits, '-', '_' and '.'"
             )
-        if any(one.name == name for one in self._subscriptions):
+        if name in self._opening:
+            raise UsageError(
+                f"this client is opening subscription {name!r} already: one call at a time, and use what it returns"
+            )
+        if any(one.name == name and not one.is_over for one in self._subscriptions):
             raise UsageError(f"this client has subscription {name!r} open already: use that one, or close it first")
 
     def _forget(self, subscription: Subscription) -> None:

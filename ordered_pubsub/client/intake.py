@@ -28,6 +28,7 @@ from ordered_pubsub.client.selecting import wanted_by
 from ordered_pubsub.client.serialization import Decoder
 from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.client.waiting import within
+from ordered_pubsub.core.acknowledging import Place
 from ordered_pubsub.core.best_effort import BestEffort
 from ordered_pubsub.core.buffer import Arrival, Notification
 from ordered_pubsub.core.delivery import BUFFER_EVENTS_MAX, WEIGHTS, Delivery, Order
@@ -70,6 +71,8 @@ class Intake:
         self.beginning = beginning
         self.is_over = False
         """whether no more events come in"""
+        self.is_dropped = False
+        """whether what was not read is not read at all"""
         self.error: Exception | None = None
         """why it is over, if it did not end by itself"""
         self.on_over: Callable[[], None] = _nothing
@@ -163,7 +166,7 @@ class Intake:
     def take(self) -> Notification:
         """The next event; there must be one."""
         notification = self._ready.popleft()
-        self._ready_bytes -= len(notification.arrival.body.payload)
+        self._ready_bytes -= notification.arrival.size
         if not self._room.is_set() and self._is_half_empty:
             self._room.set()
         if self._is_held_back and self._is_half_empty:
@@ -177,15 +180,25 @@ class Intake:
         self._is_held_back = self._is_held_back or self.is_full
         return not self._is_held_back
 
-    def handled(self, notification: Notification) -> None:
-        """Everything up to this event was handled; that may be known on disk a little later."""
-        if self._following is not None:
-            self._following.handled(notification)
+    def give_back(self, notifications: Sequence[Notification]) -> None:
+        """Some events were taken in vain: they are the next again."""
+        self._ready.extendleft(reversed(notifications))
+        self._ready_bytes += sum([notification.arrival.size for notification in notifications])
+        self.wake()
 
-    async def save(self, notification: Notification | None) -> None:
-        """Everything up to this event was handled; return when that is on the stage's disk."""
-        if notification is not None and self._following is not None:
-            await self._following.save(notification, self.settings.timeout_s)
+    def wake(self) -> None:
+        """Let whoever waits for news look again."""
+        self._news.set()
+
+    def handled(self, place: Place) -> None:
+        """Everything up to this place was handled; that may be known on disk a little later."""
+        if self._following is not None:
+            self._following.handled(place)
+
+    async def save(self, place: Place | None) -> None:
+        """Everything up to this place was handled; return when that is on the stage's disk."""
+        if place is not None and self._following is not None:
+            await self._following.save(place, self.settings.timeout_s)
 
     def was_redelivered(self, topic: str, number: int) -> bool:
         """Whether an earlier session may have been notified of an event."""
@@ -230,6 +243,7 @@ class Intake:
         self._last_clock = self.clock
         self._ready.clear()
         self._ready_bytes = 0
+        self.is_dropped = True
         return unread
 
     # -- what comes in ------------------------------------------------------------------------------------------------
@@ -329,7 +343,7 @@ class Intake:
     def _enqueue(self, ready: list[Notification]) -> None:
         self._ready.extend(ready)
         for notification in ready:
-            self._ready_bytes += len(notification.arrival.body.payload)
+            self._ready_bytes += notification.arrival.size
         self._news.set()
 
     def _arm(self, buffer: BestEffort) -> None:

@@ -33,7 +33,7 @@ import msgspec
 
 from ordered_pubsub.adapter import Adapter, Frame
 from ordered_pubsub.client.event import Receipt
-from ordered_pubsub.client.frames import PACK_BYTES, frame_bytes, packed, stamped
+from ordered_pubsub.client.frames import HELD_ENTRY_BYTES, PACK_BYTES, frame_bytes, packed, stamped
 from ordered_pubsub.client.leasing import Leasing
 from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.core.messages import Publication
@@ -72,6 +72,10 @@ class Outgoing(msgspec.Struct, eq=False):
     headers: Mapping[str, bytes | str]
     size: int
     """how many bytes of a pack it takes, at most"""
+    held: int = 0
+    """how many bytes of payload and headers are held"""
+    more: int = 0
+    """and of the timestamp of its batch, once that has one"""
     serial: int = 0
     future: asyncio.Future[Receipt] = _NOT_PUT
 
@@ -134,7 +138,7 @@ class Publisher:
     def put_nowait(self, item: Outgoing) -> asyncio.Future[Receipt]:
         """Take a publication, or raise `WouldBlock` if the pipeline is full or others wait for room."""
         self._check_open()
-        if self._waiters or not self.has_room(len(item.payload)):
+        if self._waiters or not self.has_room(item.held):
             raise WouldBlock(
                 f"{len(self._unfinished)} publications with {self._unfinished_bytes} bytes have no receipt yet; at most "
                 f"{self.settings.pipeline_events_max} (pipeline_events_max) and {self.settings.pipeline_bytes_max} "
@@ -146,7 +150,7 @@ class Publisher:
     async def put(self, item: Outgoing, give_up_at: float) -> asyncio.Future[Receipt]:
         """Take a publication as soon as there is room, after those who came before. Cancelled before, it is not taken."""
         self._check_open()
-        if not self._waiters and self.has_room(len(item.payload)):
+        if not self._waiters and self.has_room(item.held):
             self._put(item)
             return item.future
         waiter: asyncio.Future[None] = self._loop.create_future()
@@ -167,7 +171,7 @@ class Publisher:
         """There may be room: take what waits for it, in its order."""
         while self._waiters:
             item, waiter = next(iter(self._waiters.items()))
-            if not self.has_room(len(item.payload)):
+            if not self.has_room(item.held):
                 return
             del self._waiters[item]
             self._put(item)
@@ -178,7 +182,7 @@ class Publisher:
         item.serial = self._serial
         item.future = self._loop.create_future()
         self._unfinished[item.serial] = item
-        self._unfinished_bytes += len(item.payload)
+        self._unfinished_bytes += item.held
         collected = self._collected
         if not collected:
             self._plan_flush()
@@ -225,11 +229,14 @@ class Publisher:
             self._admit()
             return
         for part, items in zip(outcome.publications, outcome.asked.items, strict=True):
+            if part.entries and items:
+                items[0].more = HELD_ENTRY_BYTES * len(part.entries)
+                self._unfinished_bytes += items[0].more if items[0].serial in self._unfinished else 0
             if not part.is_kept:
                 self.leasing.numbered(part, items, outcome)
             elif self._may_lag(items):
                 self._backlog_events += len(items)
-                self._backlog_bytes += sum([len(item.payload) for item in items])
+                self._backlog_bytes += sum([item.held + item.more for item in items])
                 _give_receipts(part, items)
                 self._forget(items)
                 self._in_backlog[id(items)] = True
@@ -266,7 +273,7 @@ class Publisher:
     def _handed_over(self, part: Publication, items: list[Outgoing]) -> None:
         if self._in_backlog.pop(id(items), False):
             self._backlog_events -= len(items)
-            self._backlog_bytes -= sum([len(item.payload) for item in items])
+            self._backlog_bytes -= sum([item.held + item.more for item in items])
         else:
             _give_receipts(part, items)
             self.leasing.handed(items)
@@ -370,7 +377,7 @@ class Publisher:
         unfinished = self._unfinished
         for item in items:
             if unfinished.pop(item.serial, None) is not None:
-                self._unfinished_bytes -= len(item.payload)
+                self._unfinished_bytes -= item.held + item.more
         if not unfinished and not self._backlog_events:
             self._idle.set()
 

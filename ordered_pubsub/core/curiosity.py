@@ -137,16 +137,12 @@ class Curiosity:
 
     def want_now(self, first: int, last: int, now: float) -> None:
         """These numbers are lost: ask for them at once, but for those that were asked for before."""
-        self.hurry(first, last, now)
-        self._become_curious(first, last, _Turn(now))
-
-    def hurry(self, first: int, last: int, now: float) -> None:
-        """Those of these numbers that are missing will not come by themselves: ask for them at once if nobody has yet."""
         turn = _Turn(now)
         for begin, end, waiting in self._turns.notes.parts(first, last):
             if not waiting.attempts and waiting.due_at > now:
                 self._turns.remove(begin, end)
                 self._schedule(begin, end, turn)
+        self._become_curious(first, last, turn)
 
     def _become_curious(self, first: int, last: int, turn: _Turn) -> None:
         for begin, end in self._turns.notes.missing(max(first, self.acknowledged + 1), last):

@@ -28,7 +28,7 @@ INVARIANT: every blocked head with demands is in `_waiters` under the topic of i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import heappop, heappush
 from typing import Literal
 
@@ -36,7 +36,7 @@ import attrs
 
 from ordered_pubsub.core.buffer import NOTHING, Arrival, Buffer, Notification
 from ordered_pubsub.core.messages import Change, Resume, Span
-from ordered_pubsub.core.missing import Missing
+from ordered_pubsub.core.missing import AHEAD_MAX, Missing
 from ordered_pubsub.core.ranges import Range, Ranges
 from ordered_pubsub.core.sealing import Aside
 from ordered_pubsub.core.vector import History
@@ -51,6 +51,8 @@ STRETCHES_MAX = 64
 """So many stretches of one topic are remembered in which it was held earlier."""
 NO_FILTERS: Mapping[str, str] = {}
 BUFFER_EVENTS_MAX = 1_000_000
+HOLES_MAX = 4 * AHEAD_MAX
+"""So far ahead it is looked at once for what is lost; what is beyond, and was heard of, is looked for when it comes nearer."""
 LET_GO_SHARE = 16
 """When the buffer is full, one of so many events of a topic is let go at once: finding the last ones costs a look at all."""
 
@@ -186,10 +188,12 @@ class Delivery(Buffer):
         lane = self._lanes.get(topic)
         if lane is None or self.missing is None:
             return
-        known = max(lane.heard, lane.clock)  # what is not here up to there was noticed to be missing
+        known = max(lane.heard, lane.clock)
         if is_lost:
-            self.missing.hurry(topic, lane.clock + 1, min(known, number))
-            self.missing.lost(topic, known + 1, number)
+            horizon = min(number, lane.clock + HOLES_MAX)
+            for first, last in self._holes(lane, horizon):
+                self.missing.lost(topic, first, last)
+            self.missing.lost(topic, max(horizon, known) + 1, number)
         else:
             self.missing.noticed(topic, known + 1, number)
         lane.heard = max(lane.heard, number)
@@ -200,6 +204,20 @@ class Delivery(Buffer):
         lane = self._lanes.get(topic)
         if lane is not None and lane.clock < floor and not lane.is_left and not self.changes.may_lose(topic):
             raise HistoryLost(f"subscription {self.subscription!r}", topic, lane.clock + 1, floor + 1)
+
+    @staticmethod
+    def _holes(lane: Lane, number: int) -> Iterator[tuple[int, int]]:
+        """The numbers after the clock, up to this one, that do not wait in the lane."""
+        waiting, at = lane.waiting, lane.clock + 1
+        while at <= number:
+            arrival = waiting.get(at)
+            if arrival is not None:
+                at = max(at, arrival.last) + 1
+                continue
+            first = at
+            while at <= number and at not in waiting:
+                at += 1
+            yield first, at - 1
 
     def is_news(self, topic: str, number: int) -> bool:
         """Whether a topic that is held has not been known to have come so far."""

@@ -61,12 +61,6 @@ class Missing:
         if first <= last and self.is_kept(topic):
             self._of(topic, first).want_now(first, last, self.now)
 
-    def hurry(self, topic: str, first: int, last: int) -> None:
-        """Those of these numbers that were noticed to be missing will not come unless they are asked for."""
-        found = self._topics.get(topic)
-        if found is not None and first <= last and self.is_kept(topic):
-            found.hurry(first, last, self.now)
-
     def needs_full(self, topic: str, number: int) -> None:
         """A number is wanted with its full timestamp, also if its event is here."""
         if self.is_kept(topic):
