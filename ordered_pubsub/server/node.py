@@ -179,7 +179,7 @@ class Node:
     def begin(self, identity: str, session: Hashable, work: Work) -> None:
         """Look at what a client says, now if its identity has not had its share of this moment yet; the rest by turns."""
         if not self._spent:
-            self._loop.call_soon(self._spent.clear)
+            self._supervisor.soon(self._spent.clear, "beginning a moment")
         began = time.perf_counter()
         until = began + INLINE_S - self._spent.get(identity, 0.0)
         now = began
