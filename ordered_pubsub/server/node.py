@@ -483,9 +483,9 @@ class Node:
         """The subscriptions with a name that are kept here, and how far the topics here are that somebody holds under a name."""
         state = self.driver.stage.state
         named = {
-            name: subscription.resume.clock or subscription.resume.start or {}
+            name: {"reached": reached, "has_acknowledged": subscription.has_acknowledged}
             for name, subscription in state.registrar.subscriptions.items()
-            if subscription.resume is not None
+            if (reached := subscription.reached) is not None
         }
         held = (holding.topics for name, holding in state.groups.holdings.items() if NAMED in name)
         topics = dict.fromkeys(itertools.islice(itertools.chain.from_iterable(held), TOPICS_SHOWN_MAX))
