@@ -263,6 +263,8 @@ class Simulation:
             for name, delivery in client.deliveries.items():
                 if name in client.acknowledging and client.acknowledging[name].next_due is not None:
                     reasons.append(f"{name} has acknowledgements that are not on disk")
+                if len(client.in_hand.get(name, ())):
+                    reasons.append(f"{name} has events in hand")
                 if name in client.subends and client.subends[name].reads_past:
                     reasons.append(f"{name} still reads the past")
                 if isinstance(delivery, Delivery) and delivery.aside:

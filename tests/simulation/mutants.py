@@ -15,6 +15,7 @@ from unittest.mock import patch
 import attrs
 
 from ordered_pubsub.core import history
+from ordered_pubsub.core.acknowledging import InHand
 from ordered_pubsub.core.buffer import Arrival
 from ordered_pubsub.core.changes import Changes
 from ordered_pubsub.core.clocks import Clocks
@@ -300,6 +301,14 @@ def _expect_nothing(pubends: Pubends, now: float) -> list[Any]:
     return []
 
 
+def _acknowledge_what_was_in_hand(in_hand: InHand, holder: object) -> Any:
+    counts = in_hand._hands.pop(holder, [])
+    places = [place for place in in_hand._taken if place.count in counts]
+    if places:
+        in_hand.handled_to(places[-1].count)
+    return places[-1] if places else None
+
+
 _tick_pubends = Pubends.tick
 
 
@@ -567,6 +576,11 @@ MUTANTS = (
         "an acknowledgement names the last change before which nothing is being left any more",
         ((Delivery, "_note_clean", _always_clean),),
         "left-then-died",
+    ),
+    Mutant(
+        "handed-out",
+        "what was handed out is not acknowledged before all that came before it was handled",
+        ((InHand, "ask", _acknowledge_what_was_in_hand),),
     ),
     Mutant(
         "late-opening",
