@@ -22,7 +22,8 @@ from ordered_pubsub.core.times import Times
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import ConfigurationError
 from ordered_pubsub.supervision import Supervisor
-from ordered_pubsub.wire.sessions import SessionKey
+from ordered_pubsub.wire.pack import signed_request
+from ordered_pubsub.wire.sessions import SessionKey, draw_system, publisher_of
 
 STAGE_NAME = "embedded"
 TICK_S = 0.5
@@ -51,7 +52,13 @@ class EmbeddedStage:
     def __attrs_post_init__(self) -> None:
         self._supervisor = Supervisor(f"the embedded stage of memory://{self.system}", self._fail)
         self.driver = Driver.open(
-            0, self.topology, MemoryJournal(), policies=KEPT, times=self.times, levels=self.levels
+            0,
+            self.topology,
+            MemoryJournal(),
+            policies=KEPT,
+            times=self.times,
+            levels=self.levels,
+            founding=draw_system(time.time()),
         )
         self.driver.flush()
         self._tick()
@@ -91,16 +98,16 @@ class EmbeddedStage:
             self._tick_handle.cancel()
         return not self._homes
 
-    def handle_requests(self, requests: Sequence[Request]) -> None:
+    def handle_requests(self, requests: Sequence[Request], publisher: str) -> None:
         """Take requests now, and answer them together with whatever else comes in this turn of the loop."""
         if self._failure is not None:
             return
-        self._supervisor.guarded(self._take, "taking requests", requests)
+        self._supervisor.guarded(self._take, "taking requests", requests, publisher)
 
-    def _take(self, requests: Sequence[Request]) -> None:
+    def _take(self, requests: Sequence[Request], publisher: str) -> None:
         now = time.time()
         for request in requests:
-            self.driver.handle_request(request, now)
+            self.driver.handle_request(signed_request(request, publisher, _nobody), now)
         self._plan_flush()
 
     def handle_subscriber(self, session: str, message: FromSubscriber) -> None:
@@ -139,6 +146,11 @@ class EmbeddedStage:
             home = self._homes.get(session)
             if home is not None:
                 home.answered(theirs)
+
+
+def _nobody(publisher: str) -> bool:
+    """Clients in this process sign by their own names."""
+    return False
 
 
 _stages: dict[str, EmbeddedStage] = {}
@@ -188,7 +200,7 @@ class EmbeddedHome(Home):
     def send(self, requests: Sequence[Request]) -> None:
         """Give requests to the stage."""
         if self._stage is not None:
-            self._stage.handle_requests(requests)
+            self._stage.handle_requests(requests, publisher_of(self._session, self.name))
 
     def answered(self, answers: Sequence[Answer | Refusal]) -> None:
         """The stage brings answers."""

@@ -64,6 +64,10 @@ class TopologyMismatch(ProtocolError):
     """Two stages, or a stage and its own journal, disagree about who owns what."""
 
 
+class SystemMismatch(ProtocolError):
+    """Stages, or events, of two systems meet where there should be one."""
+
+
 class SessionExpired(OrderedPubSubError):
     """A request belongs to a session that was replaced or forgotten; its outcome is unknown."""
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from ordered_pubsub import __version__
-from ordered_pubsub.cli import audit, bench, config, demo, group_sizes, pub, serve, status, sub
+from ordered_pubsub.cli import audit, bench, config, demo, group_sizes, keys, pub, serve, status, sub
 from ordered_pubsub.errors import OrderedPubSubError, UsageError
 
 INTERRUPTED = 130
@@ -56,4 +56,5 @@ def _parser() -> argparse.ArgumentParser:
     audit.add_command(commands)
     group_sizes.add_command(commands)
     config.add_command(commands)
+    keys.add_command(commands)
     return parser

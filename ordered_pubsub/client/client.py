@@ -393,6 +393,7 @@ class Client:
         waiting = [f"subscription {one['id']}: {one['waiting_for']}" for one in subscriptions if one["waiting"]]
         waiting += [starved] if (starved := engine.describe_starved()) else []
         calls, now = engine.waiting_for(), engine.loop.time()
+        not_arrived = engine.reception.inspection.counts
         return {
             "name": self.name,
             "ens": redacted(engine.adapter.url),
@@ -406,7 +407,8 @@ class Client:
             "not_brought_by_ens": {topic: now - silence.since + AET_S for topic, silence in engine.starved.items()},
             "brought_by_stage": engine.brought_by_stage,
             "frames_unstamped": engine.reception.unstamped_frames,
-            "frames_unreadable": engine.reception.unreadable_frames,
+            "frames_unreadable": not_arrived.get("unreadable", 0) + not_arrived.get("version", 0),
+            "not_arrived": dict(not_arrived),
         }
 
     # -- the end ------------------------------------------------------------------------------------------------------

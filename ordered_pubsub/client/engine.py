@@ -24,6 +24,7 @@ from ordered_pubsub.client.publisher import Outgoing, Publisher, error_of
 from ordered_pubsub.client.reception import Reception
 from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.client.waiting import forget_outcome
+from ordered_pubsub.core.inspection import Inspection
 from ordered_pubsub.core.lease import Lease
 from ordered_pubsub.core.lifeline import Lifeline
 from ordered_pubsub.core.messages import (
@@ -35,9 +36,11 @@ from ordered_pubsub.core.messages import (
     Follows,
     FromSubscriber,
     Heard,
+    Keys,
     Leased,
     Locate,
     Located,
+    NewEpoch,
     Range,
     Refusal,
     Seal,
@@ -137,7 +140,9 @@ class Engine:
             f"client {self.name!r}", self.fail, "Close it, connect another one, and report this with the log"
         )
         self._members: dict[Member, bool] = {}
-        self.reception = Reception(adapter, settings.unordered == "deliver")
+        self.reception = Reception(
+            adapter, settings.unordered == "deliver", Inspection(self.key.session), self.say, self.supervisor
+        )
         owner_of = lambda topic: self.session.topology.owner(topic)  # noqa: E731
         leasing = Leasing(Lease(self.key.session), self.say, owner_of, self.supervisor)
         self.publisher = Publisher(self.name, adapter, settings, self._queue, leasing, self.supervisor)
@@ -177,7 +182,7 @@ class Engine:
                 self.key.session,
                 topology,
                 pipeline_events_max=self.settings.pipeline_events_max,
-                packer=LogPacker(self.name, self.home),
+                packer=LogPacker(self.name, self.home, self.publisher.sharing),
             )
             self._stage_changed(True, "connected")
             self.adapter.on_failure = self.fail
@@ -334,6 +339,10 @@ class Engine:
                 self.lifeline.heard(message, self.loop.time())
             elif isinstance(message, Seal):
                 self._seal(message)
+            elif isinstance(message, Keys):
+                self.reception.take_keys(message)
+            elif isinstance(message, NewEpoch):
+                self.reception.new_epoch()
             elif isinstance(message, Decided):
                 for follower in list(self._followers.values()):
                     follower.told(message)
@@ -405,6 +414,7 @@ class Engine:
             self._take_times()
             self.session.connected(self.loop.time())
             self.lifeline.connected()
+            self.reception.connected(self.home.has_tags)
             for follower in list(self._followers.values()):
                 follower.report(is_all=True)
             for ended in self._unfollowed.values():
@@ -491,6 +501,7 @@ class Engine:
     async def close(self) -> None:
         """Disconnect. Whatever is still under way is given up."""
         self.publisher.leasing.close()
+        self.reception.close()
         self.is_closed = True
         for handle in (self._tick_handle, self._follow_handle, self._life_handle):
             if handle is not None:

@@ -17,19 +17,33 @@ from typing import Any, Protocol
 import msgspec
 
 from ordered_pubsub.adapter import Frame
+from ordered_pubsub.core.authenticity import (
+    NO_TAG,
+    TAG_BYTES,
+    Stamp,
+    common_of,
+    digest_of,
+    digests_of,
+    head_of,
+    pieces_of,
+    stamp_body,
+)
 from ordered_pubsub.core.buffer import Arrival
 from ordered_pubsub.core.messages import Mark, Publication
 from ordered_pubsub.errors import ProtocolError, UsageError
 from ordered_pubsub.wire.pack import (
     NO_HEADERS,
-    Pack,
     PackedBatch,
     PackedEvent,
+    decode_events,
     decode_pack,
+    encode_event,
+    encode_events,
     encode_pack,
+    make_event,
     packed_headers,
 )
-from ordered_pubsub.wire.stamp import Stamp, decode_stamp, encode_stamp
+from ordered_pubsub.wire.stamp import decode_body, decode_stamp, encode_stamp
 
 RESERVED_PREFIX = "ordered-pubsub-"
 STAMP = "ordered-pubsub-stamp"
@@ -53,8 +67,6 @@ HEADER_BYTES = 10
 EVENT_BYTES = 80
 """with an id of ours"""
 BATCH_BYTES = 64
-ENTRY_BYTES = 16
-CHARACTER_BYTES = 4
 HELD_ENTRY_BYTES = 100
 """what an entry of a timestamp takes in memory, about"""
 PACK_BYTES = 4_096
@@ -169,152 +181,174 @@ def _user_headers(frame: Frame) -> Mapping[str, bytes | str]:
     return {name: value for name, value in frame.headers.items() if name not in (STAMP, CONTENT_TYPE)}
 
 
-# -- one event in a frame ---------------------------------------------------------------------------------------------
+# -- out --------------------------------------------------------------------------------------------------------------
 
 
-def stamped(part: Publication, index: int, publisher: str, item: Item) -> Frame:
-    """The frame of one event of a batch; those after the first differ in their own number only."""
-    with_entries = part.full or not index
-    stamp = Stamp(
-        number=part.first + index,
-        entries=part.entries if with_entries else _NO_ENTRIES,
-        full=part.full,
-        marks=_NO_MARKS if index else part.marks,
-        publisher=publisher,
-        id=item.id,
-        published_at=part.published_at,
-    )
-    data = encode_stamp(stamp)
-    if len(data) > STAMP_BYTES_MAX:
-        return _pack_frame(part.topic, publisher, [_packed_batch(part, index, (item,))])
-    headers: dict[str, bytes | str] = {STAMP: data, CONTENT_TYPE: item.content_type}
-    return Frame(part.topic, item.payload, {**headers, **item.headers} if item.headers else headers)
+def packed_event(item: Item) -> PackedEvent:
+    """An event as it is written together with others, and as it is digested."""
+    return make_event(item.id, item.payload, item.content_type, item.headers)
 
 
-def read_stamp(frame: Frame) -> Stamp | None:
-    """What the order says of a frame; None if it says nothing. Raises a `ProtocolError` if it cannot be read."""
-    data = frame.headers.get(STAMP)
-    if data is None:
-        return None
-    if not isinstance(data, bytes):
-        raise ProtocolError(f"the header {STAMP!r} came as {type(data).__name__}; expected bytes")
-    return decode_stamp(data)
+def digests_by_event(items: Iterable[Item]) -> bytes:
+    """The digests of events that travel by themselves."""
+    return digests_of([encode_event(packed_event(item)) for item in items])
 
 
-# -- several events in a frame ----------------------------------------------------------------------------------------
+def digest_together(items: Iterable[Item]) -> bytes:
+    """The digest of events that travel together."""
+    return digest_of(encode_events([packed_event(item) for item in items]))
+
+
+def stamped(part: Publication, items: Sequence[Item]) -> list[Frame]:
+    """The frames of a batch, one for each event; those after the first differ in their own number only."""
+    frames: list[Frame] = []
+    common, tags, at = common_of(part, 0), part.tags, 0
+    for number, item in enumerate(items, part.first):
+        if at == TAG_BYTES:
+            common = common_of(part, 1)
+        body = stamp_body(common, number, item.id)
+        data = encode_stamp(tags[at : at + TAG_BYTES] or NO_TAG, body)
+        at += TAG_BYTES
+        if len(data) > STAMP_BYTES_MAX:
+            events = encode_events([packed_event(item)])
+            frames.append(_pack_frame(part.topic, [_batch(data[1 : 1 + TAG_BYTES], body, events)]))
+            continue
+        headers: dict[str, bytes | str] = {STAMP: data, CONTENT_TYPE: item.content_type}
+        frames.append(Frame(part.topic, item.payload, {**headers, **item.headers} if item.headers else headers))
+    return frames
 
 
 def packed(
-    topic: str, batches: Iterable[tuple[Publication, Sequence[Item]]], publisher: str, events_max: int, bytes_max: int
+    topic: str, batches: Iterable[tuple[Publication, Sequence[Item]]], events_max: int, bytes_max: int
 ) -> list[Frame]:
-    """The frames of some batches on one topic, with so many events, and so many bytes, in each; one event is always taken."""
+    """The frames of some batches on one topic, with so many events, and so many bytes, in each; one piece is always taken."""
     frames: list[Frame] = []
     filling: list[PackedBatch] = []
     events = size = 0
     for part, items in batches:
-        more = _batch_bytes(part, 0) if part.entries or part.marks else BATCH_BYTES
-        whole = more + (items[0].size if len(items) == 1 else sum(item.size for item in items))
-        if events + len(items) <= events_max and size + whole <= bytes_max:
-            filling.append(_packed_batch(part, 0, items))
-            events, size = events + len(items), size + whole
-            continue
-        at = 0
-        while at < len(items):
-            more = _batch_bytes(part, at)
-            taken = _fitting(items, at, events_max - events, bytes_max - size - more, must_take=not events)
-            if not taken:
-                frames.append(_pack_frame(topic, publisher, filling))
+        for count, batch in _pieces(part, items):
+            more = BATCH_BYTES + len(batch.stamp) + len(batch.events)
+            if filling and (events + count > events_max or size + more > bytes_max):
+                frames.append(_pack_frame(topic, filling))
                 filling, events, size = [], 0, 0
-                continue
-            chosen = items[at : at + taken]
-            filling.append(_packed_batch(part, at, chosen))
-            at, events = at + taken, events + taken
-            size += more + sum(item.size for item in chosen)
+            filling.append(batch)
+            events, size = events + count, size + more
     if filling:
-        frames.append(_pack_frame(topic, publisher, filling))
+        frames.append(_pack_frame(topic, filling))
     return frames
 
 
-def _batch_bytes(part: Publication, index: int) -> int:
-    """How many bytes of a pack a batch takes from this event on, at most, without its events."""
-    size = BATCH_BYTES
-    if part.entries and (part.full or not index):
-        size += ENTRY_BYTES * len(part.entries) + CHARACTER_BYTES * sum(map(len, part.entries))
-    if part.marks and not index:
-        size += sum(ENTRY_BYTES + CHARACTER_BYTES * len(mark.subscription) for mark in part.marks)
-    return size
+def _pieces(part: Publication, items: Sequence[Item]) -> Iterable[tuple[int, PackedBatch]]:
+    """What shares a tag in a batch: how many events, and how they travel."""
+    common, tags, at, first = common_of(part, 0), part.tags, 0, 0
+    for count in pieces_of(part):
+        chosen = items[first : first + count]
+        is_one = not part.pieces
+        body = stamp_body(common, part.first + first, chosen[0].id if is_one else "")
+        events = encode_events([packed_event(item) for item in chosen])
+        yield count, _batch(tags[at : at + TAG_BYTES] or NO_TAG, body, events)
+        if not first:
+            common = common_of(part, 1)
+        at, first = at + TAG_BYTES, first + count
 
 
-def _fitting(items: Sequence[Item], at: int, events_max: int, bytes_max: int, must_take: bool) -> int:
-    """How many items from `at` on fit."""
-    taken = 0
-    for item in items[at : at + events_max]:
-        bytes_max -= item.size
-        if bytes_max < 0 and not (must_take and not taken):
-            break
-        taken += 1
-    return taken
+def _batch(tag: bytes, body: bytes, events: bytes) -> PackedBatch:
+    return PackedBatch(tag, msgspec.Raw(body), msgspec.Raw(events))
 
 
-def _packed_batch(part: Publication, index: int, items: Sequence[Item]) -> PackedBatch:
-    return PackedBatch(
-        number=part.first + index,
-        entries=part.entries if part.full or not index else _NO_ENTRIES,
-        full=part.full,
-        marks=_NO_MARKS if index else part.marks,
-        published_at=part.published_at,
-        events=[packed_event(item) for item in items],
-    )
-
-
-def packed_event(item: Item) -> PackedEvent:
-    """An event as it is written together with others."""
-    if not item.headers:
-        return PackedEvent(item.id, item.payload, item.content_type)
-    texts = {name: value for name, value in item.headers.items() if isinstance(value, str)}
-    binaries = {name: value for name, value in item.headers.items() if isinstance(value, bytes)}
-    return PackedEvent(item.id, item.payload, item.content_type, texts or None, binaries or None)
-
-
-def _pack_frame(topic: str, publisher: str, batches: list[PackedBatch]) -> Frame:
-    return Frame(topic, encode_pack(Pack(publisher, batches)), {PACK: "1", CONTENT_TYPE: PACK_TYPE})
+def _pack_frame(topic: str, batches: list[PackedBatch]) -> Frame:
+    return Frame(topic, encode_pack(batches), {PACK: "1", CONTENT_TYPE: PACK_TYPE})
 
 
 # -- back -------------------------------------------------------------------------------------------------------------
 
 
-def read_arrivals(frame: Frame) -> list[Arrival]:
-    """The events that a frame carries; none if it was not published through the order."""
-    if PACK in frame.headers:
-        return _read_pack(frame)
-    stamp = read_stamp(frame)
-    if stamp is None:
+class Claim(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """What a frame says of one event, or of several that share a tag; it has to be judged whether that is true."""
+
+    tag: bytes
+    stamp: Stamp
+    head: bytes
+    """what is tagged of the stamp"""
+    content: bytes
+    """the events as they are digested"""
+    frame: Frame | None
+    """the one that brought the event, if it was one by itself"""
+
+
+_ONE_EVENT = encode_events([])[0] + 1
+"""An array of one element begins so."""
+
+
+def read_claims(frame: Frame, has_tags: bool = True) -> list[Claim]:
+    """What a frame claims to be; nothing if it was not published through the order. Raises a `ProtocolError` if it is unreadable.
+
+    Without tags nothing is digested, so what is needed for that only is left out.
+    """
+    headers = frame.headers
+    if PACK in headers:
+        claims = [_read_batch(batch) for batch in decode_pack(frame.payload)]
+        if not claims:
+            raise ProtocolError("a pack has nothing in it")
+        return claims
+    data = headers.get(STAMP)
+    if data is None:
         return []
-    content_type, headers = frame.headers.get(CONTENT_TYPE), _user_headers(frame)
-    body = Body(frame.payload, content_type, headers, stamp.publisher, stamp.id, stamp.published_at)
-    size = len(frame.payload) + HELD_ENTRY_BYTES * len(stamp.entries)
-    if headers:
-        size += held_bytes(headers)
-    return [Arrival(frame.topic, stamp.number, stamp.entries, stamp.marks, stamp.full, body, size)]
+    if not isinstance(data, bytes):
+        raise ProtocolError(f"the header {STAMP!r} came as {type(data).__name__}; expected bytes")
+    tag, body, stamp = decode_stamp(data)
+    if not has_tags:
+        return [Claim(tag, stamp, b"", b"", frame)]
+    content_type = headers.get(CONTENT_TYPE)
+    kind = content_type if isinstance(content_type, str) else ""
+    content = encode_event(make_event(stamp.id, frame.payload, kind, _user_headers(frame)))
+    return [Claim(tag, stamp, head_of(body, stamp.id), content, frame)]
 
 
-def _read_pack(frame: Frame) -> list[Arrival]:
-    pack = decode_pack(frame.payload)
+def _read_batch(batch: PackedBatch) -> Claim:
+    """A stamp with an id is of one event, which was to travel by itself."""
+    body, events = bytes(batch.stamp), bytes(batch.events)
+    stamp = decode_body(body)
+    if stamp.id and events[:1] != bytes([_ONE_EVENT]):
+        raise ProtocolError(f"a pack has the stamp of one event, {stamp.id!r:.80}, and not one event")
+    return Claim(batch.tag, stamp, head_of(body, stamp.id), events[1:] if stamp.id else events, None)
+
+
+def arrivals_of(topic: str, claim: Claim) -> list[Arrival]:
+    """The events of what has turned out to be true. Raises a `ProtocolError` if it cannot be read all the same."""
+    stamp, frame = claim.stamp, claim.frame
+    if frame is not None:
+        headers = _user_headers(frame)
+        body = Body(
+            frame.payload, frame.headers.get(CONTENT_TYPE), headers, stamp.publisher, stamp.id, stamp.published_at
+        )
+        size = len(frame.payload) + HELD_ENTRY_BYTES * len(stamp.entries)
+        if headers:
+            size += held_bytes(headers)
+        return [Arrival(topic, stamp.number, stamp.entries, stamp.marks, stamp.full, body, size)]
+    return _unpacked(topic, stamp, decode_events(bytes([_ONE_EVENT]) + claim.content if stamp.id else claim.content))
+
+
+def read_arrivals(frame: Frame) -> list[Arrival]:
+    """What a frame claims to carry, judged by nobody; nothing if it was not published through the order."""
+    return [arrival for claim in read_claims(frame, has_tags=False) for arrival in arrivals_of(frame.topic, claim)]
+
+
+def _unpacked(topic: str, stamp: Stamp, events: list[PackedEvent]) -> list[Arrival]:
     arrivals: list[Arrival] = []
-    for batch in pack.batches:
-        entries, marks = batch.entries, batch.marks
-        more = HELD_ENTRY_BYTES * len(entries)  # which all share if the batch is full
-        for number, event in enumerate(batch.events, batch.number):
-            headers = packed_headers(event)
-            body = Body(event.payload, event.content_type, headers, pack.publisher, event.id, batch.published_at)
-            size = len(event.payload) + more
-            if headers:
-                size += held_bytes(headers)
-            arrivals.append(Arrival(frame.topic, number, entries, marks, batch.full, body, size))
-            if not batch.full:
-                entries = _NO_ENTRIES
-            marks = _NO_MARKS
-            more = 0
+    entries, marks = stamp.entries, stamp.marks
+    more = HELD_ENTRY_BYTES * len(entries)  # which all share if the batch is full
+    for number, event in enumerate(events, stamp.number):
+        headers = packed_headers(event)
+        body = Body(event.payload, event.content_type, headers, stamp.publisher, event.id, stamp.published_at)
+        size = len(event.payload) + more
+        if headers:
+            size += held_bytes(headers)
+        arrivals.append(Arrival(topic, number, entries, marks, stamp.full, body, size))
+        if not stamp.full:
+            entries = _NO_ENTRIES
+        marks = _NO_MARKS
+        more = 0
     return arrivals
 
 

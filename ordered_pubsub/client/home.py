@@ -59,6 +59,11 @@ class Home(ABC):
         return None
 
     @property
+    def has_tags(self) -> bool:
+        """Whether the stages tag what they have numbered."""
+        return True
+
+    @property
     def times(self) -> Times:
         """How long the stages wait for who is silent, as those say that it was connected to last."""
         return Times()

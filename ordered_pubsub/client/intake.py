@@ -387,9 +387,12 @@ class Intake:
         try:
             future = await asyncio.wait_for(self._ask(add, remove, ends, where), timeout_s)
         except asyncio.TimeoutError:
+            lacks_keys = self.engine.reception.lacks_keys(add)
+            missed = "the stage did not give the keys of" if lacks_keys else "the ENS did not subscribe to"
             raise Timeout(
-                f"the change of subscription {self.identity} was not asked for: the ENS did not subscribe to "
-                f"{', '.join(map(repr, add)) or 'anything'} within {timeout_s:g} s (timeout_s)"
+                f"the change of subscription {self.identity} was not asked for: {missed} "
+                f"{', '.join(map(repr, add[:3])) or 'anything'}{'' if len(add) <= 3 else ', …'} within {timeout_s:g} s "
+                "(timeout_s)"
             ) from None
         await within(timeout_s, future, self.engine.waiting_for, give_up_at)
 

@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 from msgspec.structs import replace
 
+from ordered_pubsub.core.authenticity import TAG_BYTES, pieces_of
 from ordered_pubsub.core.lease import Lease
 from ordered_pubsub.core.messages import Handed, Leased, Publication, Span
 from ordered_pubsub.core.ranges import Range, Ranges
@@ -78,6 +79,7 @@ class Leasing:
                 count=last - first + 1,
                 entries=part.entries if part.full or begins else {},
                 marks=part.marks if begins else [],
+                **_tagged(part, first, last),
             )
             pieces.append((piece, items[first - part.first : last - part.first + 1]))
             self._held[id(pieces[-1][1])] = held
@@ -120,3 +122,16 @@ class Leasing:
         if said is not None:
             self.say(said)
         self._plan()
+
+
+def _tagged(part: Publication, first: int, last: int) -> dict[str, Any]:
+    """The tags of some numbers of a batch. What shares one is seen together or not at all, so none is cut in two."""
+    number, pieces, tags = part.first, [], []
+    for index, count in enumerate(pieces_of(part)):
+        if first <= number and number + count - 1 <= last:
+            pieces.append(count)
+            tags.append(part.tags[index * TAG_BYTES : (index + 1) * TAG_BYTES])
+        number += count
+    if sum(pieces) != last - first + 1:  # then nobody can tell that it is genuine
+        return {"pieces": (last - first + 1,), "tags": b""}
+    return {"pieces": tuple(pieces) if part.pieces else part.pieces, "tags": b"".join(tags)}

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import attrs
 
-from ordered_pubsub.client.frames import HELD_ENTRY_BYTES, Body, held_bytes, packed_event
+from ordered_pubsub.client.frames import (
+    HELD_ENTRY_BYTES,
+    Body,
+    digest_together,
+    digests_by_event,
+    held_bytes,
+    packed_event,
+)
 from ordered_pubsub.core.buffer import Arrival
 from ordered_pubsub.core.levels import Levels
-from ordered_pubsub.core.messages import Chunk, Recalled
+from ordered_pubsub.core.messages import Chunk, PublishAsk, Recalled
 from ordered_pubsub.errors import ProtocolError
 from ordered_pubsub.wire.pack import Logged, decode_logged, encode_logged, packed_headers, unreadable
 
@@ -27,29 +34,62 @@ class Knowing(Protocol):
 
 
 @attrs.frozen
+class Sharing:
+    """How events are put together that travel in one message, and share a tag."""
+
+    events_max: int
+    bytes_max: Callable[[], int]
+    """what a message may have now"""
+
+
+@attrs.frozen
 class LogPacker:
     """Writes the events of one client for the logs of their topics."""
 
     publisher: str
     home: Knowing
+    sharing: Sharing | None = None
+    """None: each event travels by itself, and has its own tag"""
+    is_tagged: bool = True
+    """whether the events are to be published on a broker as well"""
 
     def weigh(self, topic: str, items: Sequence[Any]) -> int:
         """How many bytes they are, about; 0 for a topic without a log."""
         return sum(item.size for item in items) if self.home.levels.is_kept(topic) else 0
 
-    def pack(self, topic: str, items: Sequence[Any]) -> tuple[Chunk, ...]:
-        """All of them, in chunks; nothing for a topic without a log."""
-        if not self.home.levels.is_kept(topic):
-            return ()
-        chunks: list[Chunk] = []
+    def ask(self, topic: str, items: Sequence[Any]) -> PublishAsk:
+        """Ask for numbers for all of them: what a log keeps goes along, of the rest only digests."""
+        if self.home.levels.is_kept(topic):
+            runs = self._runs(items, CHUNK_BYTES)
+            chunks = tuple(self._chunk(run) for run in runs)
+            return PublishAsk(topic, len(items), True, chunks, self._pieces(runs))
+        if self.sharing is None:
+            digests = digests_by_event(items) if self.is_tagged else b""
+            return PublishAsk(topic, len(items), pieces=self._pieces(()), digests=digests)
+        runs = self._runs(items, CHUNK_BYTES)
+        digests = b"".join(map(digest_together, runs))
+        return PublishAsk(topic, len(items), pieces=self._pieces(runs), digests=digests)
+
+    def _pieces(self, runs: Sequence[Sequence[Any]]) -> tuple[int, ...] | None:
+        if not self.is_tagged:
+            return None
+        return () if self.sharing is None else tuple(map(len, runs))
+
+    def _runs(self, items: Sequence[Any], bytes_max: int) -> list[Sequence[Any]]:
+        """What is written together: so many bytes, and, where it travels together as well, no more than a message takes."""
+        events_max = len(items)
+        if self.sharing is not None:
+            events_max = self.sharing.events_max
+            bytes_max = max(1, min(bytes_max, self.sharing.bytes_max()))
+        runs: list[Sequence[Any]] = []
         size = at = 0
         for index, item in enumerate(items):
             size += item.size
-            if size > CHUNK_BYTES and index > at:
-                chunks.append(self._chunk(items[at:index]))
+            if index > at and (size > bytes_max or index - at >= events_max):
+                runs.append(items[at:index])
                 at, size = index, item.size
-        chunks.append(self._chunk(items[at:] if at else items))
-        return tuple(chunks)
+        runs.append(items[at:] if at else items)
+        return runs
 
     def _chunk(self, items: Sequence[Any]) -> Chunk:
         return Chunk(len(items), encode_logged(Logged(self.publisher, [packed_event(item) for item in items])))
@@ -67,13 +107,13 @@ def read_recalled(topic: str, recalled: Recalled) -> list[Arrival]:
     """What a part of a log says: its events, or silence. What cannot be read of it is an event all the same, with an `error`."""
     entries, marks, full = recalled.entries, recalled.marks, recalled.full
     if not recalled.chunks:
-        return [Arrival(topic, recalled.first, entries, marks, full, last=recalled.last)]
+        return [Arrival(topic, recalled.first, entries, marks, full, last=recalled.last, is_logged=True)]
     arrivals: list[Arrival] = []
     shared = entries if full else {}  # of a batch whose timestamp is full, so is every event's
     number = recalled.first
     for chunk in recalled.chunks:
         if not chunk.data:
-            arrivals.append(Arrival(topic, number, shared, [], full, last=number + chunk.count - 1))
+            arrivals.append(Arrival(topic, number, shared, [], full, last=number + chunk.count - 1, is_logged=True))
             number += chunk.count
             continue
         logged = _read_chunk(chunk)
@@ -81,7 +121,7 @@ def read_recalled(topic: str, recalled: Recalled) -> list[Arrival]:
             headers = packed_headers(event)
             body = Body(event.payload, event.content_type, headers, logged.publisher, event.id, recalled.published_at)
             size = len(event.payload) + (held_bytes(headers) if headers else 0)
-            arrivals.append(Arrival(topic, number, shared, [], full, body, size))
+            arrivals.append(Arrival(topic, number, shared, [], full, body, size, is_logged=True))
             number += 1
     if not arrivals:
         raise ProtocolError(

@@ -45,6 +45,7 @@ from ordered_pubsub.wire.protocol import (
     Inquire,
     Ping,
     Report,
+    TurnKeys,
     Welcome,
     encode,
 )
@@ -136,6 +137,11 @@ class NetworkHome(Home):
     def levels(self) -> Levels:
         """What the stages say that topics give."""
         return self._levels
+
+    @property
+    def has_tags(self) -> bool:
+        """What the stage says."""
+        return self._welcome is None or self._welcome.tags
 
     @property
     def times(self) -> Times:
@@ -320,6 +326,14 @@ class NetworkHome(Home):
 
     async def inquire(self, timeout_s: float) -> dict[str, Any]:
         """How the stage is."""
+        return await self._request(Inquire, timeout_s)
+
+    async def turn_keys(self, timeout_s: float) -> int:
+        """Let another epoch of keys begin; return the one that is used until then."""
+        report = await self._request(TurnKeys, timeout_s)
+        return int(report["key_epoch"])
+
+    async def _request(self, kind: type[Inquire] | type[TurnKeys], timeout_s: float) -> dict[str, Any]:
         talk = self._talk
         if talk is None:
             raise UnavailableError(f"no stage is connected now: {self.trouble}")
@@ -327,7 +341,7 @@ class NetworkHome(Home):
         number = self._reports_asked
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._reports[number] = future
-        talk.send(encode(Inquire(number)))
+        talk.send(encode(kind(number)))
         try:
             return await asyncio.wait_for(future, timeout_s)
         except asyncio.TimeoutError:

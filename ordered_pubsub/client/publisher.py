@@ -35,6 +35,7 @@ from ordered_pubsub.adapter import Adapter, Frame
 from ordered_pubsub.client.event import Receipt
 from ordered_pubsub.client.frames import HELD_ENTRY_BYTES, PACK_BYTES, frame_bytes, packed, stamped
 from ordered_pubsub.client.leasing import Leasing
+from ordered_pubsub.client.logged import Sharing
 from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.core.messages import Publication
 from ordered_pubsub.core.ranges import Range
@@ -56,6 +57,8 @@ from ordered_pubsub.supervision import Backoff, Supervisor
 _log = logging.getLogger(__name__)
 
 _NOT_PUT: Any = None
+SHARE = 8
+"""Events that share a tag have, together, no more than such a share of what the ENS takes: they cannot be divided later."""
 RETRY_FIRST_S = 0.1
 RETRY_MOST_S = 5.0
 KEPT_RETRY_S = 10.0
@@ -319,11 +322,19 @@ class Publisher:
             self.supervisor.later(RETRY_MOST_S, self.hand_over, "handing over again")
 
     def _frames(self, topic: str, batches: list[tuple[Publication, list[Outgoing]]]) -> list[Frame]:
-        settings, name = self.settings, self.name
-        if settings.batch_events_max > 1:
-            bytes_max = min(settings.payload_bytes_max, (self.adapter.frame_bytes_max or sys.maxsize) - PACK_BYTES)
-            return packed(topic, batches, name, settings.batch_events_max, bytes_max)
-        return [stamped(part, index, name, item) for part, items in batches for index, item in enumerate(items)]
+        if self.settings.batch_events_max > 1:
+            return packed(topic, batches, self.settings.batch_events_max, self._pack_bytes_max())
+        return [frame for part, items in batches for frame in stamped(part, items)]
+
+    def _pack_bytes_max(self) -> int:
+        """What several events in one message may have together."""
+        return min(self.settings.payload_bytes_max, (self.adapter.frame_bytes_max or sys.maxsize) - PACK_BYTES)
+
+    @property
+    def sharing(self) -> Sharing | None:
+        """How events share messages, if they do. What shares a tag fits into a broker that comes back and takes less."""
+        events_max = self.settings.batch_events_max
+        return Sharing(events_max, lambda: self._pack_bytes_max() // SHARE) if events_max > 1 else None
 
     async def _give(self, topic: str, batches: list[tuple[Publication, list[Outgoing]]]) -> None:
         backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S)

@@ -17,7 +17,7 @@ from ordered_pubsub.config import kinds
 from ordered_pubsub.config.kinds import Kind, Path, redacted, shown, spell
 from ordered_pubsub.config.lines import line_of
 from ordered_pubsub.config.records import keys_of
-from ordered_pubsub.config.schema import Configuration, TimesSection
+from ordered_pubsub.config.schema import Configuration, SecuritySection, TimesSection
 
 HASH_DIGITS_SHOWN = 8
 DIFFERENCES_SHOWN_MAX = 5
@@ -59,6 +59,7 @@ def common(configuration: Configuration) -> dict[str, Any]:
         ],
         "group": [{"topics": list(group.topics)} for group in configuration.group],
         "times": _times(configuration.times),
+        "security": _security(configuration.security),
     }
     found = ((path, line_of(configuration.lines, path)) for path, _ in _leaves(plain))
     return plain | {LINES: {spell(path): line for path, line in found if line is not None}}
@@ -74,6 +75,15 @@ def _retention(retention: Any) -> list[Any] | None:
 def _times(times: TimesSection) -> dict[str, float]:
     """As numbers as well, under the names that they have in the file."""
     return {key: kinds.age_s(getattr(times, key)) for key in keys_of(TimesSection)}
+
+
+def _security(security: SecuritySection) -> dict[str, Any]:
+    values = security.values
+    return {
+        "tags": values.tags,
+        "rotate_every": values.rotate_every_s,
+        "old_keys_valid_s": values.old_keys_valid_s,
+    }
 
 
 def differences(ours: Mapping[str, Any], theirs: object) -> str:

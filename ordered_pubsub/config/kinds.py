@@ -288,11 +288,12 @@ def size_bytes(value: object) -> int:
 AGE = Kind("seconds above 0, or a text such as '90s', '30min', '12h', '1d', '2w'", lambda value: age_s(value) > 0)
 
 
-def age(least: str, most: str) -> Kind:
+def age(least: str, most: str, *, is_optional: bool = False) -> Kind:
     """An age from `least` to `most`, which are texts such as "30s"."""
     return Kind(
         f"seconds, or a text such as '90s', '30min', '12h', '1d', '2w', from {least} to {most}",
         lambda value: age_s(least) <= age_s(value) <= age_s(most),
+        is_optional=is_optional,
     )
 
 

@@ -16,6 +16,7 @@ from ordered_pubsub.config import kinds
 from ordered_pubsub.config.addresses import Address, parse_address, parse_listen
 from ordered_pubsub.config.kinds import as_tuple, hashes_as_tuple, one_or_more
 from ordered_pubsub.config.naming import is_named
+from ordered_pubsub.core.keys import OLD_KEYS_VALID_S, Security
 from ordered_pubsub.core.levels import EXACTLY_ONCE, Levels
 from ordered_pubsub.core.retention import Policies, Policy
 from ordered_pubsub.core.times import Times
@@ -436,6 +437,24 @@ class TimesSection:
 
 
 @attrs.frozen(kw_only=True)
+class SecuritySection:
+    """`[security]`: how subscribers know that what the broker brings is genuine; the same at all stages."""
+
+    tags: bool = attrs.field(default=True, validator=kinds.SWITCH)
+    """whether the stages tag events; without, whoever writes to the broker is believed, and no other system may use its topics"""
+    rotate_every: str | float | None = attrs.field(default=None, validator=kinds.age("1min", "52w", is_optional=True))
+    """how often the keys of tags are changed; left out: only when it is wanted, or somebody loses a right"""
+    old_keys_valid_s: float = attrs.field(default=OLD_KEYS_VALID_S, validator=kinds.SECONDS)
+    """how long events are good that were tagged before a change of keys"""
+
+    @property
+    def values(self) -> Security:
+        """What the stages make of it."""
+        every_s = None if self.rotate_every is None else kinds.age_s(self.rotate_every)
+        return Security(self.tags, every_s, self.old_keys_valid_s)
+
+
+@attrs.frozen(kw_only=True)
 class Configuration:
     """One file, with the environment and arguments over it."""
 
@@ -460,6 +479,7 @@ class Configuration:
     """who may connect; None (nothing is said): everybody, at loopback; empty (`identity = []`): nobody"""
     limits: LimitsSection = attrs.field(factory=LimitsSection, validator=kinds.section(LimitsSection))
     times: TimesSection = attrs.field(factory=TimesSection, validator=kinds.section(TimesSection))
+    security: SecuritySection = attrs.field(factory=SecuritySection, validator=kinds.section(SecuritySection))
     insecure_allow_anyone: bool = attrs.field(default=False, validator=kinds.SWITCH)
     """let everybody do everything, also at listeners that other machines reach, and without TLS"""
     insecure_allow_plaintext: bool = attrs.field(default=False, validator=kinds.SWITCH)

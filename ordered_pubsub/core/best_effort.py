@@ -137,7 +137,12 @@ class BestEffort(Buffer):
         lane = self._lanes.get(arrival.topic)
         if lane is None or arrival.number not in lane.waiting or self.changes.may_lose(arrival.topic):
             return False
-        return not any(self.changes.holds(earlier.marks) for earlier in _up_to(lane, arrival.number))
+        return not any(self._waits_for_change(earlier) for earlier in _up_to(lane, arrival.number))
+
+    def _waits_for_change(self, arrival: Arrival) -> bool:
+        """Whether its marks speak of a change without an outcome; one that was never asked for will have none."""
+        marks = arrival.marks
+        return bool(marks) and self.changes.holds(marks) and not self.changes.cannot_be(marks)
 
     def _drop_oldest(self) -> None:
         key, (_, arrival) = next(iter(self._queue.items()))
@@ -154,7 +159,7 @@ class BestEffort(Buffer):
             lane = self._lanes.get(topic)
             while lane is not None:
                 head = lane.waiting.get(lane.clock + 1)
-                if head is None or self.changes.holds(head.marks):
+                if head is None or self._waits_for_change(head):
                     break
                 lacking = self._lacking(head)
                 if lacking is not None:

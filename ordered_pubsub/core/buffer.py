@@ -35,6 +35,8 @@ class Arrival(msgspec.Struct, eq=False, gc=False):
     """how many bytes it counts for while it waits"""
     last: int = 0
     """silence: up to where; 0 for an event"""
+    is_logged: bool = False
+    """whether a log has brought it, which is right whatever the ENS says"""
 
 
 NOTHING: Mapping[str, int] = {}

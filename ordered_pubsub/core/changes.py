@@ -58,6 +58,14 @@ class Changes:
                 self._asked.remove(asked)
             yield outcome
 
+    def cannot_be(self, marks: list[Mark]) -> bool:
+        """Whether these marks speak of a change of this subscription that was never asked for: no stage can have written them.
+
+        An earlier session may have asked for some; whoever goes on with its subscription learns of them before all that follows.
+        """
+        most = self.version + len(self._early) + self.asked
+        return any(mark.subscription == self.subscription and mark.version > most for mark in marks)
+
     def holds(self, marks: list[Mark]) -> bool:
         """Whether an event with these marks must wait for the outcome of a change."""
         for mark in marks:

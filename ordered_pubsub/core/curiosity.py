@@ -157,6 +157,10 @@ class Curiosity:
         for asked_at in dict.fromkeys(turn.asked_at for _, _, turn in parts if turn.attempts == 1):
             self.rto.sample(now - asked_at)
 
+    def forget_beyond(self, number: int) -> None:
+        """There are no numbers beyond this one."""
+        self._become_neutral(number + 1, ENDLESS)
+
     def acknowledge(self, up_to: int) -> None:
         """Nobody needs the numbers up to this one any more, whether they came or not."""
         if up_to > self.acknowledged:

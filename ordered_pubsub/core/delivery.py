@@ -29,7 +29,7 @@ INVARIANT: every blocked head with demands is in `_waiters` under the topic of i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Literal
 
 import attrs
@@ -140,6 +140,8 @@ class Delivery(Buffer):
     """where it was earlier on topics whose events nobody keeps"""
     _stirred: dict[str, int] = attrs.field(factory=dict)
     """topics of which missing events were next when they came, and their clocks before; `missing` learns it batch by batch"""
+    _stalled: dict[str, int] = attrs.field(factory=dict)
+    """topics whose next event was here at the last look, and had to wait, and their clocks"""
 
     # -- topics come and go -------------------------------------------------------------------------------------------
 
@@ -204,6 +206,38 @@ class Delivery(Buffer):
         lane = self._lanes.get(topic)
         if lane is not None and lane.clock < floor and not lane.is_left and not self.changes.may_lose(topic):
             raise HistoryLost(f"subscription {self.subscription!r}", topic, lane.clock + 1, floor + 1)
+
+    def told_of_given(self, topic: str, given: int) -> None:
+        """The owner of a topic has given no number above this one. So what waits for one is not what a stage has numbered.
+
+        Such an event is asked for at its log, whose answer takes its place. It may be that it was right all the same, since more
+        was given meanwhile; then that costs an answer.
+        """
+        lane, missing = self._lanes.get(topic), self.missing
+        if lane is None or missing is None:
+            return
+        if lane.heard > given:
+            lane.heard = max(lane.clock, given, *(one.last or one.number for one in lane.waiting.values()), 0)
+            missing.none_beyond(topic, max(given, lane.clock))
+        for need, waiter in self._waiters.get(topic, ()):
+            if need > given:
+                self._doubt(waiter)
+
+    def doubt_stalled(self) -> None:
+        """Ask for what was to come next at the last call, and still is: somebody who has the keys may have made it wait."""
+        stalled, self._stalled = self._stalled, {}
+        for topic, lane in self._lanes.items():
+            if lane.clock + 1 in lane.waiting:
+                self._stalled[topic] = lane.clock
+                if stalled.get(topic) == lane.clock and not self._is_held:
+                    self._doubt(topic)
+
+    def _doubt(self, topic: str) -> None:
+        """What is to come next on a topic may not be what a stage has numbered: its log knows."""
+        lane = self._lanes.get(topic)
+        head = None if lane is None else lane.waiting.get(lane.clock + 1)
+        if self.missing is not None and head is not None and not head.is_logged:
+            self.missing.needs_full(topic, head.number)
 
     @staticmethod
     def _holes(lane: Lane, number: int) -> Iterator[tuple[int, int]]:
@@ -455,9 +489,21 @@ class Delivery(Buffer):
             kept[arrival.number] = arrival
             self.buffered += 1
             self.buffered_bytes += arrival.size
-        elif arrival.full and not known.full:
+        elif arrival.is_logged and (arrival.full or not known.is_logged):
             kept[arrival.number] = arrival
             self.buffered_bytes += arrival.size - known.size
+            self._judge_anew(arrival)
+
+    def _judge_anew(self, arrival: Arrival) -> None:
+        """What was to come next on a topic is another event: what it waits for is found out again."""
+        lane = self._lanes.get(arrival.topic)
+        if lane is None or arrival.number != lane.clock + 1 or lane.demands is None:
+            return
+        if lane.demands:
+            waiters = self._waiters.get(lane.demands[-1][0], [])
+            waiters[:] = [entry for entry in waiters if entry[1] != arrival.topic]
+            heapify(waiters)
+        lane.demands = None
 
     def _make_room(self, arrival: Arrival) -> None:
         """The buffer is bounded: what can be asked for again, and is needed last, is let go."""
@@ -551,7 +597,11 @@ class Delivery(Buffer):
     def _is_next(self, topic: str, lane: Lane, head: Arrival) -> bool:
         demands = lane.demands
         if demands is None:
-            if self.changes.holds(head.marks) or (lane.segment.needs_full and not head.full and self.order != "topic"):
+            if head.marks and self.changes.holds(head.marks):
+                if self.changes.cannot_be(head.marks):
+                    self._doubt(topic)
+                return False
+            if lane.segment.needs_full and not head.full and self.order != "topic":
                 return False
             demands = lane.demands = self._demands_of(lane, head)
         while demands:

@@ -23,9 +23,11 @@ from typing import Protocol
 import attrs
 from msgspec.structs import replace
 
+from ordered_pubsub.core.authenticity import Tagger
 from ordered_pubsub.core.expiry import Expiry
 from ordered_pubsub.core.floors import Needs
 from ordered_pubsub.core.hosting import ALIVE_S, Hosting
+from ordered_pubsub.core.keys import PLAIN, KeyKeeper, Security, rotated
 from ordered_pubsub.core.levels import Levels
 from ordered_pubsub.core.log import LogReader, LogWriter, Shelf
 from ordered_pubsub.core.memory_shelf import MemoryShelf
@@ -33,7 +35,9 @@ from ordered_pubsub.core.messages import (
     Acked,
     AckExpected,
     Alive,
+    Answer,
     AskFloors,
+    AskKeys,
     Curious,
     Decided,
     Ended,
@@ -59,10 +63,13 @@ from ordered_pubsub.core.messages import (
     Refusal,
     Relay,
     Request,
+    Rotate,
     Saved,
     Seal,
     Sealed,
+    Secrets,
     Span,
+    SystemKeys,
     Told,
     Undecided,
 )
@@ -80,6 +87,7 @@ INLINE_LOAD = 256
 """So much of an identity is handled as it comes, until what came of it is on disk; what is more waits for its turn."""
 LOAD_BYTES = 4_096
 """So many bytes of events cost as much as a part of a request."""
+KEYS_A_STEP = 100
 FLOORS_S = 5.0
 """So often a stage asks all registrars what their subscriptions may need of its log."""
 _OVER = object()
@@ -206,6 +214,8 @@ class Driver:
     expiry: Expiry
     needs: Needs
     voids: Voids
+    keeper: KeyKeeper
+    tagger: Tagger
     rounds: Rounds = attrs.field(factory=Rounds)
     turns: Turns = attrs.field(factory=Turns)
     """what was caused and waits to be done"""
@@ -223,6 +233,7 @@ class Driver:
     failure: Exception | None = None
     """why the journal cannot be used any more"""
     _now: float = 0.0
+    _wall_s: float = 0.0
     _floors_at: float = float("-inf")
     _loads: dict[Hashable, int] = attrs.field(factory=dict)
     """who → how much of it was handled as it came since the last batch was taken"""
@@ -245,11 +256,13 @@ class Driver:
         policies: Policies = KEEP,
         times: Times = USUAL,
         levels: Levels | None = None,
+        founding: SystemKeys | None = None,
+        security: Security = PLAIN,
     ) -> Driver:
-        """Start a stage from what its journal holds."""
+        """Start a stage from what its journal holds; `founding` as in `Stage.restore`."""
         snapshot, records = journal.load()
         crash_point("restore:journal-read")
-        stage = Stage.restore(rank, topology, snapshot, records, levels)
+        stage = Stage.restore(rank, topology, snapshot, records, levels, founding)
         crash_point("restore:replayed")
         log = LogWriter(journal.shelf)
         try:
@@ -264,6 +277,7 @@ class Driver:
         voids = Voids(rank, len(topology.stages), LogReader(journal.read_shelf), times.lease_s)
         voids.restore()
         pubends = Pubends(LogReader(journal.read_shelf))
+        pubends.given = lambda topic: stage.state.clocks.numbers.get(topic, 0)
         for topic, number in stage.state.kept.items():
             pubends.published(topic, number)
         return cls(
@@ -276,6 +290,8 @@ class Driver:
             Expiry(stage.state.registrar, times.session_ttl_s, times.named_ttl_s),
             Needs(stage.state.registrar),
             voids,
+            KeyKeeper(rank, security),
+            Tagger(security.tags),
             crash_point=crash_point,
             begun=begun,
             snapshot_after_records=snapshot_after_records,
@@ -370,10 +386,15 @@ class Driver:
         elif isinstance(message, AckExpected):
             self.hosting.expected(message)
             self._spread()
+        elif isinstance(message, Rotate):
+            self._rotate_for(peer, message)
         else:
             self.stage.handle_peer(peer, message, now)
             if isinstance(message, Hello):
                 self.stage.effects.sends.append((peer, self.hosting.all_hosts(peer)))
+                self._ask_for_keys()
+            elif isinstance(message, Secrets):
+                self.keeper.heard_at = self._now
 
     def disconnected(self, peer: int) -> None:
         """The connection to a peer is gone."""
@@ -402,7 +423,9 @@ class Driver:
         else:
             self._begin(identity, session, self._hearing(session, message, now))
 
-    def _hearing(self, session: str, message: Curious | Follows | Acked | Locate | VoidOfClient, now: float) -> Work:
+    def _hearing(
+        self, session: str, message: Curious | Follows | Acked | Locate | AskKeys | VoidOfClient, now: float
+    ) -> Work:
         """A client says something: what grows with what it names is done in small steps."""
         if isinstance(message, Curious):
             for _ in self.hosting.wanting(session, message, now):
@@ -417,6 +440,8 @@ class Driver:
             yield from self._locating_everywhere(message)
         elif isinstance(message, Acked):
             self._pass_on(message)
+        elif isinstance(message, AskKeys):
+            yield from self._giving_keys(message)
         else:
             self._spread_void(message)
 
@@ -454,6 +479,46 @@ class Driver:
             self.stage.effects.tells.append((locate.session, located))
         else:
             self.stage.effects.sends.append((home, located))
+
+    # -- keys ---------------------------------------------------------------------------------------------------------
+
+    def rotate_keys(self, revokes: bool = False) -> None:
+        """Let another epoch of keys begin; with `revokes`, one whose keys nobody has yet. The highest stage decides."""
+        self.keeper.want(self.stage.state.keys, revokes)
+
+    def _rotate_for(self, peer: int, wanted: Rotate) -> None:
+        """A stage wants another epoch than the one that it knows."""
+        if peer in self.stage.greeted and self.stage.rank == 0 and wanted.epoch >= self.stage.state.keys.epoch:
+            self.rotate_keys(wanted.revokes)
+
+    def _giving_keys(self, ask: AskKeys) -> Work:
+        """A client asks for the keys of topics: some of them at each step."""
+        for first in range(0, len(ask.topics), KEYS_A_STEP):
+            keys, topics = self.stage.state.keys, ask.topics[first : first + KEYS_A_STEP]
+            if first:
+                yield
+            if keys.epoch:
+                given = self.keeper.give(replace(ask, topics=topics), keys, self._now)
+                self.stage.effects.tells.append((ask.session, given))
+
+    def _tick_keys(self) -> None:
+        stage, keys = self.stage, self.stage.state.keys
+        if stage.rank == 0 and (due := self.keeper.take_due(keys, self._wall_s)) is not None:
+            stage.rotate(rotated(keys, self._wall_s, self.keeper.security.old_keys_valid_s, due.revokes))
+        else:
+            self._ask_for_keys()
+        self.keeper.note(stage.state.keys, self._now)
+        stage.effects.tells += self.keeper.take_news(stage.state.keys, self.hosting.sessions)
+
+    def _ask_for_keys(self) -> None:
+        stage = self.stage
+        if stage.rank and stage.needs_system and 0 in stage.greeted:
+            stage.effects.sends += [(0, ask) for ask in self.keeper.take_asks(stage.state.keys, self._now)]
+
+    def _as_clients_get_it(self, answer: Answer | Refusal) -> Answer | Refusal:
+        """An answer with tags, if it has events that are to be published on the broker."""
+        keys = self.stage.state.keys
+        return self.tagger.answer(answer, keys) if isinstance(answer, Answer) and keys.epoch else answer
 
     # -- numbers whose events nobody keeps ----------------------------------------------------------------------------
 
@@ -545,8 +610,9 @@ class Driver:
 
     def tick(self, now: float, wall_s: float) -> None:
         """Time passes: by the clock that never jumps, and by the one on the wall."""
-        self._now = now
+        self._now, self._wall_s = now, wall_s
         self.stage.tick(now)
+        self._tick_keys()
         self._begin_chore("tidy", self.hosting.tidying(now))
         self._tick_registrar(now, wall_s)
         self._begin_chore("forget", self._forgetting(now, wall_s))
@@ -671,6 +737,8 @@ class Driver:
 
     def release(self, batch: Batch) -> Effects:
         """A batch is on disk: what may be sent now."""
+        effects = batch.effects
+        effects.replies = [self._as_clients_get_it(answer) for answer in effects.replies]
         for part in batch.published:
             self.pubends.published(part.topic, part.last)
         for kept in batch.effects.kept:

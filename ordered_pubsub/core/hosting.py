@@ -38,7 +38,7 @@ from ordered_pubsub.core.messages import (
     Want,
 )
 from ordered_pubsub.core.missing import NRT_CEILING_S, NRT_FLOOR_S
-from ordered_pubsub.core.ranges import Ranges
+from ordered_pubsub.core.ranges import ENDLESS, Ranges
 from ordered_pubsub.core.topology import Topology
 
 CACHE_BYTES_MAX = 32 << 20
@@ -321,8 +321,11 @@ class Hosting:
         known = stream.curious[follower]
         numbers, before = known.numbers[where], known.weight
         items = [item for item in told.items if numbers.within(item.first, item.last)]
-        if not items and not numbers.within(1, told.floor):
+        beyond = told.given >= 0 and (numbers.last or 0) > told.given
+        if not items and not beyond and not numbers.within(1, told.floor):
             return
+        if beyond:
+            numbers.remove(told.given + 1, ENDLESS)
         for item in items:
             numbers.remove(item.first, item.last)
         numbers.forget_up_to(told.floor)
@@ -330,7 +333,7 @@ class Hosting:
         if where and self.choose is not None:
             items = [self._chosen(where, item, chosen) for item in items]
         session, subscription = follower
-        given = Told(told.topic, told.first, told.read_to, told.floor, items, where)
+        given = Told(told.topic, told.first, told.read_to, told.floor, items, where, told.given)
         self.tells.append((session, Inform(subscription, given)))
 
     def _chosen(self, where: str, item: Recalled, chosen: Chosen) -> Recalled:

@@ -50,6 +50,13 @@ class PublishAsk(msgspec.Struct, frozen=True, array_like=True, tag="publish", gc
     count: int = 1
     is_kept: bool = False
     chunks: tuple[Chunk, ...] = ()
+    pieces: tuple[int, ...] | None = None
+    """which events share a tag: so many in each piece, of kept ones as in `chunks`; empty: each has its own; None: there are to
+    be no tags, since nobody publishes them on the broker"""
+    digests: bytes = b""
+    """of each piece, one behind the other (`core.authenticity`); of what is kept, the home stage makes them"""
+    publisher: str = ""
+    """what the events carry as their publisher; set by the home stage"""
 
 
 class ChangeAsk(msgspec.Struct, frozen=True, array_like=True, tag="change", gc=False):
@@ -110,6 +117,17 @@ class Publication(msgspec.Struct, array_like=True, tag="publication", gc=False):
     """whether the owner's log has the events"""
     chunks: tuple[Chunk, ...] = ()
     """the events on their way to the owner, who takes them out"""
+    pieces: tuple[int, ...] | None = None
+    """as it was asked for: which events share a tag"""
+    digests: bytes = b""
+    """of the pieces, until the home stage makes tags of them for its client"""
+    publisher: str = ""
+    tags: bytes = b""
+    """for the client: of the pieces, one behind the other"""
+    system: bytes = b""
+    """for the client: which system's order this is"""
+    key_epoch: int = 0
+    """for the client: by which keys the tags were made"""
 
     @property
     def last(self) -> int:
@@ -181,8 +199,10 @@ def load_of(parts: Iterable[Part]) -> int:
         load += 1 + len(part.entries)
         if isinstance(part, Change):
             load += len(part.old) + len(part.new)
-        elif part.chunks:
-            load += sum(len(chunk.data) for chunk in part.chunks) // LOAD_BYTES
+        else:
+            load += len(part.digests) // LOAD_BYTES
+            if part.chunks:
+                load += sum(len(chunk.data) for chunk in part.chunks) // LOAD_BYTES
     return load
 
 
@@ -471,6 +491,8 @@ class Told(msgspec.Struct, frozen=True, array_like=True, tag="told", gc=False):
     items: list[Recalled]
     where: str = ""
     """the filter by which events are left out: this is true for who has this filter, and for nobody else"""
+    given: int = -1
+    """the last number of the topic that its owner has given: there are none above it; -1: it is not said"""
 
 
 class Inform(msgspec.Struct, frozen=True, array_like=True, tag="inform", gc=False):
@@ -568,12 +590,86 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello", gc=False)
 
     fingerprint: str
     received: int
+    system: bytes = b""
+    """which system this stage is a part of, if it knows"""
 
 
 class Ack(msgspec.Struct, frozen=True, array_like=True, tag="ack", gc=False):
     """Everything up to this number is on the receiver's disk."""
 
     received: int
+
+
+# Which system this is, and the keys by which its stages tag what they have numbered (`core.authenticity`).
+
+
+class SystemKeys(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A system's identity, and what its keys are made of. Nobody but its stages may see it."""
+
+    system: bytes = b""
+    secret: bytes = b""
+    epoch: int = 0
+    """by which tags are made now; 0: there is no system yet"""
+    begun_at: float = 0.0
+    """when that began, by the wall clock of the highest stage"""
+    old: dict[int, float] = {}
+    """earlier epochs → for how many seconds after their end what they tagged is good"""
+
+    def __repr__(self) -> str:
+        return f"SystemKeys(system={self.system.hex()!r}, epoch={self.epoch}, …)"  # and no secret
+
+
+class AskSecrets(msgspec.Struct, frozen=True, array_like=True, tag="ask-secrets", gc=False):
+    """A stage asks the highest one for the system's keys, and says which epoch it knows."""
+
+    epoch: int
+
+
+class Secrets(msgspec.Struct, frozen=True, array_like=True, tag="secrets", gc=False):
+    """The highest stage says what the system's keys are made of."""
+
+    keys: SystemKeys
+
+
+class Rotate(msgspec.Struct, frozen=True, array_like=True, tag="rotate", gc=False):
+    """A stage wants another epoch than the one that it knows; with `revokes`, somebody must not know the next one either."""
+
+    epoch: int
+    revokes: bool = False
+
+
+class AskKeys(msgspec.Struct, frozen=True, array_like=True, tag="ask-keys", gc=False):
+    """A client asks for the keys of topics; `epoch` is one that it has met and does not know, or 0."""
+
+    session: str
+    topics: list[str]
+    epoch: int = 0
+
+
+class Keys(msgspec.Struct, frozen=True, array_like=True, tag="keys", gc=False):
+    """A home stage gives a client keys: of each topic those of the epochs, in their order.
+
+    What is not of `epochs` is of no epoch, if `is_sure`; else the stage has not heard of the newest for a while.
+    """
+
+    session: str
+    system: bytes
+    epochs: list[tuple[int, float]]
+    """epoch → for how many seconds it is good; those without an end say 0"""
+    keys: dict[str, list[bytes]]
+    is_sure: bool
+    refused: dict[str, tuple[str, str]] = {}
+    """topics whose keys it may not have: a code and a reason"""
+
+    def __repr__(self) -> str:
+        return f"Keys(session={self.session!r}, epochs={self.epochs}, topics={list(self.keys)}, refused={self.refused})"
+
+
+class NewEpoch(msgspec.Struct, frozen=True, array_like=True, tag="new-epoch", gc=False):
+    """A home stage tells a client that there are other keys: those that it has are old, or will be."""
+
+    session: str
+    epoch: int
 
 
 PeerMessage = (
@@ -603,10 +699,13 @@ PeerMessage = (
     | Holders
     | Undecided
     | Decided
+    | AskSecrets
+    | Secrets
+    | Rotate
 )
-FromSubscriber = Curious | Follows | Acked | Locate | Here | Handed | Sealed | Undecided
+FromSubscriber = Curious | Follows | Acked | Locate | Here | Handed | Sealed | Undecided | AskKeys
 ToSubscriber = Inform | Expect | Saved | Ended
-ToSession = ToSubscriber | Located | Heard | Leased | Seal | Decided
+ToSession = ToSubscriber | Located | Heard | Leased | Seal | Decided | Keys | NewEpoch
 
 
 # What a stage's journal holds: its inputs, in order.
@@ -656,4 +755,16 @@ class Leveled(msgspec.Struct, frozen=True, array_like=True, tag="leveled", gc=Fa
     levels: list[list[str]]
 
 
-Input = Opened | Asked | Framed | Acknowledged | Passed | Leveled
+class Founded(msgspec.Struct, frozen=True, array_like=True, tag="founded", gc=False):
+    """The system begins here, or this stage has heard of which system it is a part."""
+
+    keys: SystemKeys
+
+
+class Rotated(msgspec.Struct, frozen=True, array_like=True, tag="rotated", gc=False):
+    """Another epoch of keys has begun."""
+
+    keys: SystemKeys
+
+
+Input = Opened | Asked | Framed | Acknowledged | Passed | Leveled | Founded | Rotated

@@ -84,6 +84,14 @@ class Missing:
         if found is not None:
             found.satisfied(first, last, self.now)
 
+    def none_beyond(self, topic: str, number: int) -> None:
+        """The owner of a topic has given no number beyond this one: what seems to be missing there is not."""
+        found = self._topics.get(topic)
+        if found is not None:
+            found.forget_beyond(number)
+            if not found.is_curious:
+                del self._topics[topic], self._base[topic]
+
     def passed(self, topic: str, number: int) -> None:
         """The subscription is beyond this number of a topic."""
         found = self._topics.get(topic)

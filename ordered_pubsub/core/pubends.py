@@ -17,6 +17,7 @@ is expected of anybody that is younger than `aet_s` less a tick, and a topic has
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Callable
 
 import attrs
 
@@ -88,6 +89,8 @@ class Pubends:
 
     reader: LogReader
     aet_s: float = AET_S
+    given: Callable[[str], int] | None = None
+    """the last number of a topic that was given, complete or not; None: nobody knows"""
     _last: dict[str, int] = attrs.field(factory=dict)
     """topic → its last complete number"""
     _homes: dict[str, dict[int, int]] = attrs.field(factory=dict)
@@ -206,4 +209,5 @@ class Pubends:
             self._waiting.move_to_end(home)
         else:
             del self._waiting[home], self._pieces[home]
-        return home, Told(topic, first, reading.read_to, reading.floor, reading.items)
+        given = -1 if self.given is None else self.given(topic)
+        return home, Told(topic, first, reading.read_to, reading.floor, reading.items, given=given)

@@ -29,7 +29,6 @@ from ordered_pubsub.core.messages import (
     Answer,
     Change,
     ChangeAsk,
-    Chunk,
     Publication,
     PublishAsk,
     Refusal,
@@ -74,8 +73,8 @@ class Packer(Protocol):
     def weigh(self, topic: str, items: Sequence[Any]) -> int:
         """How many bytes that will be, about; 0 for a topic without a log."""
 
-    def pack(self, topic: str, items: Sequence[Any]) -> tuple[Chunk, ...]:
-        """All these events; nothing for a topic without a log."""
+    def ask(self, topic: str, items: Sequence[Any]) -> PublishAsk:
+        """Ask for numbers for all these events, which go along if the topic has a log."""
 
 
 class NoLogs:
@@ -85,9 +84,9 @@ class NoLogs:
         """Nothing."""
         return 0
 
-    def pack(self, topic: str, items: Sequence[Any]) -> tuple[Chunk, ...]:
-        """None."""
-        return ()
+    def ask(self, topic: str, items: Sequence[Any]) -> PublishAsk:
+        """For numbers only."""
+        return PublishAsk(topic, len(items))
 
 
 @attrs.define(slots=True, eq=False)
@@ -383,8 +382,7 @@ class Session:
     def _asks(self, queued: Queued) -> tuple[PublishAsk | ChangeAsk, ...]:
         asks: list[PublishAsk | ChangeAsk] = []
         for topic, items in zip(queued.topics, queued.items, strict=True):
-            chunks = self.packer.pack(topic, items)
-            asks.append(PublishAsk(topic, len(items), bool(chunks), chunks))
+            asks.append(self.packer.ask(topic, items))
         if queued.change is not None:
             asks.append(queued.change)
         return tuple(asks)

@@ -46,11 +46,13 @@ from ordered_pubsub.core.messages import (
     Acknowledged,
     Answer,
     Asked,
+    AskSecrets,
     Change,
     ChangeAsk,
     Chunk,
     Done,
     Durable,
+    Founded,
     Frame,
     Framed,
     Hello,
@@ -70,7 +72,10 @@ from ordered_pubsub.core.messages import (
     Relay,
     Reply,
     Request,
+    Rotated,
     Saved,
+    Secrets,
+    SystemKeys,
     ToSession,
     find_change,
 )
@@ -78,7 +83,15 @@ from ordered_pubsub.core.registrar import EXPIRING, TOPICS_MAX, Registrar, Waiti
 from ordered_pubsub.core.requests import Requests, Verdict
 from ordered_pubsub.core.topics import check_topic
 from ordered_pubsub.core.topology import Topology
-from ordered_pubsub.errors import JournalDamaged, JournalError, NotOwner, ProtocolError, TopicError, UsageError
+from ordered_pubsub.errors import (
+    JournalDamaged,
+    JournalError,
+    NotOwner,
+    ProtocolError,
+    SystemMismatch,
+    TopicError,
+    UsageError,
+)
 
 _P = TypeVar("_P", bound="Part | PublishAsk | ChangeAsk")
 
@@ -109,6 +122,8 @@ class State(msgspec.Struct):
     """own topic → its last number that is in the log"""
     levels: list[list[str]] | None = None
     """what topics give, as this stage knew it when it was last started (`core.levels`); None: what is asked for"""
+    keys: SystemKeys = msgspec.field(default_factory=SystemKeys)
+    """which system this is, and its keys"""
 
 
 @attrs.define
@@ -149,6 +164,8 @@ class Stage:
     """peers that are connected and have the same topology"""
     unconfirmed: dict[int, bool] = attrs.field(factory=dict)
     """peers that have not been seen with this topology since it was changed; nothing is taken before they were"""
+    needs_system: bool = False
+    """whether nothing is taken before it is known of which system this stage is a part"""
     replayed: Effects = attrs.field(factory=Effects)
     """what was handled and completed by the records that `restore` read"""
     _acks: dict[int, bool] = attrs.field(factory=dict)
@@ -173,10 +190,13 @@ class Stage:
         snapshot: bytes | None,
         records: list[bytes],
         levels: Levels | None = None,
+        founding: SystemKeys | None = None,
     ) -> Stage:
         """A stage, from its last snapshot and the records journalled since; a new one if there are none.
 
         Without `levels` topics give what they gave before: whatever is asked for, if nothing was ever said.
+        With `founding`, it is a part of a system, and nothing is taken before it knows of which: the highest stage founds it on
+        that if there is none, and the others learn it from the highest.
         """
         inputs = [decode_input(record) for record in records]
         if snapshot is not None:
@@ -195,6 +215,9 @@ class Stage:
         stage._open(rank, topology)
         if levels is not None and levels.dump() != state.levels:
             stage._take(Leveled(levels.dump()))
+        stage.needs_system = founding is not None
+        if founding is not None and rank == 0 and not stage.state.keys.epoch:
+            stage._take(Founded(founding))
         return stage
 
     def _open(self, rank: int, topology: Topology) -> None:
@@ -240,7 +263,7 @@ class Stage:
     @property
     def is_open(self) -> bool:
         """Whether requests and frames are taken."""
-        return not self.unconfirmed
+        return not self.unconfirmed and (self.state.keys.epoch > 0 or not self.needs_system)
 
     def snapshot(self) -> bytes:
         """All that must not be forgotten, as bytes."""
@@ -390,7 +413,7 @@ class Stage:
         parts: list[Part] = []
         for ask in request.parts:
             if isinstance(ask, PublishAsk):
-                parts.append(Publication(ask.topic, ask.count, waiting.now, is_kept=ask.is_kept, chunks=ask.chunks))
+                parts.append(_publication(ask, waiting.now))
             else:
                 assert change is not None
                 parts.append(change)
@@ -534,7 +557,8 @@ class Stage:
     def connected(self, peer: int) -> None:
         """A connection to a peer is there; nothing is taken from it before its greeting."""
         self.disconnected(peer)
-        self.effects.sends.append((peer, Hello(self.topology.fingerprint, self.state.links[peer].received)))
+        hello = Hello(self.topology.fingerprint, self.state.links[peer].received, self.state.keys.system)
+        self.effects.sends.append((peer, hello))
 
     def disconnected(self, peer: int) -> None:
         """The connection to a peer is gone."""
@@ -547,6 +571,8 @@ class Stage:
             raise ProtocolError(f"stage {self.rank} has no peer of rank {peer}")
         if isinstance(message, Hello):
             self._handle_hello(peer, message)
+        elif isinstance(message, (Secrets, AskSecrets)):
+            self._handle_secrets(peer, message)
         elif peer not in self.greeted or not self.is_open:
             return  # an old connection's words; whoever needs an answer asks again
         elif isinstance(message, Frame):
@@ -562,12 +588,44 @@ class Stage:
 
     def _handle_hello(self, peer: int, hello: Hello) -> None:
         self.topology.check_same(hello.fingerprint, f"stage {self.topology.stages[peer].name!r}")
+        self._check_system(peer, hello.system)
         link = self.state.links[peer]
         link.check(hello.received, f"stage {self.topology.stages[peer].name!r}")
         self._confirm(peer)
         self.greeted[peer] = True
         link.acknowledged(hello.received)
         self._say_again(peer)
+
+    def _check_system(self, peer: int, system: bytes) -> None:
+        """Refuse a stage of another system: its store is not one of this line."""
+        own = self.state.keys.system
+        if own and system and own != system:
+            raise SystemMismatch(
+                f"stage {self.topology.stages[peer].name!r} is a part of system {system.hex()}, and stage "
+                f"{self.topology.stages[self.rank].name!r} of system {own.hex()}: one of them runs on a store that was made in "
+                "another system, or anew; give it its own"
+            )
+
+    def _handle_secrets(self, peer: int, message: Secrets | AskSecrets) -> None:
+        """The highest stage says what the keys are made of, or is asked."""
+        if peer not in self.greeted:
+            return
+        if isinstance(message, AskSecrets):
+            if self.rank == 0 and self.state.keys.epoch:
+                self.effects.sends.append((peer, Secrets(self.state.keys)))
+            return
+        if peer != 0:
+            raise ProtocolError(f"stage {peer} gives keys: only the highest one does")
+        self._check_system(peer, message.keys.system)
+        if not self.state.keys.epoch:
+            self._take(Founded(message.keys))
+        elif message.keys.epoch > self.state.keys.epoch:
+            self._take(Rotated(message.keys))
+
+    def rotate(self, keys: SystemKeys) -> None:
+        """Begin another epoch of keys, and tell the others. Who does not hear of it asks."""
+        self._take(Rotated(keys))
+        self.effects.sends += [(peer, Secrets(keys)) for peer in self.greeted]
 
     def _say_again(self, peer: int) -> None:
         """Send what the peer has not acknowledged once more, from the oldest on."""
@@ -684,6 +742,8 @@ class Stage:
         elif isinstance(event, Leveled):
             self.state.levels = event.levels
             self._know_levels()
+        elif isinstance(event, (Founded, Rotated)):
+            self.state.keys = event.keys
         else:
             self.state.topology, self.state.confirmed = event.topology, event.confirmed
             if event.topology != self.topology.dump():
@@ -737,6 +797,19 @@ def _check_change(ask: ChangeAsk) -> None:
         raise TopicError(f"at most {TOPICS_MAX} topics can be added or removed at once")
     if ask.weight not in (0, 1, 2):
         raise UsageError(f"the weight of a subscription is 0, 1 or 2, not {ask.weight}")
+
+
+def _publication(ask: PublishAsk, now: float) -> Publication:
+    return Publication(
+        ask.topic,
+        ask.count,
+        now,
+        is_kept=ask.is_kept,
+        chunks=ask.chunks,
+        pieces=ask.pieces,
+        digests=ask.digests,
+        publisher=ask.publisher,
+    )
 
 
 def taken_at(topology: Topology, request: Request) -> int:

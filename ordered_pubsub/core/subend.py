@@ -24,6 +24,8 @@ from ordered_pubsub.errors import HistoryLost
 
 ASIDE_S = 5.0
 """So often it is asked what has become of what must not be used."""
+STALLED_S = 2.5
+"""So often it is looked for what is next and has to wait; what still has to then is asked for at its log."""
 WANTS_MAX = 1_000
 """Ranges that are asked for in one message."""
 _Item = TypeVar("_Item")
@@ -60,6 +62,8 @@ class Subend:
     _ready: list[Notification] = attrs.field(factory=list)
     _aside_due_at: float | None = None
     """when to ask what has become of what must not be used yet"""
+    _stalled_due_at: float | None = None
+    """when to look for what has to wait for long"""
 
     def __attrs_post_init__(self) -> None:
         if self.start is not None:
@@ -156,6 +160,8 @@ class Subend:
                 self.starving.came_by_stage(topic, sum(map(self.delivery.lacks, arrivals)))
             for arrival in arrivals:
                 self.delivery.receive(arrival)
+        if told.given >= 0:
+            self.delivery.told_of_given(topic, told.given)
         if past is not None:
             self._read_on(past)
 
@@ -192,6 +198,7 @@ class Subend:
 
     def take_due(self, now: float) -> list[Curious | Undecided]:
         """What to ask for now."""
+        self._look_for_stalled(now)
         wants = self._take_wants(now)
         kept = [want for want in wants if self.missing.is_kept(want.topic)]
         spans = [Span(want.topic, want.first, want.last) for want in wants if not self.missing.is_kept(want.topic)]
@@ -202,6 +209,13 @@ class Subend:
         says: list[Curious | Undecided] = [Curious(self.delivery.subscription, piece) for piece in _pieces(kept)]
         says += [Undecided(self.session, piece) for piece in _pieces(spans)]
         return says
+
+    def _look_for_stalled(self, now: float) -> None:
+        if self._stalled_due_at is None:
+            self._stalled_due_at = now + STALLED_S if self.delivery.buffered else None
+        elif now >= self._stalled_due_at:
+            self._stalled_due_at = now + STALLED_S if self.delivery.buffered else None
+            self.delivery.doubt_stalled()
 
     def _take_wants(self, now: float) -> list[Want]:
         """What is missing, and which of it the home stage may leave out."""
@@ -217,7 +231,7 @@ class Subend:
     @property
     def next_due(self) -> float | None:
         """When `take_due` should be called next, if nothing comes until then; None if nothing is missing."""
-        dues = [self._aside_due_at, *(missing.next_due for missing in self._curious())]
+        dues = [self._aside_due_at, self._stalled_due_at, *(missing.next_due for missing in self._curious())]
         return min((due for due in dues if due is not None), default=None)
 
     def _curious(self) -> list[Missing]:

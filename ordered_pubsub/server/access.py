@@ -78,3 +78,22 @@ def names_in(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
     subject = [value for entry in certificate.get("subject", ()) for key, value in entry if key == "commonName"]
     others = [value for _, value in certificate.get("subjectAltName", ()) if isinstance(value, str)]
     return (*subject, *others)
+
+
+def has_lost_subscribe(before: tuple[IdentitySection, ...] | None, now: tuple[IdentitySection, ...] | None) -> bool:
+    """Whether somebody may perhaps not subscribe any more to what he could: he may have keys that he must not use longer.
+
+    In doubt yes: patterns that are written in another way count as others.
+    """
+    if now is None:
+        return False
+    if before is None:
+        return True
+    rights = {identity.name: identity for identity in now}
+    for identity in before:
+        after = rights.get(identity.name)
+        allowed = set() if after is None else set(after.allow.subscribe)
+        denied = set() if after is None else set(after.deny.subscribe)
+        if not (allowed.issuperset(identity.allow.subscribe) and denied.issubset(identity.deny.subscribe)):
+            return True
+    return False

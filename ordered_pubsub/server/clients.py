@@ -23,9 +23,11 @@ from msgspec.structs import replace
 
 from ordered_pubsub.config.kinds import NAME
 from ordered_pubsub.config.schema import IdentitySection, LimitsSection
+from ordered_pubsub.core.keys import TOPICS_ASKED_MAX
 from ordered_pubsub.core.messages import (
     Acked,
     Answer,
+    AskKeys,
     ChangeAsk,
     Curious,
     Ended,
@@ -33,6 +35,7 @@ from ordered_pubsub.core.messages import (
     FromSubscriber,
     Handed,
     Here,
+    Keys,
     Locate,
     PublishAsk,
     Refusal,
@@ -46,13 +49,13 @@ from ordered_pubsub.core.registrar import TOPICS_MAX
 from ordered_pubsub.core.stage import PARTS_MAX
 from ordered_pubsub.core.topics import check_pattern, check_topic
 from ordered_pubsub.core.turns import Work
-from ordered_pubsub.errors import FilterError, ProtocolError, TopicError
+from ordered_pubsub.errors import AccessDenied, FilterError, ProtocolError, TopicError, UsageError
 from ordered_pubsub.server.checking import NUMBER_MAX
 from ordered_pubsub.server.choosing import read_filter
 from ordered_pubsub.server.doorstep import Visitor
 from ordered_pubsub.server.node import Node
 from ordered_pubsub.wire.channel import Channel
-from ordered_pubsub.wire.pack import decode_signed
+from ordered_pubsub.wire.pack import signed_request
 from ordered_pubsub.wire.protocol import (
     AskUnread,
     Inquire,
@@ -61,6 +64,7 @@ from ordered_pubsub.wire.protocol import (
     Rejected,
     Report,
     Tell,
+    TurnKeys,
     a_request,
     decode,
     encode,
@@ -203,6 +207,8 @@ class ClientConnection:
             self._read(message)
         elif isinstance(message, Inquire):
             self._inform(message.number)
+        elif isinstance(message, TurnKeys):
+            self._turn_keys(message.number)
         elif isinstance(message, Ping):
             self._write(_PONG)
 
@@ -260,15 +266,20 @@ class ClientConnection:
         if not requests:
             return
         refusals: dict[int, Refusal] = {}
+        all_taken: list[Request] = []
+        identity = self.identity_name
         for request in requests:
             if request.client != self.session:
                 raise ProtocolError(f"a request of {request.client!r} came on the connection of {self.session!r}")
             refusal = request.refused(*unfit) if unfit[0] else self._refusal(request)
+            taken = replace(request, identity=identity)
+            if refusal is None:
+                taken, refusal = self._signed(taken)
             if refusal is not None:
                 refusals[request.sequence] = refusal
+            all_taken.append(taken)
         self.node.counters.refusals += len(refusals)
-        identity = self.identity_name
-        self.node.handle_requests([replace(request, identity=identity) for request in requests], refusals)
+        self.node.handle_requests(all_taken, refusals)
 
     def _read(self, message: FromReader) -> None:
         """It wants much of a log: the rights are those of now, and only the owner of a topic has its log."""
@@ -305,6 +316,8 @@ class ClientConnection:
         """Whether a subscription may ask this, or say it; the rights are those of now, whatever it was allowed before."""
         if isinstance(message, Locate):
             return self._may_locate(message)
+        if isinstance(message, AskKeys):
+            return self._may_ask_for_keys(message)
         if isinstance(message, (Here, Handed, Sealed, Undecided)):
             return self._may_say(message)
         numbers = _numbers_of(message)
@@ -341,6 +354,8 @@ class ClientConnection:
         """As much of a message as it may say."""
         if isinstance(message, Handed):
             return replace(message, asks=[span for span in message.asks if self._has_to_do_with(span.topic)])
+        if isinstance(message, AskKeys):
+            return replace(message, topics=[topic for topic in message.topics if not self._denial((topic,))])
         if isinstance(message, Undecided):
             return replace(message, spans=[span for span in message.spans if not self._denial((span.topic,))])
         if isinstance(message, Sealed) and message.seen:
@@ -372,6 +387,19 @@ class ClientConnection:
     def _has_to_do_with(self, topic: str) -> bool:
         """Whether it may publish on a topic, or read it."""
         return self._verdict("publish", topic) is _FINE or self._verdict("subscribe", topic) is _FINE
+
+    def _may_ask_for_keys(self, message: AskKeys) -> bool:
+        """Whether it may have the keys of any of these topics; of the others it is said why not."""
+        if message.session != self.session or len(message.topics) > TOPICS_ASKED_MAX:
+            raise ProtocolError(
+                f"session {self.session!r} asked for the keys of {len(message.topics)} topics in the name of "
+                f"{message.session!r}; expected its own, and up to {TOPICS_ASKED_MAX}"
+            )
+        verdicts = {topic: self._verdict("subscribe", topic) for topic in message.topics}
+        refused = {topic: verdict for topic, verdict in verdicts.items() if verdict is not _FINE}
+        if refused:
+            self._write(encode(Keys(self.session, b"", [], {}, is_sure=False, refused=refused)))
+        return len(refused) < len(verdicts)
 
     def _denial(self, topics: Iterable[str]) -> str:
         """Why it may not read one of these topics; empty if it may read all."""
@@ -409,26 +437,20 @@ class ClientConnection:
                 verdict = self._verdict(right, topic)
                 if verdict is not _FINE:
                     return request.refused(*verdict)
-            if isinstance(part, PublishAsk) and part.chunks:
-                verdict = self._verdict_on_events(part)
-                if verdict is not _FINE:
-                    return request.refused(*verdict)
         return self._refusal_of_change(request, change) if change is not None else None
 
-    def _verdict_on_events(self, part: PublishAsk) -> tuple[str, str]:
-        """Why its events are not kept as they are written, if they are not: by others, or by nobody's rules."""
-        for chunk in part.chunks:
-            try:
-                publisher = decode_signed(chunk.data, chunk.count).publisher
-            except ProtocolError as error:
-                return ("bad-request", f"events for {part.topic!r} cannot be kept: {error}")
-            if publisher != self.publisher and not self._may_sign(publisher):
-                return (
-                    FORBIDDEN,
-                    f"events for {part.topic!r} are signed {publisher!r:.80}, and this client may sign as {self.publisher!r}, or "
-                    f"with a name that was given to identity {self.identity.name!r} (`names`)",
-                )
-        return _FINE
+    def _signed(self, request: Request) -> tuple[Request, Refusal | None]:
+        """What it asks as it is passed on; or why its events are not taken: written by others, or by nobody's rules."""
+        try:
+            return signed_request(request, self.publisher, self._may_sign), None
+        except AccessDenied as error:
+            reason = (
+                f"{error}, and this client may sign as {self.publisher!r}, or with a name that was given to identity "
+                f"{self.identity.name!r} (`names`)"
+            )
+            return request, request.refused(FORBIDDEN, reason)
+        except UsageError as error:
+            return request, request.refused("bad-request", str(error))
 
     def _may_sign(self, publisher: str) -> bool:
         """Whether a name that it has not taken is its identity's all the same, since it was given to that."""
@@ -511,6 +533,13 @@ class ClientConnection:
             self._write(encode(Report(number, self.rules.report())))
         else:
             reason = f"identity {self.identity.name!r} may not see how the stage is: it needs the right 'administer'"
+            self._write(encode(Report(number, {}, reason)))
+
+    def _turn_keys(self, number: int) -> None:
+        if self.identity.may("administer"):
+            self._write(encode(Report(number, {"key_epoch": self.node.rotate_keys()})))
+        else:
+            reason = f"identity {self.identity.name!r} may not rotate keys: it needs the right 'administer'"
             self._write(encode(Report(number, {}, reason)))
 
     def tell(self, answers: list[Answer | Refusal]) -> None:

@@ -25,6 +25,7 @@ from typing import Any, Protocol
 import attrs
 
 from ordered_pubsub.core.driver import KEEP, SNAPSHOT_AFTER_BYTES, SNAPSHOT_AFTER_RECORDS, USUAL, Batch, Driver
+from ordered_pubsub.core.keys import PLAIN, Security
 from ordered_pubsub.core.levels import Levels
 from ordered_pubsub.core.messages import (
     Answer,
@@ -46,6 +47,7 @@ from ordered_pubsub.server.choosing import choose
 from ordered_pubsub.server.store import Store
 from ordered_pubsub.supervision import Supervisor
 from ordered_pubsub.wire.reading import LogQuestion
+from ordered_pubsub.wire.sessions import draw_system
 
 _log = logging.getLogger(__name__)
 
@@ -109,6 +111,8 @@ class Node:
     """how long it waits for those it does not hear of"""
     levels: Levels = attrs.field(factory=Levels)
     """what topics give"""
+    security: Security = PLAIN
+    """how events are made authentic"""
     counters: Counters = attrs.field(factory=Counters)
     askers: dict[str, Asker] = attrs.field(factory=dict)
     """session → the client's connection"""
@@ -154,6 +158,8 @@ class Node:
             policies=self.policies,
             times=self.times,
             levels=self.levels,
+            founding=draw_system(time.time()),
+            security=self.security,
         )
         for topic, number in self.driver.begun.items():
             _log.warning(
@@ -233,6 +239,12 @@ class Node:
         if not self._is_over:
             self.bulk.ask(reader, message)
             self._plan_flush()
+
+    def rotate_keys(self, revokes: bool = False) -> int:
+        """Let another epoch of keys begin; return the one that is used until then."""
+        if not self._is_over:
+            self.driver.rotate_keys(revokes)
+        return self.driver.stage.state.keys.epoch
 
     def client_is_here(self, session: str, identity: str = "") -> None:
         """A client is at home here now."""
@@ -467,6 +479,9 @@ class Node:
             "store": self.store.name,
             "durability": self.store.durability,
             "clients": len(self.askers),
+            "system": stage.state.keys.system.hex(),
+            "key_epoch": stage.state.keys.epoch,
+            "tags": self.security.tags,
             **stage.statistics(),
             **self._named(),
             "since_start": {

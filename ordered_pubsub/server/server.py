@@ -22,7 +22,7 @@ from ordered_pubsub.config.schema import Configuration, IdentitySection, LimitsS
 from ordered_pubsub.core.messages import PeerMessage
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.errors import ConfigurationError, JournalDamaged, JournalError, UnavailableError
-from ordered_pubsub.server.access import Access, Proof
+from ordered_pubsub.server.access import Access, Proof, has_lost_subscribe
 from ordered_pubsub.server.agreement import Common, Disagreement
 from ordered_pubsub.server.checking import check_peer_message
 from ordered_pubsub.server.claims import Claimant, Claims
@@ -139,6 +139,7 @@ class Server:
                 configuration.policies,
                 configuration.times.values,
                 configuration.levels,
+                configuration.security.values,
             )
         except BaseException:
             store.close(None)
@@ -230,6 +231,7 @@ class Server:
             self.configuration.levels.dump(),
             times.session_ttl_s,
             times.lease_s,
+            self.configuration.security.tags,
         )
 
     # -- clients ------------------------------------------------------------------------------------------------------
@@ -362,6 +364,8 @@ class Server:
 
         Who is connected goes on with the rights that it has now, or is disconnected if it would not be let in any more.
         """
+        if has_lost_subscribe(self.configuration.identity, renewal.identities):
+            self.node.rotate_keys(revokes=True)
         self.configuration = attrs.evolve(self.configuration, identity=renewal.identities, limits=renewal.limits)
         self.token = renewal.token
         self._rules.limits = renewal.limits

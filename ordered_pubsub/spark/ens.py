@@ -51,15 +51,11 @@ class Ens:
             raise
         return ens
 
-    def hand_over(self, published: Sequence[Publication], runs: Sequence[Run], publisher: str) -> None:
+    def hand_over(self, published: Sequence[Publication], runs: Sequence[Run]) -> None:
         """Let subscribers have it. What the broker does not take, their logs have; then it is left alone for a while."""
         if time.monotonic() < self._again_at:
             return
-        frames = [
-            stamped(part, index, publisher, item)
-            for part, (_, items) in zip(published, runs, strict=True)
-            for index, item in enumerate(items)
-        ]
+        frames = [frame for part, (_, items) in zip(published, runs, strict=True) for frame in stamped(part, items)]
         try:
             self._call(self.adapter.publish(frames), TIMEOUT_S)
         except OrderedPubSubError as error:

@@ -12,7 +12,6 @@ import attrs
 
 from ordered_pubsub.client.logged import LogPacker
 from ordered_pubsub.client.publisher import Outgoing
-from ordered_pubsub.core.messages import PublishAsk
 from ordered_pubsub.core.session import REQUEST_BYTES_MAX
 from ordered_pubsub.errors import UsageError
 from ordered_pubsub.reading.stages import Stages
@@ -147,7 +146,7 @@ class Publishing:
         key = derive_session("ordered_pubsub writer", identity.writer, str(identity.part), stage)
         way = self._ways[owner] = _Way(
             Lane(self.stages, owner, topic, key, identity.batch + 1),
-            LogPacker(self.publisher or publisher_of(key.session, None), self.stages),
+            LogPacker(self.publisher or publisher_of(key.session, None), self.stages, is_tagged=self.ens is not None),
         )
         way.lane.open(self.rows)
         return way
@@ -156,8 +155,7 @@ class Publishing:
         """Ask for what is there, once what was asked for before has its place."""
         filling = way.filling
         if filling.runs:
-            pack = way.packer.pack
-            asks = [PublishAsk(topic, len(items), True, pack(topic, items)) for topic, items in filling.runs]
+            asks = [way.packer.ask(topic, items) for topic, items in filling.runs]
             self._receive(way)
             way.lane.begin(asks, filling.row, filling.digest, is_last)
             way.filling, way.sent = _Filling(), filling.runs
@@ -166,7 +164,7 @@ class Publishing:
         sent, way.sent = way.sent, []
         published = way.lane.finish()
         if published and self.ens is not None:
-            self.ens.hand_over(published, sent, way.packer.publisher)
+            self.ens.hand_over(published, sent)
 
 
 def _digest(item: Outgoing, before: int) -> int:

@@ -13,11 +13,22 @@ import msgspec
 from msgspec.structs import replace
 
 from ordered_pubsub.core.acknowledging import Acknowledging, InHand, Place
+from ordered_pubsub.core.authenticity import (
+    NO_TAG,
+    TAG_BYTES,
+    Stamp,
+    common_of,
+    digests_of,
+    head_of,
+    pieces_of,
+    stamp_body,
+)
 from ordered_pubsub.core.best_effort import BestEffort
 from ordered_pubsub.core.buffer import Arrival, Notification
 from ordered_pubsub.core.delivery import WEIGHTS, Delivery, Wants
 from ordered_pubsub.core.driver import KEEP, Driver
 from ordered_pubsub.core.hosting import ALIVE_S
+from ordered_pubsub.core.inspection import ARRIVED, WAIT, Inspection
 from ordered_pubsub.core.lease import Lease
 from ordered_pubsub.core.lifeline import Lifeline
 from ordered_pubsub.core.messages import (
@@ -32,8 +43,10 @@ from ordered_pubsub.core.messages import (
     Follows,
     Heard,
     Inform,
+    Keys,
     Leased,
     Located,
+    NewEpoch,
     Publication,
     PublishAsk,
     Recalled,
@@ -55,8 +68,10 @@ from ordered_pubsub.core.stage import Effects
 from ordered_pubsub.core.subend import Subend
 from ordered_pubsub.errors import HistoryLost, ProtocolError, TopologyMismatch
 from ordered_pubsub.testing.disk import Disk
+from ordered_pubsub.testing.network import Carried
 from ordered_pubsub.testing.record import EventRecord, SubscriptionRecord
 from ordered_pubsub.testing.world import FAULTS_END_S, FOR_EVER, Alter, Crash, Edit, Subscribe
+from ordered_pubsub.wire.stamp import decode_body
 
 if TYPE_CHECKING:
     from ordered_pubsub.testing.simulation import Simulation
@@ -113,6 +128,8 @@ class StageHost:
                 policies=Policies(default=Policy(keep_age_s=0.0, max_age_s=float("inf")))
                 if simulation.world.forgets
                 else KEEP,
+                founding=simulation.founding,
+                security=simulation.world.security,
             )
             self.driver.hosting.choose = simulation.packer.choose
             ttl_s = simulation.world.session_ttl_s
@@ -198,6 +215,21 @@ class StageHost:
         """Time passes."""
         self.handle("tick", lambda driver: driver.tick(self.simulation.now, self.wall_clock))
 
+    def taken_in(self, request: Request) -> Request:
+        """What a client at home here asks, with the digests that the stage makes of what is kept."""
+        parts = tuple(self._digested(part) if isinstance(part, PublishAsk) else part for part in request.parts)
+        return replace(request, parts=parts)
+
+    def _digested(self, ask: PublishAsk) -> PublishAsk:
+        if not ask.is_kept:
+            return ask
+        contents = [
+            content
+            for chunk in ask.chunks
+            for content in ([chunk.data] if ask.pieces else map(msgspec.msgpack.encode, _indices(chunk)))
+        ]
+        return replace(ask, digests=digests_of(contents))
+
     def refusal_of(self, request: Request) -> Refusal | None:
         """Why a client at home here may not ask this now, if so."""
         for part in request.parts:
@@ -265,25 +297,55 @@ class Packer:
         """Next to nothing."""
         return len(items)
 
-    def pack(self, topic: str, items: Sequence[EventRecord]) -> tuple[Chunk, ...]:
-        """All these events; nothing for a topic without a log."""
-        if topic not in self.simulation.world.kept:
-            return ()
+    def ask(self, topic: str, items: Sequence[EventRecord]) -> PublishAsk:
+        """Ask for numbers for all these events; of every other client, those of a chunk share a tag."""
         size = 1 + items[0].index % 3
         pieces = [items[at : at + size] for at in range(0, len(items), size)]
-        return tuple(Chunk(len(piece), msgspec.msgpack.encode([event.index for event in piece])) for piece in pieces)
+        chunks = tuple(Chunk(len(piece), _written([event.index for event in piece])) for piece in pieces)
+        shares = items[0].client % 2 == 1
+        counts = tuple(map(len, pieces)) if shares else ()
+        if topic in self.simulation.world.kept:
+            return PublishAsk(topic, len(items), True, chunks, counts, publisher=items[0].publisher)
+        contents = [chunk.data for chunk in chunks] if shares else [_written(event.index) for event in items]
+        return PublishAsk(topic, len(items), pieces=counts, digests=digests_of(contents), publisher=items[0].publisher)
+
+    def frames(self, part: Publication, items: Sequence[EventRecord]) -> list[Carried]:
+        """What is given to the ENS of a batch."""
+        frames: list[Carried] = []
+        first = 0
+        for index, count in enumerate(pieces_of(part)):
+            chosen = [event.index for event in items[first : first + count]]
+            tag = part.tags[index * TAG_BYTES : (index + 1) * TAG_BYTES] or NO_TAG
+            body = stamp_body(common_of(part, first), part.first + first)
+            frames.append(Carried(part.topic, tag, body, _written(chosen if part.pieces else chosen[0])))
+            first += count
+        return frames
+
+    def arrivals(self, topic: str, stamp: Stamp, content: bytes) -> list[Arrival]:
+        """The events that the ENS has brought, and that have arrived."""
+        found = msgspec.msgpack.decode(content, type=int | list[int])
+        arrivals: list[Arrival] = []
+        entries, marks = stamp.entries, stamp.marks
+        for number, index in enumerate(found if isinstance(found, list) else [found], stamp.number):
+            arrivals.append(Arrival(topic, number, entries, marks, stamp.full, self._event(index)))
+            entries, marks = entries if stamp.full else {}, []
+        return arrivals
 
     def unpack(self, topic: str, item: Recalled) -> list[Arrival]:
         """The events, or the silence, that the log tells of."""
         if not item.chunks:
-            return [Arrival(topic, item.first, item.entries, item.marks, item.full, last=item.last)]
+            return [Arrival(topic, item.first, item.entries, item.marks, item.full, last=item.last, is_logged=True)]
         arrivals: list[Arrival] = []
         entries, number = item.entries if item.full else {}, item.first
         for chunk in item.chunks:
             if not chunk.data:
-                arrivals.append(Arrival(topic, number, entries, full=item.full, last=number + chunk.count - 1))
+                arrivals.append(
+                    Arrival(topic, number, entries, full=item.full, last=number + chunk.count - 1, is_logged=True)
+                )
             for at, index in enumerate(_indices(chunk)):
-                arrivals.append(Arrival(topic, number + at, entries, full=item.full, body=self._event(index)))
+                arrivals.append(
+                    Arrival(topic, number + at, entries, full=item.full, body=self._event(index), is_logged=True)
+                )
             number += chunk.count
         arrivals[0].entries, arrivals[0].marks = item.entries, item.marks
         return arrivals
@@ -302,6 +364,10 @@ class Packer:
 
     def _event(self, index: int) -> EventRecord:
         return self.simulation.record.events[index]
+
+
+def _written(indices: int | list[int]) -> bytes:
+    return msgspec.msgpack.encode(indices)
 
 
 def _indices(chunk: Chunk) -> list[int]:
@@ -352,14 +418,20 @@ class ClientHost:
     lifeline: Lifeline = attrs.field(init=False)
     stopped: list[str] = attrs.field(factory=list)
     """subscriptions that have stopped by themselves, which need nothing more"""
-    unsure: dict[Span, tuple[int, list[Arrival]]] = attrs.field(factory=dict)
-    """what it must not publish before it knows what has become of it: sequence, events"""
+    unsure: dict[Span, tuple[int, list[tuple[Carried, list[EventRecord]]]]] = attrs.field(factory=dict)
+    """what it must not publish before it knows what has become of it: sequence, and what would be given to the ENS"""
+    inspection: Inspection = attrs.field(init=False)
+    """judges what the ENS brings"""
+    asking: list[tuple[Alter, int, int]] = attrs.field(factory=list)
+    """changes that wait for the keys of what they add: the change, its weight, its epoch"""
 
     def __attrs_post_init__(self) -> None:
         self._begin_session()
 
     def _begin_session(self) -> None:
         self.lease = Lease(self.name, self.simulation.world.lease_s)
+        self.inspection = Inspection(self.name, self.simulation.world.tags, self.simulation.now)
+        self.asking.clear()
         self.lifeline = Lifeline(self.name, self.simulation.world.session_ttl_s)
 
     @property
@@ -385,6 +457,7 @@ class ClientHost:
         events = []
         for _ in range(count):
             event = self.simulation.record.new_event(topic, self.name, *self._knowledge())
+            event.client = self.index
             self.unnumbered.append(event)
             events.append(event)
         return events
@@ -517,6 +590,24 @@ class ClientHost:
     def _subscribed_at_ens(self, action: Alter, weight: int, opens: int, life: int) -> None:
         if life != self.lives or self.is_dead or action.subscription not in self.deliveries:
             return
+        self.inspection.hold(action.add)
+        self.asking.append((action, weight, opens))
+        self._ask_for_keys()
+        self._go_on_asking()
+
+    def _ask_for_keys(self) -> None:
+        self.inspection.now = self.simulation.now
+        for ask in self.inspection.take_due() if self.home is not None else ():
+            self.simulation.network.subscriber_to_stage(self, ask)
+
+    def _go_on_asking(self) -> None:
+        """Ask for those changes that need wait for no keys, in their order."""
+        while self.asking and all(map(self.inspection.is_ready, self.asking[0][0].add)):
+            action, weight, opens = self.asking.pop(0)
+            if action.subscription in self.deliveries:
+                self._ask_for_change(action, weight, opens)
+
+    def _ask_for_change(self, action: Alter, weight: int, opens: int) -> None:
         for topic in action.add:
             self.simulation.ens.subscribe(topic, self.index, action.subscription)
         best_effort = self.simulation.record.subscriptions[action.subscription].best_effort
@@ -549,6 +640,8 @@ class ClientHost:
             return  # the stage died of it
         self.session.connected(simulation.now)
         self.lifeline.connected()
+        self.inspection.connected()
+        self._ask_for_keys()
         self.pump()
 
     def disconnect(self) -> None:
@@ -573,6 +666,7 @@ class ClientHost:
     def tick(self) -> None:
         """Time passes."""
         self.session.tick(self.simulation.now)
+        self._ask_for_keys()
         self.pump()
         if self.home is not None and (handed := self.lease.take_due(self.simulation.now)) is not None:
             self.simulation.network.subscriber_to_stage(self, handed)
@@ -694,44 +788,38 @@ class ClientHost:
     def _publish(self, outcome: Outcome, part: Publication, items: list[EventRecord]) -> None:
         """Hand events to the ENS, unless nobody keeps them and they may be void by now."""
         now, owner = self.simulation.now, self.simulation.topology.owner(part.topic)
-        arrivals = [
-            Arrival(
-                part.topic,
-                event.number,
-                part.entries if part.full or not index else {},
-                part.marks if not index else [],
-                part.full,
-                event,
-            )
-            for index, event in enumerate(items)
-        ]
+        frames: list[tuple[Carried, list[EventRecord]]] = []
+        first = 0
+        for carried, count in zip(self.simulation.packer.frames(part, items), pieces_of(part), strict=True):
+            frames.append((carried, items[first : first + count]))
+            first += count
         if not part.is_kept:
             self.lease.numbered(owner, outcome.sequence, now)
             if not self.lease.holds(owner, outcome.asked_at, now):
                 span = Span(part.topic, part.first, part.last)
-                self.unsure[span] = (outcome.sequence, arrivals)
+                self.unsure[span] = (outcome.sequence, frames)
                 self.lease.ask(owner, span, now)
                 return
             self.lease.handed(outcome.sequence)
-        self._hand_over(arrivals)
+        self._hand_over(frames)
 
-    def _hand_over(self, arrivals: list[Arrival]) -> None:
-        for arrival in arrivals:
+    def _hand_over(self, frames: list[tuple[Carried, list[EventRecord]]]) -> None:
+        for carried, events in frames:
             self.simulation.trace(
-                "%s publishes %s %d, entries %s", self.name, arrival.topic, arrival.number, arrival.entries
+                "%s publishes %s %d to %d", self.name, carried.topic, events[0].number, events[-1].number
             )
-            arrival.body.handed_over_at = self.simulation.now
-            self.simulation.ens.publish(arrival)
+            for event in events:
+                event.handed_over_at = self.simulation.now
+            self.simulation.ens.publish(carried)
 
     def _take_leased(self, leased: Leased) -> None:
         """It is known what has become of some numbers."""
         for span, (_, voids) in self.lease.leased(leased, self.simulation.now).items():
-            sequence, arrivals = self.unsure.pop(span)
+            sequence, frames = self.unsure.pop(span)
             void = {number for one in voids for number in range(one.first, one.last + 1)}
-            for arrival in arrivals:
-                if arrival.number in void:
-                    arrival.body.is_known_void = True
-            self._hand_over([arrival for arrival in arrivals if arrival.number not in void])
+            for event in (event for _, events in frames for event in events):
+                event.is_known_void = event.number in void
+            self._hand_over([(carried, events) for carried, events in frames if not events[0].is_known_void])
             self.lease.handed(sequence)
 
     def _begin(self, subend: Subend, change: Change) -> None:
@@ -739,6 +827,8 @@ class ClientHost:
         subend.set_time(self.simulation.now)
         if change.resume is not None:
             self._note_resumed(change.subscription, change.resume)
+            self.inspection.hold(change.new)
+            self._ask_for_keys()
             for topic in change.new:
                 self.simulation.ens.subscribe(topic, self.index, change.subscription)
         subend.begin(change)
@@ -800,15 +890,40 @@ class ClientHost:
             topic = simulation.chance.choice(simulation.world.topics)
             simulation.after(0.0, self.publish, ((topic, 1),))
 
-    def receive(self, subscription: str, arrival: Arrival) -> None:
-        """The ENS brings an event."""
-        delivery = self.deliveries[subscription]
+    def receive(self, subscription: str, carried: Carried) -> None:
+        """The ENS brings something."""
+        self.inspection.now = self.simulation.now
+        delivery = self.deliveries.get(subscription)
+        try:
+            stamp = decode_body(carried.body)
+        except ProtocolError:
+            self.inspection.not_arrived(carried.topic, "unreadable")
+            return
+        head = head_of(carried.body, stamp.id)
+        verdict = self.inspection.judge(carried.topic, carried.tag, stamp, head, carried.content)
+        if verdict == WAIT:
+            self.inspection.wait(carried.topic, stamp.key_epoch, 1, (subscription, carried))
+            self._ask_for_keys()
+        elif verdict != ARRIVED:
+            self.simulation.record.not_arrived += 1
+            self.inspection.not_arrived(carried.topic, verdict)
+        elif delivery is not None:
+            for arrival in self.simulation.packer.arrivals(carried.topic, stamp, carried.content):
+                self._receive(subscription, delivery, arrival)
+            self.notify(subscription, delivery)
+
+    def _receive(self, subscription: str, delivery: Delivery | BestEffort, arrival: Arrival) -> None:
         if isinstance(delivery, BestEffort):
             delivery.receive(arrival, self.simulation.now)
         else:
             self.subends[subscription].set_time(self.simulation.now)
             self.subends[subscription].arrived([arrival])
-        self.notify(subscription, delivery)
+
+    def _take_keys(self, keys: Keys) -> None:
+        self.inspection.now = self.simulation.now
+        for subscription, carried in self.inspection.given(keys):
+            self.receive(subscription, carried)
+        self._go_on_asking()
 
     def handle(self, message: ToSession) -> None:
         """The home stage says something that is no answer."""
@@ -820,6 +935,10 @@ class ClientHost:
             self.simulation.network.subscriber_to_stage(self, answer)
         elif isinstance(message, Heard):
             self.lifeline.heard(message, self.simulation.now)
+        elif isinstance(message, Keys):
+            self._take_keys(message)
+        elif isinstance(message, NewEpoch):
+            self.inspection.new_epoch()
         elif isinstance(message, Decided):
             for name, subend in list(self.subends.items()):
                 subend.set_time(self.simulation.now)
@@ -854,6 +973,7 @@ class ClientHost:
         if not self.simulation.is_closing:
             self.simulation.record.violation("I3", f"{ended.subscription} was ended: {ended.reason}")
         self.acknowledging.pop(ended.subscription, None)
+        self.in_hand.pop(ended.subscription, None)
 
     def _take_saved(self, acknowledging: Acknowledging, saved: Saved) -> None:
         acknowledging.handle_saved(saved)

@@ -8,7 +8,6 @@ import attrs
 import msgspec
 from msgspec.structs import replace
 
-from ordered_pubsub.core.buffer import Arrival
 from ordered_pubsub.core.messages import (
     Answer,
     Frame,
@@ -32,9 +31,20 @@ _from_subscriber = msgspec.msgpack.Decoder(FromSubscriber)
 _to_subscriber = msgspec.msgpack.Decoder(ToSession)
 
 
+class Carried(msgspec.Struct, frozen=True, gc=False):
+    """What the ENS carries: one event, or several that share a tag."""
+
+    topic: str
+    tag: bytes
+    body: bytes
+    """the stamp"""
+    content: bytes
+    """the index of the event in the record, or those of several"""
+
+
 @attrs.define(eq=False)
 class Ens:
-    """The broker: reorders without bound, repeats, and loses if told to."""
+    """The broker: reorders without bound, repeats, and loses if told to; and forges, if the world has a forger."""
 
     simulation: Simulation
     subscribers: dict[str, dict[tuple[int, str], bool]] = attrs.field(factory=dict)
@@ -48,23 +58,26 @@ class Ens:
         """No more."""
         self.subscribers.get(topic, {}).pop((client, subscription), None)
 
-    def publish(self, arrival: Arrival) -> None:
+    def publish(self, carried: Carried) -> None:
         """Take responsibility for an event."""
-        weather, chance = self.simulation.weather, self.simulation.chance
-        for client, subscription in self.subscribers.get(arrival.topic, ()):
+        weather, chance, forger = self.simulation.weather, self.simulation.chance, self.simulation.forger
+        for client, subscription in self.subscribers.get(carried.topic, ()):
+            if forger is not None:
+                for forged in forger.forge(carried, subscription):
+                    self._carry(client, subscription, forged)
             is_deaf = self.simulation.clients[client].deaf_until > self.simulation.now
             if chance.random() < weather.ens_lose or is_deaf:
                 continue
-            self._carry(client, subscription, arrival)
+            self._carry(client, subscription, carried)
             if chance.random() < weather.ens_duplicate:
-                self._carry(client, subscription, arrival)
+                self._carry(client, subscription, carried)
 
-    def _carry(self, client: int, subscription: str, arrival: Arrival) -> None:
+    def _carry(self, client: int, subscription: str, carried: Carried) -> None:
         self.under_way += 1
         delay = self.simulation.chance.expovariate(1 / self.simulation.weather.ens_delay_s)
-        self.simulation.after(delay, self._arrive, client, subscription, arrival)
+        self.simulation.after(delay, self._arrive, client, subscription, carried)
 
-    def _arrive(self, client: int, subscription: str, arrival: Arrival) -> None:
+    def _arrive(self, client: int, subscription: str, carried: Carried) -> None:
         host = self.simulation.clients[client]
         if subscription not in host.deliveries:
             self.under_way -= 1
@@ -72,11 +85,14 @@ class Ens:
         away_until = max(host.paused_until, host.ens_away_until)
         if away_until > self.simulation.now:
             self.simulation.at(
-                away_until + self.simulation.chance.uniform(0, 0.1), self._arrive, client, subscription, arrival
+                away_until + self.simulation.chance.uniform(0, 0.1), self._arrive, client, subscription, carried
             )
             return
         self.under_way -= 1
-        host.receive(subscription, arrival)
+        host.receive(subscription, carried)
+        late = self.simulation.forger and self.simulation.forger.forge_late(carried)
+        if late:
+            host.receive(subscription, late)
 
 
 @attrs.define(eq=False)
@@ -181,8 +197,8 @@ class Network:
     def _at_home(self, client: ClientHost, connection: int, home: int, data: bytes) -> None:
         if client.connection != connection:
             return
-        request = replace(_request_decoder.decode(data), identity=client.identity)
         host = self.simulation.stages[home]
+        request = host.taken_in(replace(_request_decoder.decode(data), identity=client.identity))
         refusal = host.refusal_of(request)
         host.handle("asked", lambda driver: driver.handle_request(request, host.wall_clock, refusal))
 

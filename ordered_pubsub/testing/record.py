@@ -52,6 +52,8 @@ class EventRecord:
     """whether its owner has decided that its number has no event"""
     is_known_void: bool = False
     """whether its publisher knows that"""
+    client: int = 0
+    """which client published it, in whatever life"""
     handed_over_at: float | None = None
     """when its publisher gave it to the ENS"""
     _causes: dict[str, int] | None = None
@@ -188,6 +190,8 @@ class Record:
     refused_starts: int = 0
     refused_inputs: int = 0
     refused_requests: int = 0
+    not_arrived: int = 0
+    """what the ENS brought, and was not believed"""
     torn_records: int = 0
     checked_positions: int = 0
     """notifications whose position was compared with the sum of the entries"""

@@ -19,10 +19,14 @@ from typing import Any
 
 import attrs
 
+from ordered_pubsub.core.authenticity import SECRET_BYTES, SYSTEM_BYTES
 from ordered_pubsub.core.delivery import Delivery
+from ordered_pubsub.core.keys import founded
+from ordered_pubsub.core.messages import SystemKeys
 from ordered_pubsub.core.session import Session
 from ordered_pubsub.testing.checkers import check
 from ordered_pubsub.testing.disk import Disk
+from ordered_pubsub.testing.forger import Forger
 from ordered_pubsub.testing.hosts import ClientHost, Packer, StageHost
 from ordered_pubsub.testing.network import Ens, Network
 from ordered_pubsub.testing.record import Record
@@ -41,6 +45,7 @@ from ordered_pubsub.testing.world import (
     Forbid,
     Publish,
     Subscribe,
+    Turn,
     World,
 )
 
@@ -48,6 +53,19 @@ TICK_S = 0.5
 STUCK_AFTER_S = 120.0
 """Without any progress for so long after everything was healed, something waits for ever."""
 STEPS_MAX = 400_000
+
+
+def _keys(text: str) -> SystemKeys:
+    """The keys of a system, as this text has them."""
+    drawn = Random(text)
+    return founded(drawn.randbytes(SYSTEM_BYTES), drawn.randbytes(SECRET_BYTES), 0.0)
+
+
+def _make_forger(world: World, keys: SystemKeys) -> Forger | None:
+    if not world.forging:
+        return None
+    others, chance = _keys(f"another system {world.seed}"), Random(f"forger {world.seed} {world.chance}")
+    return Forger(chance, world.topics, world.forging, keys, others, world.forger_has_keys, world.tags)
 
 
 class Simulation:
@@ -65,6 +83,8 @@ class Simulation:
         self._calendar: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._entries = 0
         self.record = Record(world)
+        self.founding = _keys(f"system {world.seed}")
+        self.forger = _make_forger(world, self.founding)
         self.ens = Ens(self)
         self.network = Network(self)
         self.stages: list[StageHost] = []
@@ -184,6 +204,8 @@ class Simulation:
             self.clients[fault.client].die(fault.for_s)
         elif isinstance(fault, Forbid):
             self.stages[fault.stage].forbidden_until[fault.topic] = self.now + fault.for_s
+        elif isinstance(fault, Turn):
+            self.stages[fault.stage].handle("rotated", lambda driver: driver.rotate_keys(fault.revokes))
         elif isinstance(fault, ClockJump):
             self.stages[fault.stage].clock_offset += fault.by_s
 
@@ -260,6 +282,8 @@ class Simulation:
                 reasons.append(f"{client.name} has no answer: {client.session.waiting_for()}")
             if client.is_dead and not client.is_gone:
                 reasons.append(f"{client.name} has not been started again")
+            if client.asking:
+                reasons.append(f"{client.name} waits for the keys of {client.asking[0][0].add}")
             for name, delivery in client.deliveries.items():
                 if name in client.acknowledging and client.acknowledging[name].next_due is not None:
                     reasons.append(f"{name} has acknowledgements that are not on disk")

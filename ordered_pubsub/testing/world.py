@@ -11,6 +11,7 @@ from typing import Literal
 import attrs
 
 from ordered_pubsub.core.delivery import Order
+from ordered_pubsub.core.keys import Security
 from ordered_pubsub.core.levels import EXACTLY_ONCE, ORDERED, Levels
 from ordered_pubsub.core.topology import StageSpec, Topology
 
@@ -146,7 +147,16 @@ class Forbid:
     for_s: float
 
 
-Fault = Crash | Cut | Away | Edit | ClockJump | Forbid | Die | Deaf
+@attrs.frozen
+class Turn:
+    """An operator wants other keys at a stage, or somebody has lost a right there."""
+
+    at: float
+    stage: int
+    revokes: bool
+
+
+Fault = Crash | Cut | Away | Edit | ClockJump | Forbid | Die | Turn | Deaf
 
 
 @attrs.frozen
@@ -197,6 +207,18 @@ class World:
     late_max_s: float | None = None
     """nobody is notified later than this after an event was published, if that is to be checked"""
 
+    forging: float = 0.0
+    """how likely it is that somebody who can write to the ENS forges something beside a message"""
+    forger_has_keys: bool = False
+    """whether he is a subscriber of everything himself"""
+    tags: bool = True
+    """whether the stages tag events"""
+
+    @property
+    def security(self) -> Security:
+        """How events are made authentic."""
+        return Security(self.tags, old_keys_valid_s=FOR_EVER)
+
     @property
     def topics(self) -> list[str]:
         """All topics."""
@@ -234,6 +256,8 @@ class World:
             f"  best-effort: {self.buffer_events_max} events, {self.ttl_s} s",
             f"  kept in logs: {', '.join(self.kept) or 'nothing'}{', until acknowledged' if self.forgets else ''}",
             f"  who is silent for {self.session_ttl_s:g} s is given up; a lease is {self.lease_s:g} s",
+            f"  somebody forges beside {self.forging:.0%} of what the ENS carries, "
+            f"with{'' if self.forger_has_keys else 'out'} keys; there are {'' if self.tags else 'no '}tags",
             f"  of what is not wanted, who misses it is told {'that it was' if self.silent else 'all'}",
             *(f"  {action}" for action in self.actions),
             *(f"  {fault}" for fault in self.faults),
@@ -299,7 +323,25 @@ def draw(seed: int) -> World:
     random = Random(f"world {seed}")
     world = _draw_chain(seed, random) if random.random() < 0.25 else _draw_any(seed, random)
     world = _with_filters(_with_logs(world, Random(f"logs {seed}")), Random(f"filters {seed}"))
-    return _with_deafness(_with_impatience(world, Random(f"patience {seed}")), Random(f"deaf {seed}"))
+    world = _with_forger(_with_impatience(world, Random(f"patience {seed}")), Random(f"forger {seed}"))
+    return _with_deafness(world, Random(f"deaf {seed}"))
+
+
+def _with_forger(world: World, random: Random) -> World:
+    """The same world; in some, keys are changed, and somebody forges: with keys of his own only where logs keep everything."""
+    turns = [
+        Turn(random.uniform(0.5, FAULTS_END_S * 0.8), random.randrange(world.stages), random.random() < 0.5)
+        for _ in range(random.choice((0, 0, 1, 3)))
+    ]
+    world = attrs.evolve(world, faults=(*world.faults, *turns))
+    if random.random() < 0.5:
+        return attrs.evolve(world, tags=random.random() < 0.9)
+    are_logged = len(world.kept) == len(world.topics) and not any(
+        isinstance(action, Subscribe) and action.best_effort for action in world.actions
+    )
+    has_keys = are_logged and random.random() < 0.4
+    tags = not has_keys or random.random() < 0.7
+    return attrs.evolve(world, forging=random.choice((0.05, 0.3, 1.0)), forger_has_keys=has_keys, tags=tags)
 
 
 def _with_deafness(world: World, random: Random) -> World:

@@ -1,22 +1,26 @@
-"""Several events of one topic in one message of the ENS.
+"""Several events of one topic in one message of the ENS, and in one chunk of its log.
 
-Where a message costs more than an event, packing is faster; the price is that a plain consumer cannot read the topic. A pack is
-one byte of version and a msgpack array: the publisher once, and for each batch what its events have in common. The events of a
-batch have consecutive numbers from `number` on.
+Where a message costs more than an event, packing is faster; the price is that a plain consumer cannot read the topic. A pack
+is one byte of version and a msgpack array of batches: the tag that its events share, the stamp of the first one, and the
+events. They have consecutive numbers from the stamp's on. What a chunk of a log has is what a batch of a pack has, byte for
+byte: one tag is for both.
+
+An event that travels by itself is digested as it would be written here: with its headers in the order of their names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import msgspec
 
+from ordered_pubsub.core.authenticity import DIGEST_BYTES, digest_of, digests_of
 from ordered_pubsub.core.log import NEVER_KEPT
-from ordered_pubsub.core.messages import Mark
-from ordered_pubsub.errors import ProtocolError, UnknownVersion
+from ordered_pubsub.core.messages import ChangeAsk, Chunk, PublishAsk, Request
+from ordered_pubsub.errors import AccessDenied, ProtocolError, UnknownVersion, UsageError
 
-VERSION = 1
+VERSION = 2
 
 
 class PackedEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -32,21 +36,11 @@ class PackedEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class PackedBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Events that were numbered together; `entries` and `marks` are those of the first, and of all if it is `full`."""
+    """Events that share a tag. What is tagged is the stamp and the events as they are written, so neither is read before."""
 
-    number: int
-    entries: dict[str, int]
-    full: bool
-    marks: list[Mark]
-    published_at: float
-    events: list[PackedEvent]
-
-
-class Pack(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a message holds."""
-
-    publisher: str
-    batches: list[PackedBatch]
+    tag: bytes
+    stamp: msgspec.Raw
+    events: msgspec.Raw
 
 
 class Logged(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -64,32 +58,63 @@ class SignedEvents(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Pack)
+_decoder = msgspec.msgpack.Decoder(list[PackedBatch])
+_events_decoder = msgspec.msgpack.Decoder(list[PackedEvent])
 _logged_decoder = msgspec.msgpack.Decoder(Logged)
 _signed_decoder = msgspec.msgpack.Decoder(SignedEvents)
 _prefix = bytes([VERSION])
+_EVENTS_AT = len(_prefix) + 1
+"""In a chunk, behind this and the publisher."""
 _Events = TypeVar("_Events", Logged, SignedEvents)
 NO_HEADERS: Mapping[str, bytes | str] = {}
 
 
-def encode_pack(pack: Pack) -> bytes:
+def make_event(id: str, payload: bytes, content_type: str, headers: Mapping[str, bytes | str]) -> PackedEvent:
+    """An event as it is written: the same one always in the same way."""
+    if not headers:
+        return PackedEvent(id, payload, content_type)
+    names = sorted(headers)
+    texts = {name: value for name in names if isinstance(value := headers[name], str)}
+    binaries = {name: value for name in names if isinstance(value := headers[name], bytes)}
+    return PackedEvent(id, payload, content_type, texts or None, binaries or None)
+
+
+def encode_event(event: PackedEvent) -> bytes:
+    """One event as it is written, which is what its digest is of."""
+    return _encoder.encode(event)
+
+
+def encode_events(events: list[PackedEvent]) -> bytes:
+    """Several events as they are written, which is what their digest is of."""
+    return _encoder.encode(events)
+
+
+def encode_pack(batches: list[PackedBatch]) -> bytes:
     """The pack as bytes."""
-    return _prefix + _encoder.encode(pack)
+    return _prefix + _encoder.encode(batches)
 
 
-def decode_pack(data: bytes) -> Pack:
-    """The pack that was written; raises a `ProtocolError` that says what is wrong with it."""
+def decode_pack(data: bytes) -> list[PackedBatch]:
+    """The batches that were written; raises a `ProtocolError` that says what is wrong with them."""
     if not data:
         raise ProtocolError("a pack of events is empty: expected a byte of version and a msgpack array")
     if data[0] != VERSION:
         raise UnknownVersion(
             f"a pack of events has version {data[0]}, and this release reads version {VERSION}: its publisher runs another "
-            "release of ordered_pubsub; install the newer one here"
+            "release of ordered_pubsub; install the same one on both sides"
         )
     try:
         return _decoder.decode(memoryview(data)[1:])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"a pack of events of version {VERSION} cannot be read: {error}") from error
+
+
+def decode_events(events: bytes | msgspec.Raw) -> list[PackedEvent]:
+    """The events of a batch; raises a `ProtocolError` that says what is wrong with them."""
+    try:
+        return _events_decoder.decode(events)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(f"the events of a pack of version {VERSION} cannot be read: {error}") from error
 
 
 def encode_logged(logged: Logged) -> bytes:
@@ -153,3 +178,56 @@ def packed_headers(event: PackedEvent) -> Mapping[str, bytes | str]:
     headers: dict[str, bytes | str] = dict(event.texts or {})
     headers.update(event.binaries or {})
     return headers
+
+
+# -- at the stage that takes them -------------------------------------------------------------------------------------
+
+
+def signed_ask(ask: PublishAsk, publisher: str, may_sign: Callable[[str], bool]) -> PublishAsk:
+    """What a client asks, as its home stage passes it on: signed, and with digests of what is kept that the stage has made.
+
+    Only of what nobody keeps are they the client's own. Raises a `UsageError` if the ask does not fit together, and
+    `AccessDenied` if the events are signed by another name than the client's, and it `may_sign` by no such name.
+    """
+    digests: list[bytes] = []
+    if ask.is_kept:
+        if ask.pieces and ask.pieces != tuple([chunk.count for chunk in ask.chunks]):
+            raise UsageError(
+                f"events for {ask.topic!r} cannot be kept: what shares a tag is one chunk, and these are others"
+            )
+        for chunk in ask.chunks:
+            try:
+                events = decode_signed(chunk.data, chunk.count)
+            except ProtocolError as error:
+                raise UsageError(f"events for {ask.topic!r} cannot be kept: {error}") from error
+            if events.publisher != publisher:
+                if not may_sign(events.publisher):
+                    raise AccessDenied(f"events for {ask.topic!r} are signed {events.publisher!r:.80}")
+                publisher = events.publisher
+            if ask.pieces is not None:
+                digests.append(_digest_together(chunk, events) if ask.pieces else digests_of(events.events))
+    elif ask.pieces is not None:
+        counts = ask.pieces or (1,) * ask.count
+        if min(counts, default=0) < 1 or sum(counts) != ask.count or len(ask.digests) != DIGEST_BYTES * len(counts):
+            raise UsageError(
+                f"a batch of {ask.count} events on {ask.topic!r} has {len(ask.digests)} bytes of digests for {len(counts)} "
+                f"pieces; expected {DIGEST_BYTES} for each, and {ask.count} events in all of them"
+            )
+        digests.append(ask.digests)
+    return msgspec.structs.replace(ask, publisher=publisher, digests=b"".join(digests))
+
+
+def _digest_together(chunk: Chunk, events: SignedEvents) -> bytes:
+    """The digest of all events of a chunk, as they are written there."""
+    begin = _EVENTS_AT + len(_encoder.encode(events.publisher))
+    return digest_of(memoryview(chunk.data)[begin:])
+
+
+def signed_request(request: Request, publisher: str, may_sign: Callable[[str], bool]) -> Request:
+    """The same of a whole request."""
+    parts = tuple([_signed(part, publisher, may_sign) for part in request.parts])
+    return msgspec.structs.replace(request, parts=parts)
+
+
+def _signed(part: PublishAsk | ChangeAsk, publisher: str, may_sign: Callable[[str], bool]) -> PublishAsk | ChangeAsk:
+    return signed_ask(part, publisher, may_sign) if isinstance(part, PublishAsk) else part

@@ -31,7 +31,7 @@ from ordered_pubsub.errors import ProtocolError
 from ordered_pubsub.wire.framing import frame
 from ordered_pubsub.wire.reading import FromReader, ToReader
 
-VERSION = 1
+VERSION = 2
 
 REQUESTS_MAX = 4_096
 """How many requests one frame may hold."""
@@ -95,6 +95,8 @@ class Welcome(_Base, frozen=True, tag="welcome"):
     session_ttl_s: float = SESSION_TTL_S
     lease_s: float = LEASE_S
     """how long the stages wait for who is silent (`core.times`)"""
+    tags: bool = True
+    """whether what comes from the broker has tags (`core.authenticity`)"""
 
 
 class Rejected(_Base, frozen=True, tag="rejected"):
@@ -140,6 +142,12 @@ class Tell(_Base, frozen=True, tag="tell"):
 
 class Inquire(_Base, frozen=True, tag="inquire"):
     """A client wants to know how the stage is."""
+
+    number: int
+
+
+class TurnKeys(_Base, frozen=True, tag="turn-keys"):
+    """A client wants another epoch of keys. The `report` says which one is used until then."""
 
     number: int
 
@@ -194,8 +202,8 @@ class Names(_Base, frozen=True, tag="names"):
 
 
 Greeting = ClientGreeting | PeerGreeting
-FromClientUnread = AskUnread | FromSubscriber | FromReader | Inquire | Ping | Pong
-FromClient = Ask | FromSubscriber | FromReader | Inquire | Ping | Pong
+FromClientUnread = AskUnread | FromSubscriber | FromReader | Inquire | TurnKeys | Ping | Pong
+FromClient = Ask | FromSubscriber | FromReader | Inquire | TurnKeys | Ping | Pong
 ToClient = Welcome | Rejected | Tell | ToSession | ToReader | Report | Ping | Pong
 FromPeer = Welcome | Rejected | Differs | Say | Claim | Claimed | Names | Ping | Pong
 

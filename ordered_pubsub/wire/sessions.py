@@ -12,6 +12,11 @@ from secrets import token_bytes
 
 import attrs
 
+from ordered_pubsub.core.authenticity import SECRET_BYTES as SYSTEM_SECRET_BYTES
+from ordered_pubsub.core.authenticity import SYSTEM_BYTES
+from ordered_pubsub.core.keys import founded
+from ordered_pubsub.core.messages import SystemKeys
+
 SECRET_BYTES = 16
 DIGEST_BYTES = 10
 NAMELESS = "anonymous-"
@@ -35,6 +40,11 @@ def make_session(name: str | None) -> SessionKey:
     """A new session for a client of that name."""
     secret = token_bytes(SECRET_BYTES)
     return SessionKey(f"{name or 'anonymous'}#{_digest(secret)}", secret)
+
+
+def draw_system(wall_s: float) -> SystemKeys:
+    """What a system would be founded on, drawn anew each time."""
+    return founded(token_bytes(SYSTEM_BYTES), token_bytes(SYSTEM_SECRET_BYTES), wall_s)
 
 
 def derive_session(*what: str) -> SessionKey:

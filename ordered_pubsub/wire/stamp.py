@@ -1,51 +1,45 @@
 """The order's metadata of one event, as it travels over the ENS beside the application's own payload.
 
-A stamp is one byte of version and a msgpack array. The version says how to read the rest: a form with bounded entries is to
-come for systems with very large groups. A reader that meets a version that it does not know says so, and does not guess.
+A stamp is one byte of version, 16 bytes of tag, and a msgpack array (`core.authenticity.Stamp`). The version says how to read
+the rest: a form with bounded entries is to come for systems with very large groups. A reader that meets a version that it
+does not know says so, and does not guess.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from ordered_pubsub.core.messages import Mark
+from ordered_pubsub.core.authenticity import TAG_BYTES, Stamp
 from ordered_pubsub.errors import ProtocolError, UnknownVersion
 
-VERSION = 1
+VERSION = 2
+BODY_AT = 1 + TAG_BYTES
 
-
-class Stamp(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What the order knows of one event."""
-
-    number: int
-    entries: dict[str, int]
-    full: bool
-    marks: list[Mark]
-    publisher: str
-    id: str
-    published_at: float
-
-
-_encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Stamp)
 _prefix = bytes([VERSION])
 
 
-def encode_stamp(stamp: Stamp) -> bytes:
-    """The stamp as bytes."""
-    return _prefix + _encoder.encode(stamp)
+def encode_stamp(tag: bytes, body: bytes) -> bytes:
+    """A stamp's tag and its body as bytes."""
+    return _prefix + tag + body
 
 
-def decode_stamp(data: bytes) -> Stamp:
-    """The stamp that was written; raises a `ProtocolError` that says what is wrong with it."""
+def decode_stamp(data: bytes) -> tuple[bytes, bytes, Stamp]:
+    """The tag, the body as it was written, and what it says; raises a `ProtocolError` that says what is wrong with it."""
     if not data:
-        raise ProtocolError("an event's stamp is empty: expected a byte of version and a msgpack array")
+        raise ProtocolError("an event's stamp is empty: expected a byte of version, a tag and a msgpack array")
     if data[0] != VERSION:
         raise UnknownVersion(
             f"an event's stamp has version {data[0]}, and this release reads version {VERSION}: its publisher runs another "
-            "release of ordered_pubsub; install the newer one here"
+            "release of ordered_pubsub; install the same one on both sides"
         )
+    body = data[BODY_AT:]
+    return data[1:BODY_AT], body, decode_body(body)
+
+
+def decode_body(body: bytes | msgspec.Raw) -> Stamp:
+    """What a stamp's body says."""
     try:
-        return _decoder.decode(data[1:])
+        return _decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"an event's stamp of version {VERSION} cannot be read: {error}") from error

@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 from tempfile import mkdtemp
 
+import msgspec
 import trustme
 
 from fuzz import texts
@@ -16,13 +17,22 @@ from fuzz.mutation import mutate_bytes, mutated, split
 from ordered_pubsub.adapter import Frame
 from ordered_pubsub.client.frames import CONTENT_TYPE, PACK, STAMP, read_arrivals
 from ordered_pubsub.client.logged import read_recalled
+from ordered_pubsub.core.authenticity import Stamp
 from ordered_pubsub.core.best_effort import BestEffort
 from ordered_pubsub.core.delivery import Delivery
 from ordered_pubsub.core.messages import Change, Chunk, Mark, Recalled
 from ordered_pubsub.errors import BufferOverflow, ProtocolError
 from ordered_pubsub.wire.framing import Deframer, frame
-from ordered_pubsub.wire.pack import Logged, Pack, PackedBatch, PackedEvent, decode_pack, encode_logged, encode_pack
-from ordered_pubsub.wire.stamp import Stamp, decode_stamp, encode_stamp
+from ordered_pubsub.wire.pack import (
+    Logged,
+    PackedBatch,
+    PackedEvent,
+    decode_pack,
+    encode_events,
+    encode_logged,
+    encode_pack,
+)
+from ordered_pubsub.wire.stamp import decode_stamp
 from ordered_pubsub.wire.tls import TlsLayer
 
 SUBSCRIPTION = "session#0/1"
@@ -41,35 +51,43 @@ def _marks(random: Random) -> list[Mark]:
     ]
 
 
+def _draw_body(random: Random, with_id: bool) -> bytes:
+    number = random.choice((0, 1, 2, 3, 7, -1, 2**62))
+    identity = f"id-{number}" if with_id else ""
+    stamp = Stamp(b"s", 1, "p", 1.7e9, "", random.random() < 0.2, _entries(random), _marks(random), number, identity)
+    return msgspec.msgpack.encode(stamp)
+
+
 def draw_stamp(random: Random) -> bytes:
     """A stamp that is good, or was."""
-    number = random.choice((0, 1, 2, 3, 7, -1, 2**62))
-    stamp = Stamp(number, _entries(random), random.random() < 0.2, _marks(random), "p", f"id-{number}", 1.7e9)
-    return _versioned(random, encode_stamp(stamp))
+    tag = random.randbytes(random.choice((16, 16, 16, 15, 0)))
+    return _versioned(random, b"\x02" + _draw_body(random, with_id=True), tag)
 
 
 def draw_pack(random: Random) -> bytes:
     """A pack that is good, or was."""
     batches = [
         PackedBatch(
-            random.choice((0, 1, 2, 3, -5, 2**62)),
-            _entries(random),
-            random.random() < 0.2,
-            _marks(random),
-            1.7e9,
-            [
-                PackedEvent(f"id-{n}", b"1", "application/json", {"k": "v"}, {"b": b"v"})
-                for n in range(random.randrange(4))
-            ],
+            random.randbytes(16),
+            msgspec.Raw(_draw_body(random, random.random() < 0.2)),
+            msgspec.Raw(
+                encode_events(
+                    [
+                        PackedEvent(f"id-{n}", b"1", "application/json", {"k": "v"}, {"b": b"v"})
+                        for n in range(random.randrange(4))
+                    ]
+                )
+            ),
         )
         for _ in range(random.randrange(4))
     ]
-    return _versioned(random, encode_pack(Pack("p", batches)))
+    return _versioned(random, encode_pack(batches))
 
 
-def _versioned(random: Random, data: bytes) -> bytes:
+def _versioned(random: Random, data: bytes, tag: bytes = b"") -> bytes:
     """The byte of the version is mostly right."""
-    return (data[:1] if random.random() < 0.95 else random.randbytes(random.randrange(3))) + mutated(random, data[1:])
+    version = data[:1] if random.random() < 0.95 else random.randbytes(random.randrange(3))
+    return version + tag + mutated(random, data[1:])
 
 
 def stamps(random: Random) -> None:

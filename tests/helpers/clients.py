@@ -6,19 +6,25 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+from msgspec.structs import replace
+
 import ordered_pubsub
+from ordered_pubsub import embedded
 from ordered_pubsub.adapter import Adapter, Frame
 from ordered_pubsub.client.client import Client
 from ordered_pubsub.client.engine import Engine
 from ordered_pubsub.client.frames import CONTENT_TYPE, STAMP
 from ordered_pubsub.client.home import Home, Listener
 from ordered_pubsub.client.settings import Settings
+from ordered_pubsub.core.authenticity import Stamp, digest_of, head_of, keyed, tag_of, topic_key
 from ordered_pubsub.core.levels import Levels
-from ordered_pubsub.core.messages import Answer, FromSubscriber, Refusal, Request
+from ordered_pubsub.core.messages import Answer, AskKeys, FromSubscriber, Keys, Refusal, Request, SystemKeys
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.embedded import EmbeddedHome
+from ordered_pubsub.wire.pack import PackedBatch, PackedEvent, encode_event, encode_events, make_event
 from ordered_pubsub.wire.sessions import SessionKey
-from ordered_pubsub.wire.stamp import Stamp, encode_stamp
+from ordered_pubsub.wire.stamp import encode_stamp
 from ordered_pubsub_adapters.memory import MemoryAdapter
 
 PATIENCE_S = 30.0
@@ -126,7 +132,7 @@ class RefusingHome(Home):
         self.code = code
 
     async def open(self, key: SessionKey, name: str | None, listener: Listener) -> Topology:
-        self.on_answers = listener.on_answers
+        self.on_answers, self.on_told = listener.on_answers, listener.on_told
         return Topology((StageSpec("one"),))
 
     def send(self, requests: Sequence[Request]) -> None:
@@ -136,7 +142,9 @@ class RefusingHome(Home):
         asyncio.get_running_loop().call_soon(self.on_answers, refusals)
 
     def say(self, message: FromSubscriber) -> None:
-        pass
+        if isinstance(message, AskKeys):
+            keys = Keys(message.session, b"system", [(1, 0.0)], {topic: [bytes(32)] for topic in message.topics}, True)
+            asyncio.get_running_loop().call_soon(self.on_told, [keys])
 
     async def close(self) -> None:
         pass
@@ -149,12 +157,43 @@ async def make_client(adapter: Adapter, home: Home, **settings: Any) -> Client:
     return Client(engine, None)
 
 
-def stamp(number: int, **fields: Any) -> dict[str, bytes | str]:
-    """The headers of an event that says to have this number."""
+def stamp(number: int, **fields: Any) -> dict[str, Any]:
+    """The headers of an event that says to have this number; `signed` makes a stamp of them."""
     known: dict[str, Any] = {
-        "entries": {}, "full": False, "marks": [], "publisher": "x", "id": f"x-{number}", "published_at": 0.0,
+        "system": b"", "key_epoch": 0, "publisher": "x", "published_at": 0.0, "transaction": "", "full": False, "entries": {},
+        "marks": [], "number": number, "id": f"x-{number}",
     }  # fmt: skip
-    return {STAMP: encode_stamp(Stamp(number=number, **{**known, **fields})), CONTENT_TYPE: "application/json"}
+    return {STAMP: Stamp(**{**known, **fields}), CONTENT_TYPE: "application/json"}
+
+
+def keys_of(url: str) -> SystemKeys:
+    """The keys of the system that lives in this process."""
+    return embedded._stages[url.removeprefix("memory://").partition("?")[0]].driver.stage.state.keys
+
+
+def signed_batch(url: str, topic: str, events: Sequence[PackedEvent], stamp: Stamp) -> PackedBatch:
+    """Several events that share a tag, as the stage of the system could have made it."""
+    keys = keys_of(url)
+    body = msgspec.msgpack.encode(replace(stamp, system=keys.system, key_epoch=keys.epoch, id=""))
+    content = encode_events(list(events))
+    key = keyed(topic_key(keys.secret, keys.epoch, topic))
+    tag = tag_of(key, head_of(body, ""), digest_of(content))
+    return PackedBatch(tag, msgspec.Raw(body), msgspec.Raw(content))
+
+
+def signed(url: str, topic: str, payload: bytes, headers: dict[str, Any]) -> Frame:
+    """A frame with a stamp that the stage of the system could have made."""
+    stamped = headers.get(STAMP)
+    if not isinstance(stamped, Stamp):
+        return Frame(topic, payload, headers)
+    keys = keys_of(url)
+    stamped = replace(stamped, system=stamped.system or keys.system, key_epoch=stamped.key_epoch or keys.epoch)
+    body = msgspec.msgpack.encode(stamped)
+    rest = {name: value for name, value in headers.items() if name not in (STAMP, CONTENT_TYPE)}
+    content = encode_event(make_event(stamped.id, payload, headers[CONTENT_TYPE], rest))
+    key = keyed(topic_key(keys.secret, stamped.key_epoch, topic))
+    tag = tag_of(key, head_of(body, stamped.id), digest_of(content))
+    return Frame(topic, payload, {**headers, STAMP: encode_stamp(tag, body)})
 
 
 class Reversed:

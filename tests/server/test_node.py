@@ -12,6 +12,7 @@ import attrs
 import pytest
 
 from ordered_pubsub.core.driver import SNAPSHOT_AFTER_RECORDS, Journal, MemoryJournal
+from ordered_pubsub.core.keys import founded
 from ordered_pubsub.core.levels import ORDERED, Levels
 from ordered_pubsub.core.messages import (
     Ack,
@@ -21,6 +22,7 @@ from ordered_pubsub.core.messages import (
     PublishAsk,
     Refusal,
     Request,
+    Secrets,
     ToSubscriber,
 )
 from ordered_pubsub.core.stage import Stage
@@ -31,6 +33,7 @@ from ordered_pubsub.server.store import Store
 from server.waiting import soon, until
 
 ONE = Topology((StageSpec("main"),))
+SYSTEM = Secrets(founded(b"system-1", bytes(32), 0.0))
 TWO = Topology((StageSpec("high", ("a",)), StageSpec("low", ("b",))))
 
 
@@ -156,7 +159,7 @@ async def test_peers_hear_of_it_when_it_is_on_disk(disk: Disk) -> None:
     high = Neighbour(disk.events)
     node.neighbours[0] = high
     node.connected(0)
-    node.handle_peer(0, [Hello(TWO.fingerprint, 0)])
+    node.handle_peer(0, [Hello(TWO.fingerprint, 0), SYSTEM])
     await until(lambda: node.status()["ready"] and not node.driver.has_work)
     disk.events.clear()
     high.messages.clear()
@@ -449,7 +452,7 @@ async def test_draining_does_not_wait_for_ever(disk: Disk) -> None:
     """What has to go up the line may not come back: the other stage is not there."""
     node = make(disk, TWO, rank=1)
     node.connected(0)
-    node.handle_peer(0, [Hello(TWO.fingerprint, 0)])
+    node.handle_peer(0, [Hello(TWO.fingerprint, 0), SYSTEM])
     node.handle_requests([ask("a", "b")])
     await until(lambda: node.driver.stage.statistics()["pending"])
 

@@ -10,7 +10,6 @@ import pytest
 from ordered_pubsub.config.files import hash_token
 from ordered_pubsub.core.levels import ORDERED
 from ordered_pubsub.core.messages import Answer, Chunk, PublishAsk, Refusal
-from ordered_pubsub.server.clients import _FINE
 from ordered_pubsub.server.server import Server
 from ordered_pubsub.wire.pack import Logged, PackedEvent, encode_logged
 from ordered_pubsub.wire.protocol import Ask, Rejected, Tell, Welcome
@@ -129,7 +128,7 @@ async def test_nobody_is_called_as_those_are_who_have_no_name(server: Server) ->
     [
         (b"\x02abc", "version 2"),
         (b"\x00", "at the broker only"),
-        (b"\x01abc", "cannot be read"),
+        (b"\x02abc", "cannot be read"),
         (signed("mine", 2), "has 2 events where its stage counts 1"),
         (signed("mine") + b"\x01", "trailing"),
     ],
@@ -183,17 +182,17 @@ async def test_who_meets_what_it_cannot_read_is_told_so_and_goes_on(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As from a stage of another release, or from before this was looked at: an event with an `error`, in its place."""
-    monkeypatch.setattr("ordered_pubsub.server.clients.ClientConnection._verdict_on_events", lambda *_: _FINE)
+    monkeypatch.setattr("ordered_pubsub.server.clients.ClientConnection._signed", lambda _, request: (request, None))
     async with connect(server) as client, raw(server.port) as line:
         subscription = await client.subscribe("a")
         await client.publish("a", "one")
         key = await enter(line, "")
-        await say(line, key, kept(b"\x02abc", "a"), sequence=1)
-        await say(line, key, kept(b"\x01abc", "a"), sequence=2)
+        await say(line, key, kept(b"\x03abc", "a"), sequence=1)
+        await say(line, key, kept(b"\x02abc", "a"), sequence=2)
         await client.publish("a", "four")
         events = [await soon(subscription.__anext__()) for _ in range(4)]
     assert [(event.number, event.data) for event in events] == [(1, "one"), (2, None), (3, None), (4, "four")]
     assert events[0].error is None
-    assert "version 2, and this release reads version 1" in str(events[1].error)
+    assert "version 3, and this release reads version 2" in str(events[1].error)
     assert "cannot be read" in str(events[2].error)
-    assert (events[1].raw, events[1].publisher, events[1].content_type) == (b"\x02abc", "", None)
+    assert (events[1].raw, events[1].publisher, events[1].content_type) == (b"\x03abc", "", None)

@@ -13,9 +13,11 @@ from typing import Any
 from unittest.mock import patch
 
 import attrs
+import msgspec
 
 from ordered_pubsub.core import history
 from ordered_pubsub.core.acknowledging import InHand
+from ordered_pubsub.core.authenticity import Stamp
 from ordered_pubsub.core.buffer import Arrival
 from ordered_pubsub.core.changes import Changes
 from ordered_pubsub.core.clocks import Clocks
@@ -24,6 +26,7 @@ from ordered_pubsub.core.delivery import Delivery, Lane
 from ordered_pubsub.core.driver import Batch, Driver
 from ordered_pubsub.core.groups import IN_GROUP, Groups
 from ordered_pubsub.core.hosting import Hosting, _Curious
+from ordered_pubsub.core.inspection import ARRIVED, Inspection
 from ordered_pubsub.core.lease import Lease
 from ordered_pubsub.core.lifeline import Lifeline
 from ordered_pubsub.core.links import Link
@@ -425,6 +428,32 @@ def _for_ever(lease: Lease, rank: int, asked_at: float, now: float) -> bool:
     return True
 
 
+def _without_tags(inspection: Inspection, topic: str, tag: bytes, stamp: Stamp, head: bytes, content: bytes) -> str:
+    verdict = _judge(inspection, topic, tag, stamp, head, content)
+    return ARRIVED if verdict in ("tag", "untagged") else verdict
+
+
+def _of_any_system(inspection: Inspection, topic: str, tag: bytes, stamp: Stamp, head: bytes, content: bytes) -> str:
+    own = msgspec.structs.replace(stamp, system=inspection.system)
+    return _judge(inspection, topic, tag, own, head, content)
+
+
+_judge = Inspection.judge
+
+
+def _keep_the_last(delivery: Delivery, kept: dict[int, Arrival], arrival: Arrival) -> None:
+    if arrival.number in kept and not arrival.last:
+        arrival = msgspec.structs.replace(arrival, is_logged=True, full=True)
+    _keep(delivery, kept, arrival)
+
+
+_keep = Delivery._keep
+
+
+def _never_doubted(delivery: Delivery, topic: str) -> None:
+    """It waits."""
+
+
 MUTANTS = (
     Mutant(
         "jump",
@@ -634,6 +663,26 @@ MUTANTS = (
         "stop-never",
         "a subscription stops by itself before its registrar gives it up",
         ((Lifeline, "is_cut", _never_cut), (Lifeline, "find_cut", _none_cut)),
+    ),
+    Mutant(
+        "tag-unchecked",
+        "what no stage has tagged has not arrived",
+        ((Inspection, "judge", _without_tags),),
+    ),
+    Mutant(
+        "system-unchecked",
+        "what is of another system has not arrived",
+        ((Inspection, "judge", _of_any_system),),
+    ),
+    Mutant(
+        "replace",
+        "what the ENS brings takes the place of nothing",
+        ((Delivery, "_keep", _keep_the_last),),
+    ),
+    Mutant(
+        "never-doubted",
+        "what was made to wait by somebody who has the keys is asked for at its log",
+        ((Delivery, "_doubt", _never_doubted),),
     ),
     Mutant(
         "lease-for-ever",

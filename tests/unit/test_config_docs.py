@@ -25,6 +25,7 @@ from ordered_pubsub.config.schema import (
     LimitsSection,
     Retention,
     Rights,
+    SecuritySection,
     StageSection,
     StageTls,
     TimesSection,
@@ -34,6 +35,7 @@ from ordered_pubsub.config.schema import (
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
 TABLES = {
     "At the top of the file": Configuration,
+    "[security]": SecuritySection,
     "[client]": ClientSection,
     "[client.tls]": ClientTls,
     "[[stage]]": StageSection,

@@ -23,7 +23,7 @@ def change(version: int, old: str, new: str, **entries: int) -> Change:
 
 def event(name: str, marks: list[Mark] | None = None, full: bool = False, **entries: int) -> Arrival:
     """`event("a3", b=2)`: number 3 of topic a, after number 2 of topic b."""
-    return Arrival(name[0], int(name[1:]), entries, marks or [], full)
+    return Arrival(name[0], int(name[1:]), entries, marks or [], full, is_logged=full)
 
 
 def sized(name: str, size: int) -> Arrival:
@@ -296,7 +296,7 @@ def test_what_waits_is_counted_exactly_whatever_happens(seed: int) -> None:
             delivery.change_asked()
         topic = random.choice("abc")
         full, number = random.random() < 0.5, counts[topic] + random.randint(-5, 5)
-        arrival = Arrival(topic, max(number, 1), {random.choice("abc"): random.randint(0, 5)}, [], full)
+        arrival = Arrival(topic, max(number, 1), {random.choice("abc"): random.randint(0, 5)}, [], full, is_logged=full)
         arrival.size = random.randint(0, 9)
         delivery.receive(arrival)
         kept = [lane.waiting for lane in delivery._lanes.values()] + list(delivery._stash.values())

@@ -4,36 +4,50 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ordered_pubsub.core.authenticity import Stamp
 from ordered_pubsub.core.messages import Mark
 from ordered_pubsub.errors import ProtocolError, UnknownVersion
-from ordered_pubsub.wire.stamp import VERSION, Stamp, decode_stamp, encode_stamp
+from ordered_pubsub.wire.stamp import VERSION, decode_stamp, encode_stamp
 
 COUNTS = st.integers(0, 2**63)
+TEXTS = st.text(max_size=9)
 STAMPS = st.builds(
     Stamp,
+    st.binary(max_size=9),
     COUNTS,
-    st.dictionaries(st.text(max_size=9), COUNTS, max_size=9),
-    st.booleans(),
-    st.lists(st.builds(Mark, st.text(max_size=9), COUNTS), max_size=3),
-    st.text(max_size=9),
-    st.text(max_size=9),
+    TEXTS,
     st.floats(0, 1e10),
+    TEXTS,
+    st.booleans(),
+    st.dictionaries(TEXTS, COUNTS, max_size=9),
+    st.lists(st.builds(Mark, TEXTS, COUNTS), max_size=3),
+    COUNTS,
+    TEXTS,
 )
+TAG = bytes(range(16))
+PLAIN = Stamp(b"system", 1, "p", 0.0, "", False, {"t": 5}, [], 1, "p/1")
+
+
+def written(stamp: Stamp) -> bytes:
+    return encode_stamp(TAG, msgspec.msgpack.encode(stamp))
 
 
 @given(STAMPS)
 def test_a_stamp_survives_the_wire(stamp: Stamp) -> None:
-    assert decode_stamp(encode_stamp(stamp)) == stamp
+    tag, body, read = decode_stamp(written(stamp))
+
+    assert (tag, msgspec.msgpack.decode(body, type=Stamp), read) == (TAG, stamp, stamp)
 
 
-def test_a_stamp_of_a_newer_version_is_refused_with_what_to_do() -> None:
-    data = encode_stamp(Stamp(1, {}, False, [], "p", "p/1", 0.0))
-    with pytest.raises(UnknownVersion, match=f"version {VERSION + 1}.*reads version {VERSION}.*install the newer one"):
-        decode_stamp(bytes([VERSION + 1]) + data[1:])
+@pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1])
+def test_a_stamp_of_another_version_is_refused_with_what_to_do(version: int) -> None:
+    with pytest.raises(UnknownVersion, match=f"version {version}.*reads version {VERSION}.*install the same one"):
+        decode_stamp(bytes([version]) + written(PLAIN)[1:])
 
 
 @given(st.binary(max_size=30))
@@ -43,7 +57,7 @@ def test_garbage_is_refused_as_the_publishers_fault_and_nothing_else(data: bytes
 
 
 def test_a_stamp_that_is_cut_off_says_so() -> None:
-    data = encode_stamp(Stamp(1, {"t": 5}, False, [], "p", "p/1", 0.0))
+    data = written(PLAIN)
     for length in range(len(data)):
         with pytest.raises(ProtocolError):
             decode_stamp(data[:length])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import ordered_pubsub
+from helpers.clients import signed
 from ordered_pubsub.adapter import Frame, load_adapter
 from ordered_pubsub.client.client import Client
 
@@ -35,8 +36,8 @@ async def publish_frame(url: str) -> AsyncIterator[Callable[..., Any]]:
 
     await adapter.open(nothing, lambda is_connected, reason: None)
 
-    async def publish(topic: str, payload: bytes, headers: dict[str, bytes | str] | None = None) -> None:
-        await adapter.publish([Frame(topic, payload, headers or {})])
+    async def publish(topic: str, payload: bytes, headers: dict[str, Any] | None = None) -> None:
+        await adapter.publish([signed(url, topic, payload, headers or {})])
 
     yield publish
     await adapter.close()

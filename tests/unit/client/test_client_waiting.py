@@ -7,13 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import ordered_pubsub
-from helpers.clients import HeldAdapter, LossyAdapter, names, stamp, take, until
+from helpers.clients import HeldAdapter, LossyAdapter, names, signed_batch, stamp, take, until
 from ordered_pubsub import errors
 from ordered_pubsub.client.client import Client
 from ordered_pubsub.client.frames import PACK, STAMP
-from ordered_pubsub.wire.pack import Pack, PackedBatch, PackedEvent, encode_pack
+from ordered_pubsub.wire.pack import PackedEvent, encode_pack
 from ordered_pubsub_adapters import memory
 
 
@@ -144,12 +145,13 @@ async def test_packed_events_that_wait_count_their_bytes_too(
     """With their headers; what all events of a batch share counts once."""
     events = [PackedEvent(f"{n}", b"x" * 1_000, "text/plain", {"h": "x" * 1_000}) for n in range(5)]
     entries = {f"{number}": 1 for number in range(40)}
-    pack = encode_pack(Pack("p", [PackedBatch(2, entries, True, [], 0.0, events)]))
+    first = stamp(2, entries=entries, full=True)[STAMP]
     async with ordered_pubsub.connect(url, delivery="ordered", buffer_bytes_max=15_000) as client:
         subscription = await client.subscribe("a")
-        await publish_frame("a", pack, {PACK: "1"})
+        await publish_frame("a", encode_pack([signed_batch(url, "a", events, first)]), {PACK: "1"})
         await until(lambda: subscription.lag.waiting == 5)
-        await publish_frame("a", pack.replace(b"\x02", b"\x07", 1), {PACK: "1"})
+        later = signed_batch(url, "a", events, replace(first, number=7))
+        await publish_frame("a", encode_pack([later]), {PACK: "1"})
         await until(lambda: subscription.error)
         with pytest.raises(errors.BufferOverflow, match="buffer_bytes_max"):
             await subscription.close()
@@ -208,7 +210,9 @@ async def test_what_was_not_published_through_the_order_is_counted_and_not_deliv
     assert [event.data for event in await take(subscription, 1)] == ["ours"]
     status = client.status()
     assert (status["frames_unstamped"], status["frames_unreadable"]) == (2, 4)
-    assert len([record for record in caplog.records if "not delivered" in record.message]) == 2
+    assert status["not_arrived"] == {"unreadable": 2, "version": 2}
+    assert len([record for record in caplog.records if "not delivered" in record.message]) == 1
+    assert len([record for record in caplog.records if "has not arrived" in record.message]) == 2
 
 
 async def test_best_effort_goes_on_over_an_ens_that_loses(url: str) -> None:
