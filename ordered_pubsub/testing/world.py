@@ -147,7 +147,17 @@ class Turn:
     revokes: bool
 
 
-Fault = Crash | Cut | Away | Edit | ClockJump | Forbid | Die | Turn
+@attrs.frozen
+class Babble:
+    """Somebody whom nobody can trust is at home at a stage for a while, and says what cannot be, or is not for it to say."""
+
+    at: float
+    stage: int
+    chance: int
+    """another number, other words"""
+
+
+Fault = Crash | Cut | Away | Edit | ClockJump | Forbid | Die | Turn | Babble
 
 
 @attrs.frozen
@@ -312,7 +322,8 @@ def draw(seed: int) -> World:
     random = Random(f"world {seed}")
     world = _draw_chain(seed, random) if random.random() < 0.25 else _draw_any(seed, random)
     world = _with_filters(_with_logs(world, Random(f"logs {seed}")), Random(f"filters {seed}"))
-    return _with_forger(_with_impatience(world, Random(f"patience {seed}")), Random(f"forger {seed}"))
+    world = _with_forger(_with_impatience(world, Random(f"patience {seed}")), Random(f"forger {seed}"))
+    return _with_strangers(world, Random(f"strangers {seed}"))
 
 
 def _with_forger(world: World, random: Random) -> World:
@@ -330,6 +341,17 @@ def _with_forger(world: World, random: Random) -> World:
     has_keys = are_logged and random.random() < 0.4
     tags = not has_keys or random.random() < 0.7
     return attrs.evolve(world, forging=random.choice((0.05, 0.3, 1.0)), forger_has_keys=has_keys, tags=tags)
+
+
+def _with_strangers(world: World, random: Random) -> World:
+    """The same world; in some, strangers say what they must not."""
+    if random.random() < 0.7:
+        return world
+    babbles = [
+        Babble(random.uniform(0.0, FAULTS_END_S), random.randrange(world.stages), random.randrange(1 << 30))
+        for _ in range(random.choice((1, 2, 5)))
+    ]
+    return attrs.evolve(world, faults=(*world.faults, *babbles))
 
 
 def _with_impatience(world: World, random: Random) -> World:
