@@ -55,6 +55,11 @@ _METRICS = {
         ("since_start", "dropped"),
         "What was not taken on, since its identity had too much waiting.",
     ),
+    "unfit_messages_total": (
+        "counter",
+        ("since_start", "unfit_messages"),
+        "Messages of other stages that cannot be, and were dropped.",
+    ),
     "commits_total": ("counter", ("since_start", "commits"), "Batches that were written to the store."),
     "commit_seconds_total": ("counter", ("since_start", "commit_s"), "How long writing them took."),
 }

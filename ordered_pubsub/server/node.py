@@ -41,7 +41,7 @@ from ordered_pubsub.core.stage import Effects
 from ordered_pubsub.core.times import Times
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.core.turns import Turns, Work
-from ordered_pubsub.errors import JournalError, OrderedPubSubError
+from ordered_pubsub.errors import JournalError, OrderedPubSubError, ProtocolError
 from ordered_pubsub.server.bulk import Bulk, Reader
 from ordered_pubsub.server.choosing import choose
 from ordered_pubsub.server.store import Store
@@ -60,6 +60,8 @@ INLINE_COMMIT_S = 0.0005
 """Commits that take longer than this, on average, are left to a thread."""
 AVERAGE_OVER = 16
 _OVER = object()
+COMPLAIN_S = 10.0
+"""So often at most it is logged that a stage says what cannot be."""
 NAMED = "//"
 """Between the name of a client and that of its subscription."""
 NAMED_SHOWN_MAX, TOPICS_SHOWN_MAX = 1_000, 10_000
@@ -141,6 +143,8 @@ class Node:
     """how long a commit takes on average"""
     _tick_handle: asyncio.TimerHandle | None = None
     _supervisor: Supervisor = attrs.field(init=False)
+    _complained: dict[int, tuple[int, float]] = attrs.field(factory=dict)
+    """how much of what each peer has said that cannot be was in the log by when"""
     _rested: asyncio.Event = attrs.field(factory=asyncio.Event)
 
     def __attrs_post_init__(self) -> None:
@@ -278,6 +282,7 @@ class Node:
         except Exception as error:
             self._break_down(error)
         finally:
+            self._maybe_complain(peer)
             if not waiting:
                 self._from_peers.pop(peer, None)
 
@@ -288,6 +293,26 @@ class Node:
                 self._hear_peer(peer, until)
             except OrderedPubSubError as error:
                 self.neighbours[peer].break_off(str(error))
+
+    def drop(self, peer: int, error: ProtocolError) -> None:
+        """A peer has said what cannot be read, and what may get lost."""
+        self.driver.drop(peer, error)
+        self._maybe_complain(peer)
+
+    def _maybe_complain(self, peer: int) -> None:
+        """Say in the log that a peer says what cannot be: now and then, however often it does."""
+        count, reason = self.driver.unfit.get(peer, (0, ""))
+        said, at = self._complained.get(peer, (0, float("-inf")))
+        now = self._loop.time()
+        if count > said and now >= at + COMPLAIN_S:
+            self._complained[peer] = (count, now)
+            _log.error(
+                "stage %s says what cannot be, %d times since this one started; that is dropped, and the link stays. Run the "
+                "same release on both, and report this; the last of it: %s",
+                self.topology.stages[peer].name,
+                count,
+                reason,
+            )
 
     def connected(self, peer: int) -> None:
         """The link to a peer is there."""
@@ -491,6 +516,7 @@ class Node:
                 "recalls": self.driver.pubends.recalls,
                 "recalled_numbers": self.driver.pubends.recalled_numbers,
                 "pieces_read": self.bulk.pieces,
+                "unfit_messages": sum(count for count, _ in self.driver.unfit.values()),
             },
         }
 

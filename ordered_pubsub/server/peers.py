@@ -26,6 +26,7 @@ from ordered_pubsub.wire.protocol import (
     Claim,
     Claimed,
     Differs,
+    FromPeer,
     Names,
     PeerGreeting,
     Ping,
@@ -34,6 +35,7 @@ from ordered_pubsub.wire.protocol import (
     Say,
     Welcome,
     decode,
+    decode_said,
     encode,
     from_peer,
 )
@@ -69,6 +71,9 @@ class Handler(Protocol):
 
     def handle_peer(self, peer: int, messages: list[PeerMessage]) -> None:
         """The peer's state machine says something; raises if it must not."""
+
+    def drop(self, peer: int, error: ProtocolError) -> None:
+        """The peer has said something that cannot be read, and that may get lost."""
 
     def handle_claim(self, peer: int, claim: Claim) -> None:
         """The peer claims a name for a client, or gives one back."""
@@ -216,7 +221,7 @@ class PeerLink:
         """The peer says something."""
         said: list[PeerMessage] = []
         for payload in payloads:
-            message = decode(from_peer, payload, f"stage {self.name}")
+            message = self._decode(payload)
             if isinstance(message, Say):
                 said += message.messages
             else:
@@ -226,6 +231,17 @@ class PeerLink:
                 self.handler.handle_peer(self.rank, said)
             except OrderedPubSubError as error:
                 self._break(str(error))
+
+    def _decode(self, payload: bytes) -> FromPeer:
+        """What a frame says; of several messages those that can be read, unless what cannot be must not get lost."""
+        who = f"stage {self.name}"
+        try:
+            return decode(from_peer, payload, who)
+        except ProtocolError:
+            readable, errors = decode_said(payload, who)
+        for error in errors:
+            self.handler.drop(self.rank, error)
+        return readable
 
     def _handle(self, message: Welcome | Rejected | Differs | Claim | Claimed | Names | Ping | Pong) -> None:
         if isinstance(message, Ping):

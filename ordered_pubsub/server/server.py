@@ -21,10 +21,9 @@ from ordered_pubsub.config.kinds import NAME
 from ordered_pubsub.config.schema import Configuration, IdentitySection, LimitsSection, StageSection
 from ordered_pubsub.core.messages import PeerMessage
 from ordered_pubsub.core.topology import Topology
-from ordered_pubsub.errors import ConfigurationError, JournalDamaged, JournalError, UnavailableError
+from ordered_pubsub.errors import ConfigurationError, JournalDamaged, JournalError, ProtocolError, UnavailableError
 from ordered_pubsub.server.access import Access, Proof, has_lost_subscribe
 from ordered_pubsub.server.agreement import Common, Disagreement
-from ordered_pubsub.server.checking import check_peer_message
 from ordered_pubsub.server.claims import Claimant, Claims
 from ordered_pubsub.server.clients import ClientConnection, Rules
 from ordered_pubsub.server.doorstep import Doors, Visitor
@@ -320,9 +319,11 @@ class Server:
 
     def handle_peer(self, peer: int, messages: list[PeerMessage]) -> None:
         """A stage's state machine says something."""
-        for message in messages:
-            check_peer_message(message, len(self.topology.stages))
         self.node.handle_peer(peer, messages)
+
+    def drop(self, peer: int, error: ProtocolError) -> None:
+        """A stage has said something that cannot be read, and that may get lost."""
+        self.node.drop(peer, error)
 
     # -- while it runs ------------------------------------------------------------------------------------------------
 

@@ -243,6 +243,9 @@ class Network:
     def stage_to_client(self, rank: int, answer: Answer | Refusal) -> None:
         """An answer on its way from the client's home."""
         simulation, weather = self.simulation, self.simulation.weather
+        stranger = simulation.strangers.get(answer.client)
+        if stranger is not None:
+            stranger.answered(answer)
         client = simulation.clients_by_name.get(answer.client)
         if client is None or client.name != answer.client or client.home != rank:
             return

@@ -30,11 +30,13 @@ from ordered_pubsub.testing.forger import Forger
 from ordered_pubsub.testing.hosts import ClientHost, Packer, StageHost
 from ordered_pubsub.testing.network import Ens, Network
 from ordered_pubsub.testing.record import Record
+from ordered_pubsub.testing.stranger import Stranger, check_stages
 from ordered_pubsub.testing.world import (
     FAULTS_END_S,
     Action,
     Alter,
     Away,
+    Babble,
     ClockJump,
     Crash,
     Cut,
@@ -97,6 +99,7 @@ class Simulation:
             ClientHost(self, i, Session(f"client-{i}", topology, packer=self.packer)) for i in range(world.clients)
         ]
         self.clients_by_name = {client.name: client for client in self.clients}
+        self.strangers: dict[str, Stranger] = {}
 
     def _crash_point_of(self, rank: int) -> Callable[[str], None]:
         return lambda name: self.stages[rank].crash_point(name)
@@ -157,6 +160,7 @@ class Simulation:
             self._close_all()
             if self._come_to_rest("after closing"):
                 self.record.note_closed(self)
+        check_stages(self)
         self.record.torn_records = sum(host.disk.torn_records for host in self.stages)
         check(self.record)
 
@@ -206,6 +210,10 @@ class Simulation:
             self.stages[fault.stage].forbidden_until[fault.topic] = self.now + fault.for_s
         elif isinstance(fault, Turn):
             self.stages[fault.stage].handle("rotated", lambda driver: driver.rotate_keys(fault.revokes))
+        elif isinstance(fault, Babble):
+            stranger = Stranger(self, fault, f"stranger-{len(self.strangers)}")
+            self.strangers[stranger.session] = stranger
+            stranger.come()
         elif isinstance(fault, ClockJump):
             self.stages[fault.stage].clock_offset += fault.by_s
 

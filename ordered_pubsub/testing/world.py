@@ -156,7 +156,17 @@ class Turn:
     revokes: bool
 
 
-Fault = Crash | Cut | Away | Edit | ClockJump | Forbid | Die | Turn | Deaf
+@attrs.frozen
+class Babble:
+    """Somebody whom nobody can trust is at home at a stage for a while, and says what cannot be, or is not for it to say."""
+
+    at: float
+    stage: int
+    chance: int
+    """another number, other words"""
+
+
+Fault = Crash | Cut | Away | Edit | ClockJump | Forbid | Die | Turn | Babble | Deaf
 
 
 @attrs.frozen
@@ -324,6 +334,7 @@ def draw(seed: int) -> World:
     world = _draw_chain(seed, random) if random.random() < 0.25 else _draw_any(seed, random)
     world = _with_filters(_with_logs(world, Random(f"logs {seed}")), Random(f"filters {seed}"))
     world = _with_forger(_with_impatience(world, Random(f"patience {seed}")), Random(f"forger {seed}"))
+    world = _with_strangers(world, Random(f"strangers {seed}"))
     return _with_deafness(world, Random(f"deaf {seed}"))
 
 
@@ -354,6 +365,17 @@ def _with_deafness(world: World, random: Random) -> World:
         if random.random() < 0.5
     ]
     return attrs.evolve(world, faults=(*world.faults, *faults))
+
+
+def _with_strangers(world: World, random: Random) -> World:
+    """The same world; in some, strangers say what they must not."""
+    if random.random() < 0.7:
+        return world
+    babbles = [
+        Babble(random.uniform(0.0, FAULTS_END_S), random.randrange(world.stages), random.randrange(1 << 30))
+        for _ in range(random.choice((1, 2, 5)))
+    ]
+    return attrs.evolve(world, faults=(*world.faults, *babbles))
 
 
 def _with_impatience(world: World, random: Random) -> World:

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import attrs
 import msgspec
 
-from ordered_pubsub.core import history
+from ordered_pubsub.core import checking, history, stage
 from ordered_pubsub.core.acknowledging import InHand
 from ordered_pubsub.core.authenticity import Stamp
 from ordered_pubsub.core.buffer import Arrival
@@ -35,6 +35,7 @@ from ordered_pubsub.core.messages import (
     Change,
     ChangeAsk,
     Chunk,
+    FromSubscriber,
     Inform,
     Operation,
     Publication,
@@ -424,6 +425,14 @@ def _none_cut(lifeline: Lifeline, now: float) -> list[str]:
     return []
 
 
+_handle_subscriber = Driver.handle_subscriber
+
+
+def _unchecked(driver: Driver, session: str, message: FromSubscriber, now: float, identity: str = "") -> None:
+    with patch("ordered_pubsub.core.driver.check_message", _nothing):
+        _handle_subscriber(driver, session, message, now, identity)
+
+
 def _for_ever(lease: Lease, rank: int, asked_at: float, now: float) -> bool:
     return True
 
@@ -689,6 +698,22 @@ MUTANTS = (
         "a publisher that was not heard of for long publishes nothing before it has asked",
         ((Lease, "holds", _for_ever),),
     ),
+    # What one client says must not hurt others.
+    Mutant(
+        "level-unchecked",
+        "whether events are kept is said by their topic, not by who publishes them",
+        ((Stage, "_refuse_level", _nothing),),
+    ),
+    Mutant(
+        "request-unchecked",
+        "a request that cannot be is refused",
+        ((stage, "check_request", _nothing), (checking, "check_request", _nothing)),
+    ),
+    Mutant(
+        "client-unchecked",
+        "what a client may say, every stage takes from every other",
+        ((Driver, "handle_subscriber", _unchecked),),
+    ),
 )
 
 
@@ -699,9 +724,10 @@ A simulation that finds nothing may be blind. So the guards of the protocol are 
 simulation must find each of them missing within 2,000 seeds (or within 2,000 chances of a named scenario,
 `tests/simulation/scenarios.py`); it counts only if nothing falls there with the guard. The first twelve belong to the
 protocol as it was designed; the next nine, from `lead-the-change` on, are guards that the simulation itself has taught us;
-those from `ask-once` on make it exactly once over an ENS that loses, also for who dies and comes back; the last five close the
-holes that a publisher leaves where nobody keeps its events, and end what nothing is heard of in time. This page is written
-by `make mutants`, and `tests/simulation/test_mutants.py` runs every line of it. To see one:
+those from `ask-once` on make it exactly once over an ENS that loses, also for who dies and comes back; the next five close the
+holes that a publisher leaves where nobody keeps its events, and end what nothing is heard of in time; and those from
+`level-unchecked` on stand between a client and what is not its to say. This page is written by `make mutants`, and
+`tests/simulation/test_mutants.py` runs every line of it. To see one:
 `python -m ordered_pubsub.testing.simulate --seed N` with the guard taken away in the code.
 
 "I" numbers are those of [invariants.md](invariants.md); "order" is the one total order of all operations.
