@@ -78,8 +78,16 @@ class Capabilities:
     """`publish` returns when the ENS has taken responsibility, not just when the bytes have left"""
 
 
+def _nobody(error: Exception) -> None:
+    """Nobody relies on it yet."""
+
+
 class Adapter(ABC):
     """One client's connection to an ENS."""
+
+    on_failure: Callable[[Exception], None] = staticmethod(_nobody)
+    """The client puts here, before `open`, what an adapter calls with the reason when it can bring nothing more and cannot mend
+    that by itself: a task that has met an error that nobody has thought of. The client then fails, and says so."""
 
     def __init__(self, url: str) -> None:
         """Read the URL, and raise a `ConfigurationError` if it does not fit; nothing is connected yet."""

@@ -132,7 +132,7 @@ def _settings_of(client: ClientSection, serializer: Any) -> Settings:
 
 def _home_of(adapter: Adapter, client: ClientSection) -> Home:
     if client.sequencer:
-        return stage_home(client, client.addresses)
+        return stage_home(client, client.addresses, client.connect_timeout_s)
     if adapter.local_system is None:
         raise ConfigurationError(
             f"{redacted(adapter.url)} needs a stage that numbers its events: start one with 'ordered-pubsub serve' and name it, "
@@ -141,13 +141,13 @@ def _home_of(adapter: Adapter, client: ClientSection) -> Home:
     return EmbeddedHome(adapter.local_system)
 
 
-def stage_home(client: ClientSection, addresses: Sequence[Address]) -> NetworkHome:
+def stage_home(client: ClientSection, addresses: Sequence[Address], connect_timeout_s: float = 0.0) -> NetworkHome:
     """The way to the stages at these addresses, with the token and the certificates that the configuration names."""
     check_files(client)
     tls = partial(client_context, client.tls)
     if token_of(client) is None:
-        return NetworkHome(addresses, "", tls)
-    return NetworkHome(addresses, lambda: token_of(client) or "", tls)
+        return NetworkHome(addresses, "", tls, connect_timeout_s)
+    return NetworkHome(addresses, lambda: token_of(client) or "", tls, connect_timeout_s)
 
 
 def _check_fitness(adapter: Adapter) -> None:

@@ -21,6 +21,7 @@ from ordered_pubsub.core.retention import Policies, Policy
 from ordered_pubsub.core.times import Times
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import ConfigurationError
+from ordered_pubsub.supervision import Supervisor
 from ordered_pubsub.wire.pack import signed_request
 from ordered_pubsub.wire.sessions import SessionKey, draw_system, publisher_of
 
@@ -45,8 +46,11 @@ class EmbeddedStage:
     _homes: dict[str, EmbeddedHome] = attrs.field(factory=dict)
     _flush_planned: bool = False
     _tick_handle: asyncio.TimerHandle | None = None
+    _failure: Exception | None = None
+    _supervisor: Supervisor = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        self._supervisor = Supervisor(f"the embedded stage of memory://{self.system}", self._fail)
         self.driver = Driver.open(
             0,
             self.topology,
@@ -62,7 +66,17 @@ class EmbeddedStage:
     def _tick(self) -> None:
         self.driver.tick(self.loop.time(), time.time())
         self._plan_flush()
-        self._tick_handle = self.loop.call_later(TICK_S, self._tick)
+        self._tick_handle = self._supervisor.later(TICK_S, self._tick, "the tick")
+
+    def _fail(self, error: Exception) -> None:
+        """Nobody knows what is in its memory: all its clients fail, and the next one begins anew."""
+        self._failure = error
+        if _stages.get(self.system) is self:
+            del _stages[self.system]
+        if self._tick_handle is not None:
+            self._tick_handle.cancel()
+        for home in list(self._homes.values()):
+            home.failed(error)
 
     def check_free(self, name: str | None) -> None:
         """Raise if a client of this name is connected."""
@@ -86,6 +100,11 @@ class EmbeddedStage:
 
     def handle_requests(self, requests: Sequence[Request], publisher: str) -> None:
         """Take requests now, and answer them together with whatever else comes in this turn of the loop."""
+        if self._failure is not None:
+            return
+        self._supervisor.guarded(self._take, "taking requests", requests, publisher)
+
+    def _take(self, requests: Sequence[Request], publisher: str) -> None:
         now = time.time()
         for request in requests:
             self.driver.handle_request(signed_request(request, publisher, _nobody), now)
@@ -93,13 +112,14 @@ class EmbeddedStage:
 
     def handle_subscriber(self, session: str, message: FromSubscriber) -> None:
         """A subscription says how far it is, or what it misses."""
-        self.driver.handle_subscriber(session, message, self.loop.time())
-        self._plan_flush()
+        if self._failure is None:
+            self.driver.handle_subscriber(session, message, self.loop.time())
+            self._plan_flush()
 
     def _plan_flush(self) -> None:
-        if not self._flush_planned and (self.driver.has_work or self.driver.is_asked):
+        if not self._flush_planned and self._failure is None and (self.driver.has_work or self.driver.is_asked):
             self._flush_planned = True
-            self.loop.call_soon(self._flush)
+            self._supervisor.soon(self._flush, "answering")
 
     def _flush(self) -> None:
         self._flush_planned = False
@@ -196,6 +216,11 @@ class EmbeddedHome(Home):
         """The stage tells subscriptions something."""
         if self._listener is not None:
             self._listener.on_told(messages)
+
+    def failed(self, error: Exception) -> None:
+        """The stage has met what it cannot mend."""
+        if self._listener is not None:
+            self._listener.on_failure(error)
 
     async def close(self) -> None:
         """Leave the stage; the last one to leave ends it."""

@@ -24,6 +24,7 @@ import attrs
 
 from ordered_pubsub.adapter import Adapter, Capabilities, Frame, FramesHandler, StateHandler
 from ordered_pubsub.errors import AdapterError, ConfigurationError
+from ordered_pubsub.supervision import Supervisor
 
 LANE_FRAMES_MAX = 10_000
 BATCH_FRAMES_MAX = 1_000
@@ -254,7 +255,9 @@ class MemoryAdapter(Adapter):
             raise AdapterError(f"this adapter for memory://{self._name} is open already; each client has its own")
         self._ens = _join(self._name, self._asked)
         self._lane = _Lane(on_frames, max(self._ens.faults.delay_s, HOLD_S))
-        self._task = asyncio.create_task(self._lane.run(), name=f"memory://{self._name}")
+        self._task = Supervisor(f"memory://{self._name}", self.on_failure).must(
+            self._lane.run(), "giving on what has come"
+        )
 
     async def publish(self, frames: Sequence[Frame]) -> None:
         """Hand frames over. Waits, when they are taken, for subscribers whose lanes are full. Cancelled, they are taken."""

@@ -83,7 +83,7 @@ class MqttAdapter(Adapter):
         if self._session is not None:
             raise AdapterError(f"this adapter for {self._url.shown} is open already; each client has its own")
         keepalive_s = self._url.get("keepalive_s", KEEPALIVE_S)
-        session = Session(self._url, self._qos, keepalive_s, self._session_s, on_state)
+        session = Session(self._url, self._qos, keepalive_s, self._session_s, on_state, self.on_failure)
         await session.open(on_frames)
         self._session = session
 

@@ -21,6 +21,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from ordered_pubsub.errors import AdapterError
+from ordered_pubsub.supervision import Supervisor
 from ordered_pubsub_adapters.mqtt_packets import PacketClient
 from ordered_pubsub_adapters.mqtt_properties import properties
 from ordered_pubsub_adapters.mqtt_reasons import not_connected, not_let_in, said
@@ -85,6 +86,7 @@ class Link:
     client: PacketClient
     keepalive_s: int
     owner: Owner
+    supervisor: Supervisor
     _loop: asyncio.AbstractEventLoop = attrs.field(factory=asyncio.get_running_loop)
     _attempts: int = 0
     _attempt: asyncio.Future[None] | None = None
@@ -194,7 +196,7 @@ class Link:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # what is small was put together already
         self._closed.clear()
         self.resume()
-        self._timer = self._loop.call_later(TICK_S, self._tick)
+        self._timer = self.supervisor.later(TICK_S, self._tick, "the tick")
         self._flush()
 
     def pause(self) -> None:
@@ -207,8 +209,8 @@ class Link:
         """Read, from now on."""
         if not self._is_reading and self._socket is not None:
             self._is_reading = True
-            self._loop.add_reader(self._socket, self._read)
-            self._loop.call_soon(self._read)  # TLS may hold what the socket has no more
+            self._loop.add_reader(self._socket, self.supervisor.guarded, self._read, "reading")
+            self.supervisor.soon(self._read, "reading")  # TLS may hold what the socket has no more
 
     def _read(self) -> None:
         """Read what there is, but not for ever. With TLS, more may be there than the socket knows."""
@@ -220,7 +222,7 @@ class Link:
         if self.owner.was_read() and not self._is_flushing and self._socket is not None and QUICK_ACK is not None:
             self._socket.setsockopt(socket.IPPROTO_TCP, QUICK_ACK, 1)
         if self._is_reading and isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
-            self._loop.call_soon(self._read)
+            self.supervisor.soon(self._read, "reading")
 
     def _flush(self) -> None:
         self._is_flushing = False
@@ -230,11 +232,11 @@ class Link:
             self.owner.was_written()
         elif not self._is_writing:
             self._is_writing = True
-            self._loop.add_writer(self._socket, self._flush)
+            self._loop.add_writer(self._socket, self.supervisor.guarded, self._flush, "writing")
 
     def _tick(self) -> None:
         """Let paho say that we are alive, and see whether the broker is: what has come counts first."""
-        self._timer = self._loop.call_later(TICK_S, self._tick)
+        self._timer = self.supervisor.later(TICK_S, self._tick, "the tick")
         if self._is_reading:
             self._read()
         self._guarded(self.client.loop_misc)
@@ -254,7 +256,7 @@ class Link:
         """Something was said. Also called in the executor, where the loop must be left alone."""
         if self._socket is not None and not self._is_flushing:
             self._is_flushing = True
-            self._loop.call_soon(self._flush)
+            self.supervisor.soon(self._flush, "writing")
 
     def _on_all_written(self, client: Any, data: Any, sock: Any) -> None:
         if self._is_writing:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from random import uniform
 from secrets import token_hex
 from typing import Any
 
@@ -24,6 +23,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from ordered_pubsub.adapter import Frame, FramesHandler, StateHandler
 from ordered_pubsub.errors import AdapterError, OrderedPubSubError
+from ordered_pubsub.supervision import Backoff, Failing, Supervisor
 from ordered_pubsub_adapters.mqtt_flow import PACKET_BYTES_MAX, RECEIVE_MAX, WINDOW, Inbox, Outbox
 from ordered_pubsub_adapters.mqtt_link import Link, TlsSocket, Welcome
 from ordered_pubsub_adapters.mqtt_packets import PacketClient
@@ -44,11 +44,20 @@ REST_MAX_S = 5.0
 class Session:
     """What an open adapter is."""
 
-    def __init__(self, url: BrokerUrl, qos: int, keepalive_s: int, session_s: int, on_state: StateHandler) -> None:
+    def __init__(
+        self,
+        url: BrokerUrl,
+        qos: int,
+        keepalive_s: int,
+        session_s: int,
+        on_state: StateHandler,
+        on_failure: Failing,
+    ) -> None:
         self.session_s = session_s
         """how long the broker keeps the session while we are away"""
         self._url, self._qos, self._keepalive_s, self._on_state = url, qos, keepalive_s, on_state
         self._names = NameTable(RULES)
+        self._supervisor = Supervisor(url.shown, on_failure)
         self._up = asyncio.Event()
         self._broken = asyncio.Event()
         self._reason = "the client was closed"
@@ -77,12 +86,11 @@ class Session:
         self._outbox = Outbox(client, self._names, self._qos)
         self._subscriptions = Subscriptions(client, self._names, self._url, self._qos, PACKET_BYTES_MAX)
         self._inbox = Inbox(client, self._names, on_frames, self._pause)
-        self._link = Link(self._url, client, self._keepalive_s, self)
+        self._link = Link(self._url, client, self._keepalive_s, self, self._supervisor)
         await self._connect_to_any()
-        name = self._url.shown
         self._tasks = [
-            loop.create_task(self._inbox.run(), name=f"frames of {name}"),
-            loop.create_task(self._keep(), name=f"connection to {name}"),
+            self._supervisor.must(self._inbox.run(), "giving on what has come"),
+            self._supervisor.keep(self._keep, "staying connected"),
         ]
 
     async def close(self) -> None:
@@ -136,7 +144,8 @@ class Session:
     async def _keep(self) -> None:
         """Come back whenever the connection has broken."""
         while True:
-            await self._broken.wait()
+            if self._up.is_set():  # else an error has ended this task before it had another connection
+                await self._broken.wait()
             self._on_state(False, self._reason)
             welcome = await self._come_back()
             kept = "has kept" if welcome.is_resumed else "has forgotten"
@@ -153,10 +162,9 @@ class Session:
         )
 
     async def _come_back(self) -> Welcome:
-        pause_s = RETRY_FIRST_S
+        backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S)
         while True:
-            await asyncio.sleep(uniform(0.0, pause_s))
-            pause_s = min(2 * pause_s, RETRY_MOST_S)
+            await backoff.pause()
             if self._inbox.is_full:  # a new session may bring as much again
                 await self._wait_for_room(REST_MAX_S)
             try:
@@ -227,7 +235,7 @@ class Session:
         """The inbox is full: stop reading, unless that has been tried for long enough."""
         if self._rest is None and not self._is_overrun:
             self._link.pause()
-            self._rest = asyncio.create_task(self._take_rest(), name=f"pause of {self._url.shown}")
+            self._rest = self._supervisor.must(self._take_rest(), "resting")
 
     async def _take_rest(self) -> None:
         """Read nothing until there is room again, or until it has been too long: other answers wait behind."""

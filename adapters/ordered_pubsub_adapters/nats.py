@@ -248,8 +248,8 @@ class NatsAdapter(Adapter):
             raise AdapterError(f"{self._url.shown}: this adapter is open already; each client has its own")
         inbox = Inbox(on_frames)
         has_replies = self._stream is not None
-        out = Connection(self._url, Inbox(_nobody), self._changed, has_replies=has_replies)
-        into = Connection(self._url, inbox, self._changed, has_replies=has_replies)
+        out = Connection(self._url, Inbox(_nobody), self._changed, self.on_failure, has_replies=has_replies)
+        into = Connection(self._url, inbox, self._changed, self.on_failure, has_replies=has_replies)
         mode = self._make_mode(out, into, inbox)
         try:
             await out.open()
@@ -259,7 +259,7 @@ class NatsAdapter(Adapter):
             await asyncio.gather(out.close(), into.close())
             raise
         self._is_cluster = bool(out.server.get("cluster") or out.server.get("connect_urls"))
-        reading = asyncio.get_running_loop().create_task(inbox.run(), name=f"{self._url.shown} gives frames")
+        reading = into.supervisor.must(inbox.run(), "giving on what has come")
         self._opened = _Opened(out, into, mode, reading, on_state)
         self._changed("it broke while it was opened")
 

@@ -17,11 +17,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from random import sample, uniform
+from random import sample
 from typing import Any
 
 from ordered_pubsub.adapter import Frame
 from ordered_pubsub.errors import AdapterError, OrderedPubSubError
+from ordered_pubsub.supervision import Backoff, Failing, Supervisor
 from ordered_pubsub_adapters.names import NameTable
 from ordered_pubsub_adapters.nats_client import MessageHandler, NatsClient, dial
 from ordered_pubsub_adapters.nats_inbox import Inbox
@@ -47,11 +48,24 @@ REPLIES = 1
 """The number of the subscription to answers."""
 
 
+def _nobody(error: Exception) -> None:
+    """Nobody relies on it."""
+
+
 class Connection:
     """A connection to the server of a URL."""
 
-    def __init__(self, url: BrokerUrl, inbox: Inbox, on_change: Callable[[str], None], *, has_replies: bool) -> None:
+    def __init__(
+        self,
+        url: BrokerUrl,
+        inbox: Inbox,
+        on_change: Callable[[str], None],
+        on_failure: Failing = _nobody,
+        *,
+        has_replies: bool,
+    ) -> None:
         self.url = url
+        self.supervisor = Supervisor(url.shown, on_failure)
         self.on_message: MessageHandler = _ignore
         self.on_up: Callable[[], Awaitable[None]] = self.flush
         """what is to be done when it has come back"""
@@ -91,7 +105,7 @@ class Connection:
     async def open(self) -> None:
         """Connect. Failed or cancelled, nothing is left."""
         await self._connect()
-        self._keeper = self._loop.create_task(self._keep(), name=f"{self.url.shown} keeps its connection")
+        self._keeper = self.supervisor.keep(self._keep, "staying connected")
 
     async def close(self) -> None:
         """Disconnect. What waits is told that it failed."""
@@ -180,10 +194,9 @@ class Connection:
                 self.fail(f"no answer within {KEEPALIVE_S:g} s")
 
     async def _connect_again(self) -> None:
-        pause_s, told = RETRY_FIRST_S, ""
+        backoff, told = Backoff(RETRY_FIRST_S, RETRY_MOST_S), ""
         while True:
-            await asyncio.sleep(uniform(pause_s / 2, pause_s))
-            pause_s = min(2 * pause_s, RETRY_MOST_S)
+            await backoff.pause()
             try:
                 return await self._connect()
             except Exception as error:  # whatever it is, the next attempt may succeed
@@ -229,7 +242,7 @@ class Connection:
         """Write these at the end of this turn of the event loop, if the connection lives."""
         if self._client is not None:
             if not self._outgoing and self._next_pong is None:
-                self._loop.call_soon(self._write)
+                self.supervisor.soon(self._write, "writing")
             self._outgoing += commands
 
     def publish(self, frames: Sequence[Frame], names: NameTable, reply: bytes = b"") -> None:
@@ -259,7 +272,7 @@ class Connection:
                 settle(future, self.why_down)
                 return future
             if not self._outgoing:
-                self._loop.call_soon(self._write)
+                self.supervisor.soon(self._write, "writing")
             self._next_pong = future
         return self._next_pong
 

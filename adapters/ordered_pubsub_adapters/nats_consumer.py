@@ -78,10 +78,11 @@ class Consumer:
     """how to ask the server to go on, when there is room"""
     _turn: asyncio.Lock = attrs.field(factory=asyncio.Lock)
     _tasks: dict[asyncio.Task[None], bool] = attrs.field(factory=dict)
+    _watching: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """The connection is open."""
-        self._spawn(self._watch())
+        self._watching = self.connection.supervisor.keep(self._watch, f"watching stream {self.stream.name}")
 
     # -- topics -----------------------------------------------------------------------------------------------------------
 
@@ -114,7 +115,8 @@ class Consumer:
 
     async def close(self) -> None:
         """Give up what is under way."""
-        await end(*self._tasks)
+        watching = () if self._watching is None else (self._watching,)
+        await end(*watching, *self._tasks)
 
     async def _add(self, topics: Sequence[str]) -> None:
         """Over breaks, if need be."""

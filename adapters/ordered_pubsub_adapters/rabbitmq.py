@@ -43,6 +43,7 @@ from pika.spec import Basic
 
 from ordered_pubsub.adapter import Adapter, Capabilities, Frame, FramesHandler, StateHandler
 from ordered_pubsub.errors import AdapterError
+from ordered_pubsub.supervision import Supervisor
 from ordered_pubsub_adapters.names import NameRules, NameTable
 from ordered_pubsub_adapters.rabbitmq_connection import CLOSE_S, Line, WireConnection, check_pika, explain, open_line
 from ordered_pubsub_adapters.rabbitmq_consuming import PREFETCH, Assembly, Batch, Delivering
@@ -155,7 +156,7 @@ class RabbitMqAdapter(Adapter):
             self._publishing = None
 
     def _link(self, purpose: str, set_up: SetUp, on_break: Callable[[str], None]) -> Link:
-        return Link(self._url, purpose, set_up, on_break, self._link_changed)
+        return Link(self._url, purpose, set_up, on_break, self._link_changed, self.on_failure)
 
     def _link_changed(self, is_connected: bool, reason: str) -> None:
         """One of the connections broke, or returned."""
@@ -266,7 +267,8 @@ class RabbitMqAdapter(Adapter):
         link = self._link("consuming", self._set_up_consuming, lambda reason: self._delivering.detach())
         await link.open()
         self._consuming = link
-        self._delivery = asyncio.create_task(self._delivering.run(), name=f"{self._url.shown} delivering")
+        supervisor = Supervisor(self._url.shown, self.on_failure)
+        self._delivery = supervisor.must(self._delivering.run(), "giving on what has come")
         return link
 
     async def _set_up_consuming(self, connection: WireConnection) -> None:

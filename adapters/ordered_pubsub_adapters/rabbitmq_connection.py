@@ -105,8 +105,11 @@ class WireConnection(AsyncioConnection):  # type: ignore[misc]  # pika has no ty
     def _flush(self) -> None:
         data = b"".join(self._unsent)
         self._unsent.clear()
-        if self._transport is not None:
-            super()._adapter_emit_data(data)
+        try:
+            if self._transport is not None:
+                super()._adapter_emit_data(data)
+        except Exception as error:
+            self.abandon(f"it could not be written to: {error!r}")
 
     def _on_data_available(self, data_in: bytes) -> None:
         data = self._unread + data_in if self._unread else data_in

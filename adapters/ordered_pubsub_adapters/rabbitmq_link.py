@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from random import uniform
 
 import attrs
 
 from ordered_pubsub.errors import AdapterError, OrderedPubSubError
+from ordered_pubsub.supervision import Backoff, Failing, Supervisor
 from ordered_pubsub_adapters.rabbitmq_connection import WireConnection, connect, explain
 from ordered_pubsub_adapters.urls import BrokerUrl
 
@@ -23,6 +23,10 @@ _log = logging.getLogger(__name__)
 
 RETRY_FIRST_S = 0.1
 RETRY_MOST_S = 5.0
+
+
+def _nobody(error: Exception) -> None:
+    """Nobody relies on it."""
 
 
 @attrs.define(eq=False)
@@ -36,6 +40,7 @@ class Link:
     """is told why, before `on_state`; also of a connection that broke while it was set up"""
     on_state: Callable[[bool, str], None]
     """is told of breaks and returns; not of the first connection"""
+    on_failure: Failing = _nobody
     reason: str = "it was not opened"
     """why it is not connected, if it is not"""
     _connection: WireConnection | None = None
@@ -46,7 +51,8 @@ class Link:
         """Connect, or raise an `AdapterError`. Cancelled, it leaves nothing open."""
         self._connection = await self._connect()
         self._is_up.set()
-        self._keeper = asyncio.create_task(self._keep(self._connection), name=f"{self.url.shown} {self.purpose}")
+        supervisor = Supervisor(f"{self.url.shown} {self.purpose}", self.on_failure)
+        self._keeper = supervisor.keep(self._keep, "staying connected")
 
     @property
     def is_connected(self) -> bool:
@@ -69,12 +75,12 @@ class Link:
             up.cancel()
         return self.connection
 
-    async def _keep(self, connection: WireConnection) -> None:
+    async def _keep(self) -> None:
         while True:
-            reason = explain(await asyncio.shield(connection.ended))
-            self._down(reason)
-            connection = await self._come_back()
-            self._connection = connection
+            if self._connection is not None:  # else an error has ended this task before it had another one
+                reason = explain(await asyncio.shield(self._connection.ended))
+                self._down(reason)
+            self._connection = await self._come_back()
             self._is_up.set()
             self.on_state(True, f"connected again to {self.url.shown}")
 
@@ -86,9 +92,9 @@ class Link:
         self.on_state(False, f"the connection to {self.url.shown} broke: {reason}")
 
     async def _come_back(self) -> WireConnection:
-        pause_s = RETRY_FIRST_S
+        backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S)
         while True:
-            await asyncio.sleep(uniform(pause_s / 2, pause_s))
+            await backoff.pause()
             try:
                 return await self._connect()
             except Exception as error:  # whatever it is, the next attempt may succeed
@@ -96,7 +102,6 @@ class Link:
                 is_expected = isinstance(error, OrderedPubSubError)
                 level = logging.INFO if is_expected else logging.WARNING
                 _log.log(level, "%s; trying again", error, exc_info=not is_expected)
-            pause_s = min(2 * pause_s, RETRY_MOST_S)
 
     async def _connect(self) -> WireConnection:
         """Connect to the first host that answers, and make the connection useful."""

@@ -141,12 +141,20 @@ class Overview:
         for _, report in self.reports:
             numbers |= report["numbers"]
         rows: list[tuple[str, ...]] = []
-        for name, clock in sorted(
-            (name, clock) for _, report in self.reports for name, clock in report["named"].items()
-        ):
-            behind = sum(max(0, numbers.get(topic, count) - count) for topic, count in clock.items())
-            rows.append((name, f"{len(clock):,}", f"{sum(clock.values()):,}", f"{behind:,}"))
+        found = {name: said for _, report in self.reports for name, said in report["named"].items()}
+        for name, said in sorted(found.items()):
+            reached = said["reached"]
+            acknowledged = f"{sum(reached.values()):,}" if said["has_acknowledged"] else "never"
+            rows.append((name, f"{len(reached):,}", acknowledged, _behind(reached, numbers)))
         return rows
+
+
+def _behind(reached: dict[str, int], numbers: dict[str, int]) -> str:
+    """How many events it has not acknowledged, as far as the owners of its topics have answered: what is unknown is not zero."""
+    known = [max(0, numbers[topic] - count) for topic, count in reached.items() if topic in numbers]
+    if not known:
+        return "?"
+    return f"{sum(known):,}" if len(known) == len(reached) else f"{sum(known):,} or more"
 
 
 async def look(client: ClientSection, addresses: Sequence[Address], timeout_s: float) -> Overview:

@@ -21,7 +21,7 @@ from ordered_pubsub.adapter import redacted
 from ordered_pubsub.client.engine import Engine
 from ordered_pubsub.client.event import Event, Receipt
 from ordered_pubsub.client.following import NOW, Beginning
-from ordered_pubsub.client.frames import EVENT_BYTES, check_headers, content_type_bytes, headers_bytes
+from ordered_pubsub.client.frames import EVENT_BYTES, check_headers, content_type_bytes, headers_bytes, held_bytes
 from ordered_pubsub.client.handling import Handler, Handling, policy_of
 from ordered_pubsub.client.intake import Intake
 from ordered_pubsub.client.publisher import Outgoing
@@ -32,6 +32,7 @@ from ordered_pubsub.client.waiting import forget_outcome, within
 from ordered_pubsub.core.delivery import WEIGHTS, Order
 from ordered_pubsub.core.filters import Filter
 from ordered_pubsub.core.levels import BEST_EFFORT, EXACTLY_ONCE, Levels
+from ordered_pubsub.core.pubends import AET_S
 from ordered_pubsub.core.topics import check_topic
 from ordered_pubsub.errors import Closed, ConfigurationError, NotOffered, OrderedPubSubError, Timeout, UsageError
 from ordered_pubsub.wire.pack import NO_HEADERS
@@ -78,6 +79,8 @@ class Client:
         self._subscription_count = 0
         self._may_publish: dict[str, bool] = {}
         """topics that give what this client demands"""
+        self._opening: dict[str, bool] = {}
+        """names of subscriptions that are being opened"""
         self._closing: asyncio.Task[None] | None = None
 
     @property
@@ -156,10 +159,11 @@ class Client:
         payload, content_type = dump(data, self._settings.serializer)
         checked = NO_HEADERS if headers is None else check_headers(headers)
         size = EVENT_BYTES + content_type_bytes(content_type) + self._checked_size(topic, payload, checked)
+        held = len(payload) + (held_bytes(checked) if checked else 0)
         if identity is None:
-            return Outgoing(topic, "", payload, content_type, checked, size)
+            return Outgoing(topic, "", payload, content_type, checked, size, held)
         identity = check_id(identity)
-        return Outgoing(topic, identity, payload, content_type, checked, size + len(identity.encode()))
+        return Outgoing(topic, identity, payload, content_type, checked, size + len(identity.encode()), held)
 
     def _check_may_publish(self, topic: str) -> None:
         """Raise if a topic gives less than this client demands."""
@@ -246,13 +250,18 @@ class Client:
             raise NotOffered("name=, start= and where= go with delivery='exactly-once', not with 'best-effort'")
         if name is not None:
             identity = f"{self._engine.given_name}//{name}"
-        intake = Intake(self._engine, identity, cast(Order, order), level, settings, beginning)
+            self._opening[name] = True
         try:
-            await intake.open(checked, where)
-            self._check_open()
-        except BaseException:
-            intake.stop()
-            raise
+            intake = Intake(self._engine, identity, cast(Order, order), level, settings, beginning)
+            try:
+                await intake.open(checked, where)
+                self._check_open()
+            except BaseException:
+                intake.stop()
+                raise
+        finally:
+            if name is not None:
+                del self._opening[name]
         subscription = Subscription(
             intake,
             handling,
@@ -319,7 +328,11 @@ class Client:
             raise ConfigurationError(
                 f"name={name!r} does not fit; a subscription's name is 1 to 64 ASCII letters, digits, '-', '_' and '.'"
             )
-        if any(one.name == name for one in self._subscriptions):
+        if name in self._opening:
+            raise UsageError(
+                f"this client is opening subscription {name!r} already: one call at a time, and use what it returns"
+            )
+        if any(one.name == name and not one.is_over for one in self._subscriptions):
             raise UsageError(f"this client has subscription {name!r} open already: use that one, or close it first")
 
     def _forget(self, subscription: Subscription) -> None:
@@ -378,16 +391,21 @@ class Client:
         engine = self._engine
         subscriptions = [subscription.status() for subscription in self._subscriptions]
         waiting = [f"subscription {one['id']}: {one['waiting_for']}" for one in subscriptions if one["waiting"]]
-        calls, not_arrived = engine.waiting_for(), engine.reception.inspection.counts
+        waiting += [starved] if (starved := engine.describe_starved()) else []
+        calls, now = engine.waiting_for(), engine.loop.time()
+        not_arrived = engine.reception.inspection.counts
         return {
             "name": self.name,
             "ens": redacted(engine.adapter.url),
             "stage": engine.home.where,
-            "connected": all(engine.state.values()),
+            "error": None if engine.failure is None else f"{type(engine.failure).__name__}: {engine.failure}",
+            "connected": all(engine.state.values()) and engine.failure is None,
             "connected_to": dict(engine.state),
             "unfinished": self._publisher.unfinished_events,
             "waiting_for": "; ".join(waiting if waiting and calls == "nothing" else [calls, *waiting]),
             "subscriptions": subscriptions,
+            "not_brought_by_ens": {topic: now - silence.since + AET_S for topic, silence in engine.starved.items()},
+            "brought_by_stage": engine.brought_by_stage,
             "frames_unstamped": engine.reception.unstamped_frames,
             "frames_unreadable": not_arrived.get("unreadable", 0) + not_arrived.get("version", 0),
             "not_arrived": dict(not_arrived),

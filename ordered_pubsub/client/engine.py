@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from ordered_pubsub.adapter import Adapter
+from ordered_pubsub.adapter import Adapter, Frame, redacted
 from ordered_pubsub.client.home import Home, Listener
 from ordered_pubsub.client.leasing import Leasing
 from ordered_pubsub.client.logged import LogPacker
@@ -48,10 +48,13 @@ from ordered_pubsub.core.messages import (
     ToSession,
     ToSubscriber,
 )
+from ordered_pubsub.core.pubends import AET_S
 from ordered_pubsub.core.ranges import Ranges
 from ordered_pubsub.core.registrar import WRONG_EPOCH
 from ordered_pubsub.core.session import Outcome, Session
+from ordered_pubsub.core.starving import Silence, Starving
 from ordered_pubsub.errors import Closed, OrderedPubSubError, Timeout
+from ordered_pubsub.supervision import Supervisor
 from ordered_pubsub.wire.sessions import make_session, publisher_of
 
 _log = logging.getLogger(__name__)
@@ -61,6 +64,8 @@ UNFOLLOWED_MAX = 1_000
 LOCATE_AGAIN_S = 1.0
 LIVE_S = 1.0
 """So often it is looked at what is cut off."""
+STARVED_SAID_S = 60.0
+"""So often the log says what the ENS does not bring, while that lasts."""
 FOLLOW_S = 1.0
 """So often a subscription says how far it is, if there is news."""
 
@@ -73,6 +78,17 @@ class Changing(Protocol):
 
     def refused(self, ask: ChangeAsk) -> None:
         """A change will not happen."""
+
+
+class Member(Protocol):
+    """What ends with its client: a subscription's intake."""
+
+    @property
+    def starving(self) -> Starving | None:
+        """What the ENS does not bring to it."""
+
+    def fail(self, error: Exception, what: str) -> None:
+        """Stop by an error. Never raises."""
 
 
 class WrongEpoch(OrderedPubSubError):
@@ -118,9 +134,18 @@ class Engine:
         self.name = publisher_of(self.key.session, name)
         self.adapter = adapter
         self.home = home
-        self.reception = Reception(adapter, settings.unordered == "deliver", Inspection(self.key.session), self.say)
-        leasing = Leasing(Lease(self.key.session), self.say, lambda topic: self.session.topology.owner(topic))
-        self.publisher = Publisher(self.name, adapter, settings, self._queue, leasing)
+        self.failure: Exception | None = None
+        """what it has met that cannot be mended: nothing comes or goes any more"""
+        self.supervisor = Supervisor(
+            f"client {self.name!r}", self.fail, "Close it, connect another one, and report this with the log"
+        )
+        self._members: dict[Member, bool] = {}
+        self.reception = Reception(
+            adapter, settings.unordered == "deliver", Inspection(self.key.session), self.say, self.supervisor
+        )
+        owner_of = lambda topic: self.session.topology.owner(topic)  # noqa: E731
+        leasing = Leasing(Lease(self.key.session), self.say, owner_of, self.supervisor)
+        self.publisher = Publisher(self.name, adapter, settings, self._queue, leasing, self.supervisor)
         self.session: Session
         self.state = {"ens": False, "stage": False}
         self._lost: dict[str, bool] = {}
@@ -135,16 +160,22 @@ class Engine:
         self._located: dict[int, tuple[dict[str, int], asyncio.Event]] = {}
         """what the stages say where topics were at a time, by the serial of who asks"""
         self._follow_handle: asyncio.TimerHandle | None = None
+        self._starved_said_at = float("-inf")
         self.lifeline = Lifeline(self.key.session)
         self._living: dict[str, Callable[[], None]] = {}
         """subscriptions that end with the session → what stops them when they are cut off"""
         self._life_handle: asyncio.TimerHandle | None = None
         self.is_closed = False
-        self._tasks: dict[asyncio.Task[Any], bool] = {}
 
     async def open(self) -> None:
         """Connect to the stage and to the ENS. Failed or cancelled, nothing stays open."""
-        listener = Listener(self._take_answers, self._take_told, self._stage_changed)
+        guarded = self.supervisor.guarded
+        listener = Listener(
+            lambda answers: guarded(self._take_answers, "taking answers", answers),
+            lambda told: guarded(self._take_told, "taking what the stage tells", told),
+            lambda is_connected, why: guarded(self._stage_changed, "a change of the connection", is_connected, why),
+            self.fail,
+        )
         topology = await self.home.open(self.key, self.given_name, listener)
         try:
             self.session = Session(
@@ -154,11 +185,19 @@ class Engine:
                 packer=LogPacker(self.name, self.home, self.publisher.sharing),
             )
             self._stage_changed(True, "connected")
-            await self.adapter.open(self.reception.take_frames, self._ens_changed)
+            self.adapter.on_failure = self.fail
+            await self.adapter.open(self._take_frames, self._ens_changed)
             self._ens_changed(True, "connected")
         except BaseException:
             await self.home.close()
             raise
+
+    async def _take_frames(self, frames: Sequence[Frame]) -> None:
+        """The ENS brings frames. Never raises."""
+        try:
+            await self.reception.take_frames(frames)
+        except Exception as error:
+            self.supervisor.give_up("taking what the ENS brings", error)
 
     # -- out ----------------------------------------------------------------------------------------------------------
 
@@ -177,14 +216,14 @@ class Engine:
         return future
 
     def _pump(self) -> None:
-        if self.is_closed:
+        if self.is_over:
             return
         sends = self.session.sends
         if sends:
             self.home.send(list(sends))
             sends.clear()
         if self._tick_handle is None and not self.session.is_idle:
-            self._tick_handle = self.loop.call_later(TICK_S, self._tick)
+            self._tick_handle = self.supervisor.later(TICK_S, self._tick, "the tick")
 
     def _tick(self) -> None:
         self._tick_handle = None
@@ -197,7 +236,7 @@ class Engine:
         """Let a subscription say to the stage how far it is, and hear what it misses."""
         self._followers[follower.identity] = follower
         if self._follow_handle is None:
-            self._follow_handle = self.loop.call_later(FOLLOW_S, self._report)
+            self._follow_handle = self.supervisor.later(FOLLOW_S, self._report, "reporting")
 
     def unfollow(self, follower: Following) -> None:
         """A subscription needs nothing more."""
@@ -212,7 +251,7 @@ class Engine:
         self._living[subscription] = stop
         self.lifeline.watch(subscription, self.session.topology.registrar(subscription), self.loop.time())
         if self._life_handle is None:
-            self._life_handle = self.loop.call_later(0.0, self._live)
+            self._life_handle = self.supervisor.later(0.0, self._live, "the lifeline")
 
     def unwatch(self, subscription: str) -> None:
         """A subscription is over."""
@@ -228,20 +267,67 @@ class Engine:
         here = self.lifeline.take_due(now)
         if here is not None:
             self.say(here)
-        if self._living and not self.is_closed:
-            self._life_handle = self.loop.call_later(LIVE_S, self._live)
+        if self._living and not self.is_over:
+            self._life_handle = self.supervisor.later(LIVE_S, self._live, "the lifeline")
 
     def say(self, message: FromSubscriber) -> None:
         """Tell the stage what a subscription says."""
-        if not self.is_closed and self.state["stage"]:
+        if not self.is_over and self.state["stage"]:
             self.home.say(message)
 
     def _report(self) -> None:
         self._follow_handle = None
-        for follower in self._followers.values():
+        for follower in list(self._followers.values()):
             follower.report()
-        if self._followers and not self.is_closed:
-            self._follow_handle = self.loop.call_later(FOLLOW_S, self._report)
+        self._say_what_starves()
+        if self._followers and not self.is_over:
+            self._follow_handle = self.supervisor.later(FOLLOW_S, self._report, "reporting")
+
+    # -- what the ENS does not bring ----------------------------------------------------------------------------------
+
+    @property
+    def is_ens_read(self) -> bool:
+        """Whether all that the ENS brings is taken at once, so that what is not here was not brought."""
+        return self.state["ens"] and not self.reception.is_waiting
+
+    @property
+    def starved(self) -> dict[str, Silence]:
+        """The topics of which the ENS brings nothing to some subscription, while the stage does."""
+        found: dict[str, Silence] = {}
+        for member in self._members:
+            for topic, silence in member.starving.topics.items() if member.starving is not None else ():
+                if topic not in found or silence.since < found[topic].since:
+                    found[topic] = silence
+        return found
+
+    @property
+    def brought_by_stage(self) -> int:
+        """How many numbers the stage has brought to the subscriptions that there are, while the ENS brought nothing."""
+        return sum(member.starving.brought for member in self._members if member.starving is not None)
+
+    def describe_starved(self) -> str:
+        """Say in words what the ENS does not bring; empty if there is nothing."""
+        starved = self.starved
+        if not starved:
+            return ""
+        few = ", ".join(map(repr, list(starved)[:3])) + (f" and {len(starved) - 3} more" if len(starved) > 3 else "")
+        for_s = self.loop.time() - min(silence.since for silence in starved.values()) + AET_S
+        count = sum(silence.brought for silence in starved.values())
+        return (
+            f"{redacted(self.adapter.url)} has brought nothing on {few} for {for_s:.0f} s; the stage has brought {count} events "
+            "of that instead, each a few seconds late. May this client read there (the broker's access rules), and do the "
+            "publishers use the same broker?"
+        )
+
+    def _say_what_starves(self) -> None:
+        """In the log: when it begins, now and then while it lasts, and when it is over."""
+        trouble, now = self.describe_starved(), self.loop.time()
+        if trouble and now >= self._starved_said_at + STARVED_SAID_S:
+            self._starved_said_at = now
+            _log.warning("%s: %s", self.name, trouble)
+        elif not trouble and self._starved_said_at > float("-inf"):
+            self._starved_said_at = float("-inf")
+            _log.warning("%s: %s brings everything again", self.name, redacted(self.adapter.url))
 
     def _take_told(self, messages: Sequence[ToSession]) -> None:
         for message in messages:
@@ -329,7 +415,7 @@ class Engine:
             self.session.connected(self.loop.time())
             self.lifeline.connected()
             self.reception.connected(self.home.has_tags)
-            for follower in self._followers.values():
+            for follower in list(self._followers.values()):
                 follower.report(is_all=True)
             for ended in self._unfollowed.values():
                 self.say(ended)
@@ -360,20 +446,41 @@ class Engine:
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Do something beside the caller; what goes wrong is logged."""
-        task = self.loop.create_task(work, name=name)
-        self._tasks[task] = True
-        task.add_done_callback(self._ended)
-        return task
+        return self.supervisor.beside(work, name)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        del self._tasks[task]
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            unexpected = None if isinstance(error, OrderedPubSubError) else error
-            _log.warning("%s: %s failed: %s", self.name, task.get_name(), error, exc_info=unexpected)
+    def enter(self, member: Member) -> None:
+        """A subscription ends by an error when this client does."""
+        self._members[member] = True
+
+    def leave(self, member: Member) -> None:
+        """A subscription is over."""
+        self._members.pop(member, None)
+
+    def fail(self, error: Exception) -> None:
+        """Something that it cannot do without has met what it cannot mend: end everything by that error, now."""
+        if self.is_over:
+            return
+        self.failure = error
+        for handle in (self._tick_handle, self._follow_handle, self._life_handle):
+            if handle is not None:
+                handle.cancel()
+        for member in list(self._members):
+            member.fail(error, "it stops with its client")
+        for asked in list(self._asked.values()):
+            if not asked.future.done():
+                asked.future.set_exception(error)
+        self._asked.clear()
+        self.publisher.fail(error)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing comes or goes any more."""
+        return self.is_closed or self.failure is not None
 
     def check_open(self) -> None:
         """Raise if nothing comes or goes any more."""
+        if self.failure is not None:
+            raise self.failure
         if self.is_closed:
             raise Closed(f"client {self.name!r} is closed; connect another one")
 
@@ -381,6 +488,8 @@ class Engine:
         """Say in words what has no outcome yet."""
         if self.is_closed:
             return "nothing: it is closed"
+        if self.failure is not None:
+            return f"nothing: {self.failure}"
         reasons = [] if self.session.is_idle else [self.session.waiting_for()]
         if not self.state["stage"]:
             reasons.append(f"the stage is not connected ({self.home.where.removeprefix('none: ')})")
@@ -397,8 +506,7 @@ class Engine:
         for handle in (self._tick_handle, self._follow_handle, self._life_handle):
             if handle is not None:
                 handle.cancel()
-        for task in list(self._tasks):
-            task.cancel()
+        self.supervisor.cancel()
         for asked in self._asked.values():
             if not asked.future.done():
                 asked.future.set_exception(Closed(f"client {self.name!r} was closed before the change had an outcome"))

@@ -13,8 +13,7 @@ import attrs
 
 from ordered_pubsub.client.engine import Engine
 from ordered_pubsub.client.waiting import within
-from ordered_pubsub.core.acknowledging import Acknowledging
-from ordered_pubsub.core.buffer import Notification
+from ordered_pubsub.core.acknowledging import Acknowledging, Place
 from ordered_pubsub.core.messages import Decided, Ended, Expect, Follows, Inform, Range, Saved, ToSubscriber
 from ordered_pubsub.core.subend import Subend
 from ordered_pubsub.errors import AccessDenied, SessionExpired
@@ -49,6 +48,8 @@ class Following:
     collect: Callable[[], None]
     """takes what is ready, and calls `pump`"""
     give_up: Callable[[Exception], None]
+    has_room: Callable[[], bool]
+    """whether it wants more for now; when it does again, `pump` is called"""
     _acknowledging: Acknowledging | None = None
     _saving: dict[int, asyncio.Future[None]] = attrs.field(factory=dict)
     """who waits for an acknowledgement to be on disk, by its serial"""
@@ -86,7 +87,7 @@ class Following:
             if isinstance(message, Inform):
                 self.subend.told(message.told)
             elif isinstance(message, Expect):
-                self.subend.expected(message.counts)
+                self.subend.expected(message.counts, self.engine.is_ens_read)
             elif isinstance(message, Decided):
                 self.subend.decided(message)
             elif isinstance(message, Saved):
@@ -106,7 +107,13 @@ class Following:
     # -- what it says -------------------------------------------------------------------------------------------------
 
     def report(self, is_all: bool = False) -> None:
-        """Tell the stage how far it is, as far as that is news, or all of it."""
+        """Tell the stage how far it is, as far as that is news, or all of it. Never raises."""
+        try:
+            self._report(is_all)
+        except Exception as error:
+            self.give_up(error)
+
+    def _report(self, is_all: bool) -> None:
         now = self.engine.loop.time()
         clock = self.subend.needed_after
         if is_all or clock.keys() != self._said.keys() or now > self._said_at + SAID_FOR_S:
@@ -121,11 +128,12 @@ class Following:
         if self._is_over:
             return
         now, acking = self.set_time(), self._acknowledging
-        for said in self.subend.take_due(now):
+        may_ask = self.has_room()
+        for said in self.subend.take_due(now) if may_ask else ():
             self.engine.say(said)
         if acking is not None and (acked := acking.take_due(now)) is not None:
             self.engine.say(acked)
-        dues = (self.subend.next_due, None if acking is None else acking.next_due)
+        dues = (self.subend.next_due if may_ask else None, None if acking is None else acking.next_due)
         due = min((time for time in dues if time is not None), default=None)
         if due is not None:
             self._set_timer(max(due, now + TIMER_S_MIN))
@@ -135,33 +143,36 @@ class Following:
             if self._timer.when() <= at:
                 return
             self._timer.cancel()
-        self._timer = self.engine.loop.call_at(at, self._time_has_come)
+        self._timer = self.engine.supervisor.at(at, self._time_has_come, "asking for what is missed")
 
     def _time_has_come(self) -> None:
         self._timer = None
-        self.pump()
+        try:
+            self.pump()
+        except Exception as error:
+            self.give_up(error)
 
     # -- acknowledgements ---------------------------------------------------------------------------------------------
 
-    def handled(self, notification: Notification) -> None:
-        """Everything up to this one was handled; that may be known on disk a little later."""
-        if self._acknowledging is not None and self._acknowledge(notification, at_once=False):
+    def handled(self, place: Place) -> None:
+        """Everything up to this place was handled; that may be known on disk a little later."""
+        if self._acknowledging is not None and self._acknowledge(place, at_once=False):
             self.pump()
 
-    def _acknowledge(self, notification: Notification, at_once: bool) -> int:
+    def _acknowledge(self, place: Place, at_once: bool) -> int:
         assert self._acknowledging is not None
         was_due = self._acknowledging.next_due
         serial = self._acknowledging.acknowledge(
-            notification.clean, notification.handled, notification.count, self.engine.loop.time(), at_once
+            place.clean, place.handled, place.count, self.engine.loop.time(), at_once
         )
         return serial if at_once or was_due is None else 0
 
-    async def save(self, notification: Notification, timeout_s: float) -> None:
-        """Everything up to this one was handled; return when that is on disk. Cancelled, it may still come there."""
+    async def save(self, place: Place, timeout_s: float) -> None:
+        """Everything up to this place was handled; return when that is on disk. Cancelled, it may still come there."""
         acking = self._acknowledging
         if acking is None:
             return
-        serial = self._acknowledge(notification, at_once=True)
+        serial = self._acknowledge(place, at_once=True)
         if serial <= acking.saved:
             return
         future = self._saving.get(serial)

@@ -359,5 +359,6 @@ def held_bytes(headers: Mapping[str, bytes | str]) -> int:
 
 def read_unordered(frame: Frame) -> Arrival:
     """A message that has no place in the order, as an event without a number."""
-    body = Body(frame.payload, frame.headers.get(CONTENT_TYPE), _user_headers(frame), "", "", 0.0)
-    return Arrival(frame.topic, 0, _NO_ENTRIES, body=body)
+    headers = _user_headers(frame)
+    body = Body(frame.payload, frame.headers.get(CONTENT_TYPE), headers, "", "", 0.0)
+    return Arrival(frame.topic, 0, _NO_ENTRIES, body=body, size=len(frame.payload) + held_bytes(headers))

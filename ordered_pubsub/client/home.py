@@ -27,17 +27,19 @@ StateHandler = Callable[[bool, str], None]
 """Is told whether the stage is connected now, and why."""
 
 
+def _ignore(*_: object) -> None:
+    """Nobody wants to know."""
+
+
 @attrs.frozen
 class Listener:
-    """Who hears what comes from a home."""
+    """Who hears what comes from a home. None of it raises."""
 
     on_answers: AnswersHandler
     on_told: ToldHandler
     on_state: StateHandler
-
-
-def _ignore(*_: object) -> None:
-    """Nobody wants to know."""
+    on_failure: Callable[[Exception], None] = _ignore
+    """is told why nothing comes any more, if the home has met what it cannot mend"""
 
 
 NOBODY = Listener(_ignore, _ignore, _ignore)

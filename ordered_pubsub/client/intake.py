@@ -28,12 +28,14 @@ from ordered_pubsub.client.selecting import wanted_by
 from ordered_pubsub.client.serialization import Decoder
 from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.client.waiting import within
+from ordered_pubsub.core.acknowledging import Place
 from ordered_pubsub.core.best_effort import BestEffort
 from ordered_pubsub.core.buffer import Arrival, Notification
 from ordered_pubsub.core.delivery import BUFFER_EVENTS_MAX, WEIGHTS, Delivery, Order
 from ordered_pubsub.core.levels import BEST_EFFORT
 from ordered_pubsub.core.messages import Change, ChangeAsk
 from ordered_pubsub.core.missing import Missing
+from ordered_pubsub.core.starving import Starving
 from ordered_pubsub.core.subend import Subend
 from ordered_pubsub.core.vector import Vector
 from ordered_pubsub.errors import AdapterError, Closed, OrderedPubSubError, SessionExpired, Timeout, UsageError
@@ -69,6 +71,8 @@ class Intake:
         self.beginning = beginning
         self.is_over = False
         """whether no more events come in"""
+        self.is_dropped = False
+        """whether what was not read is not read at all"""
         self.error: Exception | None = None
         """why it is over, if it did not end by itself"""
         self.on_over: Callable[[], None] = _nothing
@@ -96,6 +100,9 @@ class Intake:
         self._timer: asyncio.TimerHandle | None = None
         """tells the time to a best-effort buffer"""
         self._following: Following | None = None
+        self._is_held_back = False
+        """whether it has asked for nothing more, since it was full"""
+        engine.enter(self)
         if missing is not None and isinstance(self._buffer, Delivery):
             subend = Subend(
                 self._buffer,
@@ -106,7 +113,9 @@ class Intake:
                 engine.key.session,
                 is_filtered=settings.serializer is None or settings.serializer.content_type != JSON,
             )
-            self._following = Following(engine, identity, subend, beginning.is_named, self._collect, self._give_up)
+            self._following = Following(
+                engine, identity, subend, beginning.is_named, self._collect, self._give_up, self._may_ask
+            )
 
     # -- to look at ---------------------------------------------------------------------------------------------------
 
@@ -147,25 +156,49 @@ class Intake:
         """Which ones, in words."""
         return self._buffer.waiting_for()
 
+    @property
+    def starving(self) -> Starving | None:
+        """What the ENS does not bring, and the stage does; None with best-effort delivery, where the stage brings nothing."""
+        return None if self._following is None else self._following.subend.starving
+
     # -- the queue ----------------------------------------------------------------------------------------------------
 
     def take(self) -> Notification:
         """The next event; there must be one."""
         notification = self._ready.popleft()
-        self._ready_bytes -= len(notification.arrival.body.payload)
+        self._ready_bytes -= notification.arrival.size
         if not self._room.is_set() and self._is_half_empty:
             self._room.set()
+        if self._is_held_back and self._is_half_empty:
+            self._is_held_back = False
+            if self._following is not None:
+                self._following.pump()
         return notification
 
-    def handled(self, notification: Notification) -> None:
-        """Everything up to this event was handled; that may be known on disk a little later."""
-        if self._following is not None:
-            self._following.handled(notification)
+    def _may_ask(self) -> bool:
+        """Whether what is missed may be asked for: not while the application has enough to read."""
+        self._is_held_back = self._is_held_back or self.is_full
+        return not self._is_held_back
 
-    async def save(self, notification: Notification | None) -> None:
-        """Everything up to this event was handled; return when that is on the stage's disk."""
-        if notification is not None and self._following is not None:
-            await self._following.save(notification, self.settings.timeout_s)
+    def give_back(self, notifications: Sequence[Notification]) -> None:
+        """Some events were taken in vain: they are the next again."""
+        self._ready.extendleft(reversed(notifications))
+        self._ready_bytes += sum([notification.arrival.size for notification in notifications])
+        self.wake()
+
+    def wake(self) -> None:
+        """Let whoever waits for news look again."""
+        self._news.set()
+
+    def handled(self, place: Place) -> None:
+        """Everything up to this place was handled; that may be known on disk a little later."""
+        if self._following is not None:
+            self._following.handled(place)
+
+    async def save(self, place: Place | None) -> None:
+        """Everything up to this place was handled; return when that is on the stage's disk."""
+        if place is not None and self._following is not None:
+            await self._following.save(place, self.settings.timeout_s)
 
     def was_redelivered(self, topic: str, number: int) -> bool:
         """Whether an earlier session may have been notified of an event."""
@@ -210,6 +243,7 @@ class Intake:
         self._last_clock = self.clock
         self._ready.clear()
         self._ready_bytes = 0
+        self.is_dropped = True
         return unread
 
     # -- what comes in ------------------------------------------------------------------------------------------------
@@ -225,10 +259,9 @@ class Intake:
                 for arrival in arrivals:
                     buffer.receive(arrival, now)
             else:
-                if self._following is not None:
-                    self._following.set_time()
-                for arrival in arrivals:
-                    buffer.receive(arrival)
+                assert self._following is not None
+                self._following.set_time()
+                self._following.subend.arrived(arrivals)
         except Exception as error:
             self._give_up(error)
         self._collect()
@@ -247,11 +280,16 @@ class Intake:
                 self._following.subend.begin(change)
             if change.resume is not None:  # what it holds is known only now
                 self._wanted.update(dict.fromkeys(change.new, True))
-                self.engine.spawn(self.engine.reception.hold(self, change.new), f"holding {self.identity} at the ENS")
+                self.engine.supervisor.keep(partial(self._hold, change.new), f"holding {self.identity} at the ENS")
             self._buffer.change_settled(change, ask.remove)
         except Exception as error:
             self._give_up(error)
         self._collect()
+
+    async def _hold(self, topics: Sequence[str]) -> None:
+        """Have the ENS bring what a resumed subscription holds."""
+        if not self.is_over:
+            await self.engine.reception.hold(self, topics)
 
     def refused(self, ask: ChangeAsk) -> None:
         """A change that was asked for will not happen."""
@@ -305,7 +343,7 @@ class Intake:
     def _enqueue(self, ready: list[Notification]) -> None:
         self._ready.extend(ready)
         for notification in ready:
-            self._ready_bytes += len(notification.arrival.body.payload)
+            self._ready_bytes += notification.arrival.size
         self._news.set()
 
     def _arm(self, buffer: BestEffort) -> None:
@@ -314,12 +352,15 @@ class Intake:
             return
         deadline = buffer.next_deadline()
         if deadline is not None:
-            loop = self.engine.loop
-            self._timer = loop.call_at(max(deadline, loop.time() + TICK_S_MIN), self._tick, buffer)
+            due_at = max(deadline, self.engine.loop.time() + TICK_S_MIN)
+            self._timer = self.engine.supervisor.at(due_at, self._tick, "the end of patience", buffer)
 
     def _tick(self, buffer: BestEffort) -> None:
         self._timer = None
-        buffer.tick(self.engine.loop.time())
+        try:
+            buffer.tick(self.engine.loop.time())
+        except Exception as error:
+            self._give_up(error)
         self._collect()
 
     def _release_left(self) -> None:
@@ -332,7 +373,7 @@ class Intake:
         self._release(self.engine.reception.forget(self, left))
 
     def _release(self, topics: Sequence[str]) -> None:
-        if topics and not self.engine.is_closed:
+        if topics and not self.engine.is_over:
             self.engine.spawn(self.engine.reception.release(topics), f"unsubscribing from {', '.join(topics[:3])}")
 
     # -- changing topics ----------------------------------------------------------------------------------------------
@@ -448,6 +489,7 @@ class Intake:
         if self.is_over:
             return
         self.is_over = True
+        self.engine.leave(self)
         self.engine.unwatch(self.identity)
         if self._following is not None:
             self._following.end()
@@ -458,7 +500,7 @@ class Intake:
         self._news.set()
         self._room.set()
         self._release(self.engine.reception.forget(self))
-        if self._is_known and not self._is_ending and not self.engine.is_closed and not self.beginning.is_named:
+        if self._is_known and not self._is_ending and not self.engine.is_over and not self.beginning.is_named:
             self.leaving = self.engine.spawn(self._leave(), f"ending subscription {self.identity}")
         self.on_over()
 

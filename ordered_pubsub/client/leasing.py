@@ -18,6 +18,7 @@ from ordered_pubsub.core.lease import Lease
 from ordered_pubsub.core.messages import Handed, Leased, Publication, Span
 from ordered_pubsub.core.ranges import Range, Ranges
 from ordered_pubsub.core.session import Outcome
+from ordered_pubsub.supervision import Supervisor
 
 Batch = tuple[Publication, list[Any]]
 
@@ -37,6 +38,7 @@ class Leasing:
     lease: Lease
     say: Callable[[Handed], None]
     owner: Callable[[str], int]
+    supervisor: Supervisor
     _loop: asyncio.AbstractEventLoop = attrs.field(factory=asyncio.get_running_loop)
     _held: dict[int, _Held] = attrs.field(factory=dict)
     """by the identity of the lists of events, which live as long"""
@@ -112,7 +114,7 @@ class Leasing:
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(due, self._time_has_come)
+        self._timer = self.supervisor.at(due, self._time_has_come, "saying what is at the ENS")
 
     def _time_has_come(self) -> None:
         self._timer = None

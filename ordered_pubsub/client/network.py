@@ -16,7 +16,7 @@ A request that is larger than the stage takes is refused here, since the stage w
 from __future__ import annotations
 
 import asyncio
-import random
+import logging
 import ssl
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -35,6 +35,7 @@ from ordered_pubsub.errors import (
     ProtocolError,
     UnavailableError,
 )
+from ordered_pubsub.supervision import Backoff, Supervisor
 from ordered_pubsub.wire.framing import HEAD_BYTES
 from ordered_pubsub.wire.protocol import (
     REQUESTS_MAX,
@@ -51,6 +52,8 @@ from ordered_pubsub.wire.protocol import (
 from ordered_pubsub.wire.sessions import SessionKey
 from ordered_pubsub.wire.tasks import end_task
 from ordered_pubsub.wire.tls import TlsLayer
+
+_log = logging.getLogger(__name__)
 
 DIAL_S = 5.0
 PAUSE_FIRST_S = 0.05
@@ -73,8 +76,12 @@ class NetworkHome(Home):
         addresses: Sequence[Address],
         token: str | Callable[[], str] = "",
         tls: Callable[[], ssl.SSLContext] | None = None,
+        connect_timeout_s: float = 0.0,
     ) -> None:
-        """What `token` and `tls` return is asked for anew at each connection, so files may be replaced meanwhile."""
+        """What `token` and `tls` return is asked for anew at each connection, so files may be replaced meanwhile.
+
+        While no stage can be reached `open` tries again, for `connect_timeout_s`: they may all be just starting.
+        """
         for address in addresses:
             if token and not address.tls and not address.is_loopback:
                 raise ConfigurationError(
@@ -98,7 +105,9 @@ class NetworkHome(Home):
         self._resumes = False
         """whether the name is this client's, as far as it knows"""
         self._let_in_at = 0.0
-        self._pause_s = PAUSE_FIRST_S
+        self._connect_timeout_s = connect_timeout_s
+        self._backoff = Backoff(PAUSE_FIRST_S, PAUSE_MOST_S)
+        self._supervisor = Supervisor("the connection to the stages", lambda error: self._listener.on_failure(error))
         self._must_pause = False
         """whether to dial again at once could end as it did before"""
         self._sent_most = 0
@@ -142,24 +151,40 @@ class NetworkHome(Home):
     async def open(self, key: SessionKey, name: str | None, listener: Listener) -> Topology:
         """Connect to the first stage that answers. Cancelled, it leaves nothing open."""
         self._key, self._name, self._listener = key, name, listener
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + self._connect_timeout_s
+        while troubles := await self._connect_to_any():
+            left_s = give_up_at - loop.time()
+            if left_s <= 0:
+                waited = (
+                    f"; tried for {self._connect_timeout_s:g} s (connect_timeout_s)" if self._connect_timeout_s else ""
+                )
+                raise UnavailableError(
+                    f"no stage can be reached: {troubles}{waited}. Is it running (ordered-pubsub serve), and is sequencer= right?"
+                )
+            if troubles != self.trouble:
+                _log.warning("no stage can be reached yet, trying again for %.3g s: %s", left_s, troubles)
+                self.trouble = troubles
+            await asyncio.sleep(min(self._backoff.next_s(), left_s))
+        self._backoff.reset()
+        self.trouble = ""
+        self._tasks = [
+            self._supervisor.keep(self._stay_connected, "staying connected"),
+            self._supervisor.keep(self._watch, "asking whether the stage is there"),
+        ]
+        assert self._topology is not None
+        return self._topology
+
+    async def _connect_to_any(self) -> str:
+        """Connect to the first stage that answers, or say what is wrong with each. Raises what waiting does not change."""
         troubles: list[str] = []
         for address in list(self._addresses):
             try:
                 await self._connect(address)
-                break
+                return ""
             except UnavailableError as error:
                 troubles.append(str(error))
-        else:
-            raise UnavailableError(
-                f"no stage can be reached: {'; '.join(troubles)}. Is it running (ordered-pubsub serve), and is sequencer= right?"
-            )
-        loop = asyncio.get_running_loop()
-        self._tasks = [
-            loop.create_task(self._stay_connected(), name="connection to the stage"),
-            loop.create_task(self._watch(), name="heartbeat of the stage"),
-        ]
-        assert self._topology is not None
-        return self._topology
+        return "; ".join(troubles)
 
     async def _connect(self, address: Address) -> None:
         """Connect to one stage, and be let in. Raises an `UnavailableError`, or what trying again does not change."""
@@ -217,10 +242,11 @@ class NetworkHome(Home):
 
     async def _stay_connected(self) -> None:
         while True:
-            await self._gone.wait()
+            if self._talk is not None:  # else an error has ended this task before it had another connection
+                await self._gone.wait()
             self._gone.clear()
             if self._must_pause:
-                await self._pause()
+                await self._backoff.pause()
             await self._reconnect()
             self.trouble = ""
             self._listener.on_state(True, self.where)
@@ -235,11 +261,7 @@ class NetworkHome(Home):
                 except OrderedPubSubError as error:
                     troubles.append(str(error))
             self.trouble = "; ".join(troubles)
-            await self._pause()
-
-    async def _pause(self) -> None:
-        await asyncio.sleep(self._pause_s * random.uniform(0.5, 1.0))
-        self._pause_s = min(2 * self._pause_s, PAUSE_MOST_S)
+            await self._backoff.pause()
 
     async def _watch(self) -> None:
         """Ask a silent stage whether it is there; give it up if it does not say so."""
@@ -287,7 +309,7 @@ class NetworkHome(Home):
             "(limits.frame_bytes_max): name fewer topics in one call, or let the stage take more"
         )
         refusals: list[Answer | Refusal] = [request.refused("limit", reason)]
-        asyncio.get_running_loop().call_soon(self.answered, refusals)  # no answer comes from within `send`
+        self._supervisor.soon(self.answered, "refusing a request", refusals)  # no answer comes from within `send`
 
     def answered(self, answers: list[Answer | Refusal]) -> None:
         """The stage brings answers."""
@@ -345,7 +367,7 @@ class NetworkHome(Home):
         self.trouble = reason
         has_lasted = asyncio.get_running_loop().time() - self._let_in_at >= LASTED_S
         if has_lasted:
-            self._pause_s = PAUSE_FIRST_S
+            self._backoff.reset()
         self._must_pause = bool(talk.farewell) or not has_lasted
         for future in self._reports.values():
             if not future.done():

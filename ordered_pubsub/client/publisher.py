@@ -33,7 +33,7 @@ import msgspec
 
 from ordered_pubsub.adapter import Adapter, Frame
 from ordered_pubsub.client.event import Receipt
-from ordered_pubsub.client.frames import PACK_BYTES, frame_bytes, packed, stamped
+from ordered_pubsub.client.frames import HELD_ENTRY_BYTES, PACK_BYTES, frame_bytes, packed, stamped
 from ordered_pubsub.client.leasing import Leasing
 from ordered_pubsub.client.logged import Sharing
 from ordered_pubsub.client.settings import Settings
@@ -52,6 +52,7 @@ from ordered_pubsub.errors import (
     UsageError,
     WouldBlock,
 )
+from ordered_pubsub.supervision import Backoff, Supervisor
 
 _log = logging.getLogger(__name__)
 
@@ -74,6 +75,10 @@ class Outgoing(msgspec.Struct, eq=False):
     headers: Mapping[str, bytes | str]
     size: int
     """how many bytes of a pack it takes, at most"""
+    held: int = 0
+    """how many bytes of payload and headers are held"""
+    more: int = 0
+    """and of the timestamp of its batch, once that has one"""
     serial: int = 0
     future: asyncio.Future[Receipt] = _NOT_PUT
 
@@ -88,7 +93,10 @@ class Publisher:
     queue: Callable[[list[tuple[str, list[Outgoing]]]], None]
     """gives publications to the session, in their order: runs on one topic, and their events"""
     leasing: Leasing
+    supervisor: Supervisor
     is_closed: bool = False
+    failure: Exception | None = None
+    """why nothing is published any more, if not since it is closed"""
     _loop: asyncio.AbstractEventLoop = attrs.field(factory=asyncio.get_running_loop)
     _unfinished: dict[int, Outgoing] = attrs.field(factory=dict)
     _unfinished_bytes: int = 0
@@ -133,7 +141,7 @@ class Publisher:
     def put_nowait(self, item: Outgoing) -> asyncio.Future[Receipt]:
         """Take a publication, or raise `WouldBlock` if the pipeline is full or others wait for room."""
         self._check_open()
-        if self._waiters or not self.has_room(len(item.payload)):
+        if self._waiters or not self.has_room(item.held):
             raise WouldBlock(
                 f"{len(self._unfinished)} publications with {self._unfinished_bytes} bytes have no receipt yet; at most "
                 f"{self.settings.pipeline_events_max} (pipeline_events_max) and {self.settings.pipeline_bytes_max} "
@@ -145,7 +153,7 @@ class Publisher:
     async def put(self, item: Outgoing, give_up_at: float) -> asyncio.Future[Receipt]:
         """Take a publication as soon as there is room, after those who came before. Cancelled before, it is not taken."""
         self._check_open()
-        if not self._waiters and self.has_room(len(item.payload)):
+        if not self._waiters and self.has_room(item.held):
             self._put(item)
             return item.future
         waiter: asyncio.Future[None] = self._loop.create_future()
@@ -166,7 +174,7 @@ class Publisher:
         """There may be room: take what waits for it, in its order."""
         while self._waiters:
             item, waiter = next(iter(self._waiters.items()))
-            if not self.has_room(len(item.payload)):
+            if not self.has_room(item.held):
                 return
             del self._waiters[item]
             self._put(item)
@@ -177,7 +185,7 @@ class Publisher:
         item.serial = self._serial
         item.future = self._loop.create_future()
         self._unfinished[item.serial] = item
-        self._unfinished_bytes += len(item.payload)
+        self._unfinished_bytes += item.held
         collected = self._collected
         if not collected:
             self._plan_flush()
@@ -185,7 +193,7 @@ class Publisher:
         if self._lingering is not None and self._collected_events >= self.settings.batch_events_max:
             self._lingering.cancel()
             self._lingering = None
-            self._loop.call_soon(self._flush)
+            self.supervisor.soon(self._flush, "numbering")
         if collected and collected[-1][0] == item.topic:
             collected[-1][1].append(item)
         else:
@@ -195,20 +203,21 @@ class Publisher:
         if self.is_closed:
             raise self._closed()
 
-    def _closed(self) -> Closed:
-        return Closed(f"client {self.name!r} is closed and publishes nothing any more")
+    def _closed(self) -> Exception:
+        return self.failure or Closed(f"client {self.name!r} is closed and publishes nothing any more")
 
     def _plan_flush(self) -> None:
         """Number what is collected in this turn of the loop, or, if events may share messages, after a while."""
         if self.settings.linger_s:
-            self._lingering = self._loop.call_later(self.settings.linger_s, self._flush)
+            self._lingering = self.supervisor.later(self.settings.linger_s, self._flush, "numbering")
         else:
-            self._loop.call_soon(self._flush)
+            self.supervisor.soon(self._flush, "numbering")
 
     def _flush(self) -> None:
         collected, self._collected, self._collected_events = self._collected, [], 0
         self._lingering = None
-        self.queue(collected)
+        if self.failure is None:
+            self.queue(collected)
 
     # -- numbered -----------------------------------------------------------------------------------------------------
 
@@ -223,11 +232,14 @@ class Publisher:
             self._admit()
             return
         for part, items in zip(outcome.publications, outcome.asked.items, strict=True):
+            if part.entries and items:
+                items[0].more = HELD_ENTRY_BYTES * len(part.entries)
+                self._unfinished_bytes += items[0].more if items[0].serial in self._unfinished else 0
             if not part.is_kept:
                 self.leasing.numbered(part, items, outcome)
             elif self._may_lag(items):
                 self._backlog_events += len(items)
-                self._backlog_bytes += sum([len(item.payload) for item in items])
+                self._backlog_bytes += sum([item.held + item.more for item in items])
                 _give_receipts(part, items)
                 self._forget(items)
                 self._in_backlog[id(items)] = True
@@ -245,7 +257,7 @@ class Publisher:
         """Give everything that has a number to the ENS."""
         for topic in self._numbered if not self._is_abandoned else ():
             if topic not in self._hand_overs:
-                self._hand_overs[topic] = self._loop.create_task(self._hand_over(topic), name=f"publish on {topic}")
+                self._hand_overs[topic] = self.supervisor.must(self._hand_over(topic), f"publishing on {topic}")
 
     async def _hand_over(self, topic: str) -> None:
         batches: list[tuple[Publication, list[Outgoing]]] = []
@@ -257,16 +269,14 @@ class Publisher:
                     self._handed_over(part, items)
                 self._admit()
         except (Exception, asyncio.CancelledError) as error:
-            self._keep(topic, batches, error)
-            if isinstance(error, asyncio.CancelledError):
-                raise
+            self._keep(topic, batches, error)  # also if it was cancelled: then it is begun again, or abandoned
         finally:
             del self._hand_overs[topic]
 
     def _handed_over(self, part: Publication, items: list[Outgoing]) -> None:
         if self._in_backlog.pop(id(items), False):
             self._backlog_events -= len(items)
-            self._backlog_bytes -= sum([len(item.payload) for item in items])
+            self._backlog_bytes -= sum([item.held + item.more for item in items])
         else:
             _give_receipts(part, items)
             self.leasing.handed(items)
@@ -309,7 +319,7 @@ class Publisher:
             self._complain(
                 topic, f"handing over what was published on {topic!r} ended with {error!r}", error, RETRY_MOST_S
             )
-            self._loop.call_later(RETRY_MOST_S, self.hand_over)
+            self.supervisor.later(RETRY_MOST_S, self.hand_over, "handing over again")
 
     def _frames(self, topic: str, batches: list[tuple[Publication, list[Outgoing]]]) -> list[Frame]:
         if self.settings.batch_events_max > 1:
@@ -327,7 +337,7 @@ class Publisher:
         return Sharing(events_max, lambda: self._pack_bytes_max() // SHARE) if events_max > 1 else None
 
     async def _give(self, topic: str, batches: list[tuple[Publication, list[Outgoing]]]) -> None:
-        pause_s = RETRY_FIRST_S
+        backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S)
         give_up_at = self._loop.time() + (0.0 if topic in self._given_up else KEPT_RETRY_S)
         while True:
             frames: list[Frame] = []
@@ -343,9 +353,8 @@ class Publisher:
                     _log.warning("%s; their topic's log has them, and gives them to who misses them", trouble)
                     self._given_up[topic] = True
                     return
-                self._complain(topic, trouble, error, pause_s)
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, RETRY_MOST_S)
+                self._complain(topic, trouble, error, backoff.limit_s)
+                await backoff.pause()
             else:
                 self._troubles.pop(topic, None)
                 self._given_up.pop(topic, None)
@@ -370,7 +379,7 @@ class Publisher:
             "with order='pairwise' or order='topic', or to fewer topics together"
         )
 
-    def _fail(self, item: Outgoing, error: OrderedPubSubError) -> None:
+    def _fail(self, item: Outgoing, error: Exception) -> None:
         self._forget([item])
         if not item.future.done():
             item.future.set_exception(error)
@@ -379,7 +388,7 @@ class Publisher:
         unfinished = self._unfinished
         for item in items:
             if unfinished.pop(item.serial, None) is not None:
-                self._unfinished_bytes -= len(item.payload)
+                self._unfinished_bytes -= item.held + item.more
         if not unfinished and not self._backlog_events:
             self._idle.set()
 
@@ -416,6 +425,21 @@ class Publisher:
             await self._idle.wait()
             timer.cancel()
         return self._abandon() if self._unfinished or self._backlog_events else ""
+
+    def fail(self, error: Exception) -> None:
+        """Nothing is published any more: whoever waits for a receipt, or for room, is told."""
+        self.is_closed, self.failure = True, error
+        for waiter in self._waiters.values():
+            if not waiter.done():
+                waiter.set_exception(error)
+        self._waiters.clear()
+        self._is_abandoned = True
+        for task in list(self._hand_overs.values()):
+            task.cancel()
+        for item in list(self._unfinished.values()):
+            self._fail(item, error)
+        self._backlog_events = self._backlog_bytes = 0
+        self._idle.set()
 
     def _abandon(self) -> str:
         left = "" if all(item.future.done() for item in self._unfinished.values()) else self.waiting_for()

@@ -27,6 +27,7 @@ from ordered_pubsub.core.buffer import Arrival
 from ordered_pubsub.core.inspection import ARRIVED, WAIT, Inspection
 from ordered_pubsub.core.messages import AskKeys, Keys
 from ordered_pubsub.errors import ProtocolError, SystemMismatch, UnknownVersion
+from ordered_pubsub.supervision import Supervisor
 
 _log = logging.getLogger(__name__)
 
@@ -71,10 +72,15 @@ class Reception:
     inspection: Inspection
     say: Callable[[AskKeys], None]
     """tells the stage"""
+    supervisor: Supervisor
+    is_waiting: bool = False
+    """whether what the ENS has brought is not taken now, since somebody is full"""
     unstamped_frames: int = 0
     _holders: dict[str, dict[Receiver, bool]] = attrs.field(factory=dict)
     _active: dict[str, bool] = attrs.field(factory=dict)
     """topics that are subscribed to at the ENS"""
+    _unsure: dict[str, bool] = attrs.field(factory=dict)
+    """topics that may be subscribed to there or not: it was asked for, or taken back, and nobody has waited for the outcome"""
     _changes: int = 0
     """subscribing and unsubscribing at the ENS that is under way or waits"""
     _turn: asyncio.Lock = attrs.field(factory=asyncio.Lock)
@@ -96,8 +102,10 @@ class Reception:
             new = [topic for topic in topics if topic not in self._active and topic in self._holders]
             if new:
                 await self._get_keys(new)
+                self._unsure.update(dict.fromkeys(new, True))
                 await self.adapter.subscribe(new)
                 self._active.update(dict.fromkeys(new, True))
+                self._are_sure(new)
 
     def forget(self, receiver: Receiver, topics: Iterable[str] | None = None) -> list[str]:
         """Give a receiver nothing more, of these topics or at all; return those that nobody holds now."""
@@ -111,14 +119,21 @@ class Reception:
         return unheld
 
     async def release(self, topics: Sequence[str]) -> None:
-        """Unsubscribe at the ENS from those topics that nobody holds. Cancelled, some may remain until the end."""
+        """Unsubscribe at the ENS from those topics that nobody holds. Cancelled or failed, that is done with the next ones."""
         async with self._changing():
-            unheld = [topic for topic in topics if topic in self._active and topic not in self._holders]
+            known = [topic for topic in topics if topic in self._active]
+            unheld = [topic for topic in dict.fromkeys((*known, *self._unsure)) if topic not in self._holders]
             self.inspection.release(topic for topic in topics if topic not in self._holders)
             if unheld:
                 for topic in unheld:
-                    del self._active[topic]
+                    self._active.pop(topic, None)
+                    self._unsure[topic] = True
                 await self.adapter.unsubscribe(unheld)
+                self._are_sure(unheld)
+
+    def _are_sure(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            del self._unsure[topic]
 
     @asynccontextmanager
     async def _changing(self) -> AsyncIterator[None]:
@@ -161,7 +176,7 @@ class Reception:
             self.say(ask)
         due = self.inspection.next_due
         if due is not None and self._timer is None:
-            self._timer = self._loop.call_at(due, self._time_has_come)
+            self._timer = self.supervisor.at(due, self._time_has_come, "asking for keys")
 
     def _time_has_come(self) -> None:
         self._timer = None
@@ -222,9 +237,11 @@ class Reception:
 
     async def _wait_for_room(self, receiver: Receiver) -> None:
         timer = asyncio.get_running_loop().call_later(STALLED_AFTER_S, self._complain_of_stall, receiver)
+        self.is_waiting = True
         try:
             await receiver.wait_for_room()
         finally:
+            self.is_waiting = False
             timer.cancel()
 
     def _complain_of_stall(self, receiver: Receiver) -> None:

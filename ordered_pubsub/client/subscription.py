@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from inspect import isawaitable
 from types import TracebackType
@@ -24,7 +23,9 @@ import attrs
 from ordered_pubsub.client.event import Event
 from ordered_pubsub.client.handling import Handler, Handling
 from ordered_pubsub.client.intake import Intake
+from ordered_pubsub.client.reception import STALLED_AFTER_S
 from ordered_pubsub.client.serialization import Decoder
+from ordered_pubsub.core.acknowledging import InHand, Place
 from ordered_pubsub.core.buffer import Notification
 from ordered_pubsub.core.filters import Filter
 from ordered_pubsub.core.topics import check_topic
@@ -51,6 +52,26 @@ class Lag:
     """which ones, in words"""
 
 
+@attrs.frozen
+class Batches:
+    """The events of a subscription in lists: an async iterator, which may be cancelled and gone on with."""
+
+    _subscription: Subscription
+    _max_events: int
+    _max_wait_s: float
+
+    def __aiter__(self) -> Batches:
+        return self
+
+    def __anext__(self) -> Coroutine[Any, Any, list[Event]]:
+        """The next list. Cancelled, no event is taken."""
+        subscription = self._subscription
+        return subscription.take_batch(subscription.holder(), self._max_events, self._max_wait_s)
+
+    async def aclose(self) -> None:
+        """Nothing needs to be closed."""
+
+
 class Subscription:
     """Some topics in one order. Made by `Client.subscribe`."""
 
@@ -67,15 +88,14 @@ class Subscription:
         self._on_bad_event = on_bad_event
         self._on_end = on_end
         self._check = check
+        self._is_named = intake.beginning.is_named
         """raises if it may not hold some topics"""
         self._decoder = Decoder(intake.settings.serializer)
         self._since_pause = 0
         self.settles = True
         """whether asking for more says that what came before was handled"""
-        self._handed: Event | None = None
-        """what the application was handed last, and has perhaps not handled yet"""
-        self._unacked: deque[Notification] = deque()
-        """what was taken and not acknowledged, if the application does that itself"""
+        self._in_hand = InHand()
+        """what was taken and is not acknowledged, if it has a name"""
         self._ended = asyncio.Event()
         self._is_reported = False
         """whether somebody was told of the error that stopped it"""
@@ -122,6 +142,11 @@ class Subscription:
         """Why it stopped, if it did so by itself."""
         return self._intake.error
 
+    @property
+    def is_over(self) -> bool:
+        """Whether no more events come in."""
+        return self._intake.is_over
+
     def status(self) -> dict[str, Any]:
         """All of this as plain data."""
         lag = self.lag
@@ -133,7 +158,8 @@ class Subscription:
             "clock": self.clock,
             "unread": lag.unread,
             "waiting": lag.waiting,
-            "waiting_for": lag.waiting_for,
+            "waiting_for": lag.waiting_for if not self._is_held_up else self._held_up_by,
+            "unacknowledged": len(self._in_hand),
             "error": None if self.error is None else f"{type(self.error).__name__}: {self.error}",
         }
 
@@ -142,37 +168,57 @@ class Subscription:
     def __aiter__(self) -> Subscription:
         return self
 
-    async def __anext__(self) -> Event:
-        """The next event in the order. Cancelled, no event is taken."""
+    def __anext__(self) -> Coroutine[Any, Any, Event]:
+        """The next event in the order. Cancelled, no event is taken.
+
+        With ack="auto" whoever asks says that he has handled what he was given before: the task that calls this, also if
+        another one awaits it (`asyncio.wait_for`).
+        """
+        return self._take_next(self.holder())
+
+    async def _take_next(self, holder: object) -> Event:
         self._check_readable()
-        self._settle()
-        if self._on_bad_event is None and self._since_pause < PAUSE_AFTER_EVENTS and self._intake.unread:
-            return self._hand(self._take())
-        event = await self._next()
+        if holder is not None:
+            self._settle(holder)
+        if self._on_bad_event is None and self._since_pause < PAUSE_AFTER_EVENTS and self._has_one:
+            return self._take(holder)
+        event = await self._next(holder)
         if event is None:
             raise StopAsyncIteration
-        return self._hand(event)
+        return event
 
-    async def batches(self, max_events: int = 1_000, max_wait_s: float = 0.1) -> AsyncIterator[list[Event]]:
+    def batches(self, max_events: int = 1_000, max_wait_s: float = 0.1) -> Batches:
         """The events in lists: what there is, or comes within `max_wait_s` of the first, up to `max_events`.
 
-        Cancelled, what is in the unfinished list is lost to the application: close the subscription then.
+        Cancelled, no event is taken: what was in the unfinished list is in the next one, or goes to whoever else asks.
         """
         self._check_readable()
         if max_events < 1 or max_wait_s < 0:
             raise UsageError(
                 f"batches() takes max_events from 1 on and max_wait_s from 0 on, not {max_events}, {max_wait_s}"
             )
-        while (event := await self._next()) is not None:
-            batch = [event]
+        return Batches(self, max_events, max_wait_s)
+
+    async def take_batch(self, holder: object, max_events: int, max_wait_s: float) -> list[Event]:
+        """The next of them; see `batches`."""
+        self._check_readable()
+        if holder is not None:
+            self._settle(holder)
+        batch: list[Event] = []
+        try:
+            event = await self._next(holder)
+            if event is None:
+                raise StopAsyncIteration
+            batch.append(event)
             give_up_at = self._intake.engine.loop.time() + max_wait_s
             while len(batch) < max_events and await self._has_another(give_up_at):
-                event = self._take()
-                if await self._is_good(event):
+                event = self._take(holder)
+                if await self._is_wanted(event, holder):
                     batch.append(event)
-            self._hand(batch[-1])
-            yield batch
-            self._settle()
+        except BaseException:
+            self._give_back(batch, holder)
+            raise
+        return batch
 
     def _check_readable(self) -> None:
         if self._notify is not None:
@@ -180,46 +226,81 @@ class Subscription:
                 f"the events of subscription {self.identity} go to its notify= handler; iterate over another one"
             )
 
-    async def _next(self) -> Event | None:
-        """The next event; None when there will be none."""
+    async def _next(self, holder: object) -> Event | None:
+        """The next event; None when there will be none. Cancelled, no event is taken."""
         intake = self._intake
         while True:
             if self._since_pause >= PAUSE_AFTER_EVENTS:
                 self._since_pause = 0
                 await asyncio.sleep(0)
-            if intake.unread:
-                event = self._take()
-                if self._on_bad_event is None or await self._is_good(event):
+            if self._has_one:
+                event = self._take(holder)
+                if self._on_bad_event is None or await self._is_wanted(event, holder):
                     return event
             elif intake.is_over:
                 self._raise_error()
                 return None
             else:
                 self._since_pause = 0
-                await intake.wait_for_news()
+                await self._wait()
+
+    async def _wait(self, give_up_at: float | None = None) -> None:
+        """Return when there may be an event. If acknowledgements are what is waited for, that is said after a while."""
+        intake = self._intake
+        if not self._is_held_up:
+            await intake.wait_for_news(give_up_at)
+            return
+        timer = intake.engine.supervisor.later(STALLED_AFTER_S, self._complain, "a warning")
+        try:
+            await intake.wait_for_news(give_up_at)
+        finally:
+            timer.cancel()
+
+    def _complain(self) -> None:
+        _log.warning("subscription %s waits for %s", self.identity, self._held_up_by)
+
+    @property
+    def _is_held_up(self) -> bool:
+        """Whether the application has taken as much as it may without acknowledging it."""
+        intake = self._intake
+        return len(self._in_hand) >= intake.settings.unacknowledged_events_max and not intake.is_over
+
+    @property
+    def _held_up_by(self) -> str:
+        return (
+            f"acknowledgements: {len(self._in_hand)} events were taken from the first on that is not acknowledged, and no more "
+            "are given (unacknowledged_events_max). Acknowledge what was handled (event.ack(), commit()), or raise the limit"
+        )
+
+    @property
+    def _has_one(self) -> bool:
+        """Whether an event may be taken now."""
+        return bool(self._intake.unread) and not (self._is_named and self._is_held_up)
 
     async def _has_another(self, give_up_at: float) -> bool:
         intake = self._intake
-        while not intake.unread:
+        while not self._has_one:
             if intake.is_over or intake.engine.loop.time() >= give_up_at:
                 return False
-            await intake.wait_for_news(give_up_at)
+            await self._wait(give_up_at)
         return True
 
-    def _take(self) -> Event:
+    def _take(self, holder: object) -> Event:
         self._since_pause += 1
         intake = self._intake
-        if intake.beginning.is_named:
-            return self._take_named()
+        if self._is_named:
+            notification = intake.take()
+            self._in_hand.take(notification, holder)
+            arrival = notification.arrival
+            return Event(notification, self._decoder, self._ack, intake.was_redelivered(arrival.topic, arrival.number))
         return Event(intake.take(), self._decoder)
 
-    def _take_named(self) -> Event:
-        intake = self._intake
-        notification = intake.take()
-        if intake.beginning.is_manual:
-            self._unacked.append(notification)
-        arrival = notification.arrival
-        return Event(notification, self._decoder, self._ack, intake.was_redelivered(arrival.topic, arrival.number))
+    def _give_back(self, events: Sequence[Event], holder: object) -> None:
+        """These were taken in vain."""
+        if events and not self._intake.is_dropped:
+            notifications = [event.notification for event in events]
+            self._in_hand.give_back(notifications, holder)
+            self._intake.give_back(notifications)
 
     @property
     def acknowledges(self) -> bool:
@@ -227,19 +308,30 @@ class Subscription:
         return self._intake.beginning.is_named and not self._intake.beginning.is_manual
 
     def note_handled(self, event: Event) -> None:
-        """The application has handled this event, and all before it."""
-        self._intake.handled(event.notification)
+        """The application has handled an event that was taken by nobody in particular."""
+        self._acknowledge(self._in_hand.handled(event.notification))
 
-    def _settle(self) -> None:
-        """The application asks for more: it has handled what it was handed."""
-        if self._handed is not None:
-            self.note_handled(self._handed)
-            self._handed = None
+    def holder(self) -> object:
+        """In whose hand is what is taken here: that of this task, if that matters."""
+        return asyncio.current_task() if self.settles and self.acknowledges else None
 
-    def _hand(self, event: Event) -> Event:
-        if self.settles and self.acknowledges:
-            self._handed = event
-        return event
+    def _settle(self, holder: object) -> None:
+        """Somebody asks for more, and has handled what was in that hand.
+
+        What a task that has ended well had in hand it has handled, or given to whoever asks next, who has nothing in hand.
+        """
+        in_hand = self._in_hand
+        if holder not in (holders := in_hand.holders):
+            for other in holders:
+                if isinstance(other, asyncio.Task) and other.done() and not other.cancelled() and not other.exception():
+                    self._acknowledge(in_hand.ask(other))
+            return
+        self._acknowledge(in_hand.ask(holder))
+
+    def _acknowledge(self, place: Place | None) -> None:
+        if place is not None:
+            self._intake.handled(place)
+            self._intake.wake()
 
     async def _ack(self, notification: Notification) -> None:
         """An event, and all before it, were handled."""
@@ -247,9 +339,22 @@ class Subscription:
             raise UsageError(
                 "event.ack() goes with ack='manual': here an event counts as handled when the next one is taken"
             )
-        while self._unacked and self._unacked[0].count <= notification.count:
-            self._unacked.popleft()
-        await self._intake.save(notification)
+        self._in_hand.handled_to(notification.count)
+        self._intake.wake()
+        await self._intake.save(Place.of(notification))
+
+    async def _is_wanted(self, event: Event, holder: object) -> bool:
+        """Whether an event that was taken is for the application. A bad one is handled here; cancelled, it was not taken."""
+        try:
+            is_good = await self._is_good(event)
+        except BaseException:
+            self._give_back([event], holder)
+            raise
+        if not is_good and self._is_named and self.error is None and self.acknowledges:
+            self._in_hand.give_back([event.notification], holder)  # out of the hand
+            self._in_hand.take(event.notification)
+            self.note_handled(event)
+        return is_good
 
     async def _is_good(self, event: Event) -> bool:
         """Whether an event is for the application; a bad one goes to the handler of bad events, if there is one."""
@@ -267,7 +372,7 @@ class Subscription:
         _handling.set(self)
         at = ""
         try:
-            while (event := await self._next()) is not None:
+            while (event := await self._next(None)) is not None:
                 at = f" on {event.topic!r} number {event.number}"
                 await notify(event)
                 if self.acknowledges:
@@ -326,12 +431,8 @@ class Subscription:
             raise UsageError(
                 "subscription.commit() goes with a name= and ack='manual', which this one was not made with"
             )
-        last: Notification | None = None
-        while self._unacked:
-            arrival = self._unacked[0].arrival
-            if arrival.number > clock.get(arrival.topic, 0):
-                break
-            last = self._unacked.popleft()
+        last = self._in_hand.handled_to_clock(clock)
+        self._intake.wake()
         await self._intake.save(last)
 
     # -- the end ------------------------------------------------------------------------------------------------------

@@ -176,17 +176,20 @@ class ClientSection:
     batch_events_max: int = attrs.field(default=1, validator=kinds.whole(1))
     """events of one topic that may share a message of the ENS; 1: each has its own, and plain consumers can read it"""
     timeout_s: float = attrs.field(default=60.0, validator=kinds.SECONDS)
+    connect_timeout_s: float = attrs.field(default=5.0, validator=kinds.SECONDS_OR_NONE_AT_ALL)
     """how long a call waits for its outcome"""
     pipeline_events_max: int = attrs.field(default=10_000, validator=kinds.whole(1))
     """publications that may be unfinished at once"""
     pipeline_bytes_max: int = attrs.field(default=64 * MEBIBYTE, validator=kinds.whole(1))
-    """bytes of payload that may be unfinished at once"""
+    """bytes of payload and headers that may be unfinished at once"""
     payload_bytes_max: int = attrs.field(default=MEBIBYTE, validator=kinds.whole(1))
     """bytes that one event's payload and headers may have together"""
     queue_events_max: int = attrs.field(default=100_000, validator=kinds.whole(1))
     """events of one subscription whose turn has come and that the application has not taken yet"""
     queue_bytes_max: int = attrs.field(default=64 * MEBIBYTE, validator=kinds.whole(1))
-    """the same in bytes of payload"""
+    """the same in bytes of payload, headers and timestamps"""
+    unacknowledged_events_max: int = attrs.field(default=100_000, validator=kinds.whole(1))
+    """events of one subscription with a name that the application has taken and that are not acknowledged, from the first on"""
     buffer_events_max: int | None = attrs.field(default=None, validator=kinds.whole(1, is_optional=True))
     """events of one subscription that wait for earlier ones; left out: 1,000,000, and 1,000 with best-effort delivery"""
     buffer_bytes_max: int = attrs.field(default=256 * MEBIBYTE, validator=kinds.whole(1))

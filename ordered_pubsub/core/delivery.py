@@ -36,7 +36,7 @@ import attrs
 
 from ordered_pubsub.core.buffer import NOTHING, Arrival, Buffer, Notification
 from ordered_pubsub.core.messages import Change, Resume, Span
-from ordered_pubsub.core.missing import Missing
+from ordered_pubsub.core.missing import AHEAD_MAX, Missing
 from ordered_pubsub.core.ranges import Range, Ranges
 from ordered_pubsub.core.sealing import Aside
 from ordered_pubsub.core.vector import History
@@ -51,6 +51,8 @@ STRETCHES_MAX = 64
 """So many stretches of one topic are remembered in which it was held earlier."""
 NO_FILTERS: Mapping[str, str] = {}
 BUFFER_EVENTS_MAX = 1_000_000
+HOLES_MAX = 4 * AHEAD_MAX
+"""So far ahead it is looked at once for what is lost; what is beyond, and was heard of, is looked for when it comes nearer."""
 LET_GO_SHARE = 16
 """When the buffer is full, one of so many events of a topic is let go at once: finding the last ones costs a look at all."""
 
@@ -188,11 +190,14 @@ class Delivery(Buffer):
         lane = self._lanes.get(topic)
         if lane is None or self.missing is None:
             return
+        known = max(lane.heard, lane.clock)
         if is_lost:
-            for first, last in self._holes(lane, number):
+            horizon = min(number, lane.clock + HOLES_MAX)
+            for first, last in self._holes(lane, horizon):
                 self.missing.lost(topic, first, last)
+            self.missing.lost(topic, max(horizon, known) + 1, number)
         else:
-            self.missing.noticed(topic, max(lane.heard, lane.clock) + 1, number)
+            self.missing.noticed(topic, known + 1, number)
         lane.heard = max(lane.heard, number)
         self._look_for_full(topic, lane)
 
@@ -237,15 +242,28 @@ class Delivery(Buffer):
     @staticmethod
     def _holes(lane: Lane, number: int) -> Iterator[tuple[int, int]]:
         """The numbers after the clock, up to this one, that do not wait in the lane."""
-        first = lane.clock + 1
-        for arrival in sorted(lane.waiting.values(), key=lambda arrival: arrival.number):
-            if arrival.number > number:
-                break
-            if arrival.number > first:
-                yield first, arrival.number - 1
-            first = max(first, arrival.last or arrival.number) + 1
-        if first <= number:
-            yield first, number
+        waiting, at = lane.waiting, lane.clock + 1
+        while at <= number:
+            arrival = waiting.get(at)
+            if arrival is not None:
+                at = max(at, arrival.last) + 1
+                continue
+            first = at
+            while at <= number and at not in waiting:
+                at += 1
+            yield first, at - 1
+
+    def is_news(self, topic: str, number: int) -> bool:
+        """Whether a topic that is held has not been known to have come so far."""
+        lane = self._lanes.get(topic)
+        return lane is not None and number > lane.heard and number > lane.clock
+
+    def lacks(self, arrival: Arrival) -> int:
+        """How many of the numbers of what has come are not here, nor were."""
+        lane = self._lanes.get(arrival.topic)
+        if lane is None or arrival.number in lane.waiting:
+            return 0
+        return max(0, (arrival.last or arrival.number) - max(lane.clock, arrival.number - 1))
 
     def _take_effect(self, change: Change) -> None:
         old, new = set(change.old), set(change.new)

@@ -26,6 +26,7 @@ import attrs
 from msgspec.structs import replace
 
 from ordered_pubsub.core.authenticity import Tagger
+from ordered_pubsub.core.checking import check_message, check_operation
 from ordered_pubsub.core.expiry import Expiry
 from ordered_pubsub.core.floors import Needs
 from ordered_pubsub.core.hosting import ALIVE_S, Hosting
@@ -45,6 +46,7 @@ from ordered_pubsub.core.messages import (
     Ended,
     Floors,
     Follows,
+    Frame,
     FromSubscriber,
     Handed,
     Heard,
@@ -84,7 +86,7 @@ from ordered_pubsub.core.times import Times
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.core.turns import Turns, Work, once
 from ordered_pubsub.core.voids import Voids
-from ordered_pubsub.errors import JournalError, OrderedPubSubError
+from ordered_pubsub.errors import JournalError, OrderedPubSubError, ProtocolError
 
 INLINE_LOAD = 256
 """So much of an identity is handled as it comes, until what came of it is on disk; what is more waits for its turn."""
@@ -232,8 +234,6 @@ class Driver:
     turns: Turns = attrs.field(factory=Turns)
     """what was caused and waits to be done"""
     inline_load: int = INLINE_LOAD
-    bad_relays: int = 0
-    """requests that another stage should have refused"""
     crash_point: Callable[[str], None] = _nothing
     snapshot_after_records: int = SNAPSHOT_AFTER_RECORDS
     snapshot_after_bytes: int = SNAPSHOT_AFTER_BYTES
@@ -242,6 +242,8 @@ class Driver:
     """called with every batch as soon as it is on disk"""
     begun: dict[str, int] = attrs.field(factory=dict)
     """topics whose logs begin anew behind these numbers, since what they give was changed"""
+    unfit: dict[int, tuple[int, str]] = attrs.field(factory=dict)
+    """how often each peer has said what cannot be, and what was wrong with the last of it"""
     failure: Exception | None = None
     """why the journal cannot be used any more"""
     _now: float = 0.0
@@ -428,7 +430,33 @@ class Driver:
     # -- what comes ---------------------------------------------------------------------------------------------------
 
     def handle_peer(self, peer: int, message: PeerMessage, now: float) -> None:
-        """A peer says something."""
+        """A peer says something.
+
+        Raises a `ProtocolError`, and changes nothing, if it must not say it; but what may get lost anyway is only dropped then,
+        and counted in `unfit`: it is no reason to lose the link.
+        """
+        stage = self.stage
+        if peer not in stage.state.links:
+            raise ProtocolError(f"stage {stage.rank} has no peer of rank {peer}")
+        if isinstance(message, Frame):
+            check_operation(message.message.operation, len(stage.topology.stages))
+            stage.handle_peer(peer, message, now)
+        elif isinstance(message, Hello):
+            stage.handle_peer(peer, message, now)
+            stage.effects.sends.append((peer, self.hosting.all_hosts(peer)))
+            self._ask_for_keys()
+        else:
+            try:
+                check_message(message, len(stage.topology.stages))
+                self._handle_soft(peer, message, now)
+            except ProtocolError as error:
+                self.drop(peer, error)
+
+    def drop(self, peer: int, error: ProtocolError) -> None:
+        """A peer has said what cannot be."""
+        self.unfit[peer] = (self.unfit.get(peer, (0, ""))[0] + 1, str(error))
+
+    def _handle_soft(self, peer: int, message: PeerMessage, now: float) -> None:
         if isinstance(message, Recall):
             self.pubends.recall(peer, message.wants)
         elif isinstance(message, Told):
@@ -465,10 +493,7 @@ class Driver:
             if isinstance(message, Reply):
                 self._answered(message.answer)
             self.stage.handle_peer(peer, message, now)
-            if isinstance(message, Hello):
-                self.stage.effects.sends.append((peer, self.hosting.all_hosts(peer)))
-                self._ask_for_keys()
-            elif isinstance(message, Secrets):
+            if isinstance(message, Secrets):
                 self.keeper.heard_at = self._now
 
     def disconnected(self, peer: int) -> None:
@@ -488,11 +513,15 @@ class Driver:
     def _relayed_later(self, peer: int, relay: Relay, now: float) -> None:
         try:
             self.stage.handle_peer(peer, relay, now)
-        except OrderedPubSubError:
-            self.bad_relays += 1
+        except ProtocolError as error:
+            self.drop(peer, error)
 
     def handle_subscriber(self, session: str, message: FromSubscriber, now: float, identity: str = "") -> None:
-        """A client at home here says how far one of its subscriptions is, or what it misses."""
+        """A client at home here says how far one of its subscriptions is, or what it misses.
+
+        Raises a `ProtocolError`, and changes nothing, if that cannot be.
+        """
+        check_message(message, len(self.stage.topology.stages))
         if isinstance(message, Here):
             self.hosting.sessions[session] = message.serial
         else:
@@ -724,14 +753,20 @@ class Driver:
             else:
                 stage.expire(ended.subscription, wall_s)
                 stage.effects.tells.append((ended.session, ended))
-        for rank, progress in self.hosting.take_progress():
-            if rank == stage.rank:
-                self._note(progress)
-            elif rank in stage.greeted:
-                stage.effects.sends.append((rank, progress))
+        self._begin_chore("progress", self._telling_registrars())
         if now >= self._floors_at + FLOORS_S:
             self._floors_at = now
             self._ask_floors()
+
+    def _telling_registrars(self) -> Work:
+        """Tell the registrars what subscriptions have said: some of it at each step."""
+        while news := self.hosting.take_progress():
+            for rank, progress in news:
+                if rank == self.stage.rank:
+                    self._note(progress)
+                elif rank in self.stage.greeted:
+                    self.stage.effects.sends.append((rank, progress))
+            yield True
 
     def _telling_owners(self) -> Work:
         """Tell the owners how far their topics are here: some topics at each step."""

@@ -47,7 +47,7 @@ CACHED_NUMBERS_MAX = 1_024
 """What is told of more numbers at once is somebody's replay, which nobody else will ask for."""
 ANSWERED_MAX = 64
 """So many items are brought at once from what is known here; what is more is asked for."""
-TOLD_AT_ONCE = 1_000
+TOLD_AT_ONCE = 250
 """So many topics an owner is told of in one message."""
 CURIOUS_FOR_S = 4 * NRT_CEILING_S
 """Who has not repeated what it asked for in so long does not miss it any more."""
@@ -123,7 +123,7 @@ class Hosting:
     """topic → the subscriptions that hold it, and up to where they have acknowledged it"""
     _held: dict[Follower, dict[str, bool]] = attrs.field(factory=dict)
     """subscription → its topics"""
-    _news: dict[Follower, Follows] = attrs.field(factory=dict)
+    _news: OrderedDict[Follower, Follows] = attrs.field(factory=OrderedDict)
     """what subscriptions have said and the registrars do not know yet"""
     _spoken_of: dict[str, dict[str, dict[str, bool]]] = attrs.field(factory=dict)
     """session → its subscriptions that have said something → topics of which they have missed something"""
@@ -189,11 +189,13 @@ class Hosting:
         self._news[follower] = follows
 
     def take_progress(self) -> list[tuple[int, Progress]]:
-        """What the registrars are to be told."""
+        """What the registrars are to be told, some of it at a time."""
         by_rank: dict[int, list[Follows]] = {}
-        for follows in self._news.values():
+        count = 0
+        while self._news and count < TOLD_AT_ONCE:
+            _, follows = self._news.popitem(last=False)
+            count += 1 + len(follows.acked)
             by_rank.setdefault(self.topology.registrar(follows.subscription), []).append(follows)
-        self._news.clear()
         return [(rank, Progress(news)) for rank, news in by_rank.items()]
 
     def _leave(self, follower: Follower, topic: str) -> None:

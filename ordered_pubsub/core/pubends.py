@@ -5,13 +5,18 @@ piece, and the rest waits for its next turn. So who asks for much does not delay
 What waits for one home stage is bounded; what finds that full is asked again.
 
 What was lost last is missed by nobody who looks at numbers only. So home stages say up to where their clients have acknowledged
-each topic, and where acknowledgements are missing `aet_s` after a topic's last event, the owner says how far it is; again and
+each topic, and where acknowledgements of an event are missing `aet_s` after it, the owner says that it is there; again and
 again, less and less often, for as long as they are missing.
+
+That time runs for each event, and not for the last one: to whom the ENS brings nothing, whatever is published, would else learn
+of nothing for as long as somebody publishes. But nothing is kept per event: what was published between two ticks is one
+*milestone*, its last number, and counts from the earlier tick on. So nobody is told later than `aet_s` after an event, nothing
+is expected of anybody that is younger than `aet_s` less a tick, and a topic has as many milestones as there are ticks in `aet_s`.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 
 import attrs
@@ -33,10 +38,32 @@ WANTS_MAX = 10_000
 
 @attrs.define(slots=True)
 class _Restless:
-    """A topic whose last events somebody may miss."""
+    """A topic of which somebody may miss events."""
 
-    due_at: float
-    interval_s: float
+    milestones: deque[tuple[int, float]] = attrs.field(factory=deque)
+    """numbers up to which everybody should have acknowledged, and from when on"""
+    expected: int = 0
+    """up to where somebody had not, when that was looked at last; 0 if everybody had"""
+    again_at: float = 0.0
+    interval_s: float = 0.0
+
+    def find_due(self, now: float, aet_s: float) -> bool:
+        """Whether it is time to look who is behind `expected`."""
+        if self.milestones and self.milestones[0][1] <= now:
+            while self.milestones and self.milestones[0][1] <= now:
+                self.expected = self.milestones.popleft()[0]
+            self.interval_s = aet_s
+        elif self.expected and self.again_at <= now:
+            self.interval_s = min(2 * self.interval_s, AET_MOST_S)
+        else:
+            return False
+        self.again_at = now + self.interval_s
+        return True
+
+    @property
+    def is_over(self) -> bool:
+        """Whether everybody has everything."""
+        return not self.expected and not self.milestones
 
 
 @attrs.define(slots=True)
@@ -70,6 +97,7 @@ class Pubends:
     """topic → home stages that have subscribers of it → up to where all of them have acknowledged it"""
     _stirred: dict[str, bool] = attrs.field(factory=dict)
     """topics of which something has changed since the last tick"""
+    _ticked_at: float = float("-inf")
     _restless: dict[str, _Restless] = attrs.field(factory=dict)
     _waiting: OrderedDict[int, OrderedDict[str, _Wanted]] = attrs.field(factory=OrderedDict)
     """home stage → topic → what it waits for; whose turn is next comes first"""
@@ -77,6 +105,8 @@ class Pubends:
     """home stage → how many pieces that are"""
     _topics: dict[int, dict[str, bool]] = attrs.field(factory=dict)
     """home stage → topics of which it has subscribers"""
+    reminders: int = 0
+    """how often a home stage was told that its clients have not acknowledged all of a topic"""
     recalls: int = 0
     """how often home stages have asked for what their clients miss"""
     recalled_numbers: int = 0
@@ -120,23 +150,22 @@ class Pubends:
 
     def tick(self, now: float) -> list[tuple[int, AckExpected]]:
         """Time passes: which home stages to tell how far some topics are."""
+        since, self._ticked_at = self._ticked_at if self._ticked_at > now - self.aet_s else now, now
         for topic in self._stirred:
-            self._restless[topic] = _Restless(now + self.aet_s, self.aet_s)
+            self._restless.setdefault(topic, _Restless()).milestones.append((self._last[topic], since + self.aet_s))
         self._stirred.clear()
         expected: dict[int, dict[str, int]] = {}
-        for topic in [topic for topic, restless in self._restless.items() if restless.due_at <= now]:
-            last = self._last[topic]
-            behind = [home for home, acked in self._homes.get(topic, {}).items() if acked < last]
-            for home in behind:
-                expected.setdefault(home, {})[topic] = last
-            if behind:
-                restless = self._restless[topic]
-                restless.due_at, restless.interval_s = (
-                    now + restless.interval_s,
-                    min(2 * restless.interval_s, AET_MOST_S),
-                )
-            else:
+        for topic, restless in list(self._restless.items()):
+            if restless.find_due(now, self.aet_s):
+                count = restless.expected
+                behind = [home for home, acked in self._homes.get(topic, {}).items() if acked < count]
+                for home in behind:
+                    expected.setdefault(home, {})[topic] = count
+                if not behind:
+                    restless.expected = 0
+            if restless.is_over:
                 del self._restless[topic]
+        self.reminders += sum(map(len, expected.values()))
         return [(home, AckExpected(counts)) for home, counts in expected.items()]
 
     # -- recalling ----------------------------------------------------------------------------------------------------

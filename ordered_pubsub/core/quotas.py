@@ -20,7 +20,9 @@ from ordered_pubsub.core.messages import Change, ChangeAsk
 from ordered_pubsub.core.registrar import Subscription
 
 ENDLESS = 1 << 62
-SESSION_BYTES, TOPIC_BYTES, SUBSCRIPTION_BYTES, HELD_BYTES, CHANGE_BYTES = 800, 400, 800, 150, 300
+CHANGES_MAX = 1_000
+"""So many changes of a subscription with a name may follow what it has acknowledged."""
+TOPIC_BYTES, SUBSCRIPTION_BYTES, HELD_BYTES, CHANGE_BYTES = 400, 800, 150, 300
 """About what each takes in memory, beside its names."""
 
 
@@ -161,6 +163,8 @@ class Ledger(msgspec.Struct):
         )
         size = sum(map(len, ask.add)) + sum(map(len, ask.where.values())) + HELD_BYTES * len(ask.add)
         size += sum(map(len, ask.start or ())) + (SUBSCRIPTION_BYTES if found is None else CHANGE_BYTES)
+        if found is not None and found.resume is not None and len(found.resume.changes) >= CHANGES_MAX:
+            return f"subscription {ask.subscription!r} has acknowledged nothing since {CHANGES_MAX} changes: acknowledge first"
         if found is None and used.subscriptions >= quota.subscriptions:
             return _said(identity, f"{quota.subscriptions} subscriptions", "subscriptions")
         if more > 0 and used.held + more > quota.held:

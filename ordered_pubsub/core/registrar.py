@@ -103,6 +103,16 @@ class Subscription(msgspec.Struct):
         else:  # its client knew of it earlier
             _change_filters(self.resume.where, change.lost, change.where)
 
+    @property
+    def reached(self) -> dict[str, int] | None:
+        """How far it has acknowledged each topic that it may need, or where it begins; None if it has no name."""
+        return None if self.resume is None else self._named_floors(self.resume)
+
+    @property
+    def has_acknowledged(self) -> bool:
+        """Whether it has acknowledged anything, if it has a name."""
+        return self.resume is not None and bool(self.resume.version or self.resume.position or self.resume.clock)
+
     def lose_name(self) -> None:
         """It has ended: nobody goes on with it, but its client may still need what it has not acknowledged."""
         if self.resume is not None:

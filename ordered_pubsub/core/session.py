@@ -25,6 +25,7 @@ from typing import Any, Protocol
 import attrs
 import msgspec
 
+from ordered_pubsub.core.checking import BATCH_EVENTS_MAX
 from ordered_pubsub.core.messages import (
     Answer,
     Change,
@@ -34,7 +35,6 @@ from ordered_pubsub.core.messages import (
     Refusal,
     Request,
 )
-from ordered_pubsub.core.stage import BATCH_EVENTS_MAX
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.errors import WouldBlock
 

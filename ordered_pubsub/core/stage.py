@@ -33,6 +33,7 @@ import attrs
 import msgspec
 from msgspec.structs import replace
 
+from ordered_pubsub.core.checking import check_request, tamed
 from ordered_pubsub.core.clocks import Clocks
 from ordered_pubsub.core.groups import Groups
 from ordered_pubsub.core.journal import decode_input, encode_input
@@ -82,26 +83,15 @@ from ordered_pubsub.core.messages import (
     find_change,
 )
 from ordered_pubsub.core.quotas import Ledger, Quota, Quotas
-from ordered_pubsub.core.registrar import EXPIRING, TOPICS_MAX, Registrar, Waiting
+from ordered_pubsub.core.registrar import EXPIRING, Registrar, Waiting
 from ordered_pubsub.core.requests import Requests, Verdict
-from ordered_pubsub.core.topics import check_topic
 from ordered_pubsub.core.topology import Topology
-from ordered_pubsub.errors import (
-    JournalDamaged,
-    JournalError,
-    NotOwner,
-    ProtocolError,
-    SystemMismatch,
-    TopicError,
-    UsageError,
-)
+from ordered_pubsub.errors import JournalDamaged, JournalError, NotOwner, ProtocolError, SystemMismatch, UsageError
 
 _P = TypeVar("_P", bound="Part | PublishAsk | ChangeAsk")
 
 MARKS_MAX = 16
 """Marks that a topic keeps for its next event; beyond it, one that says "everybody asks" stands for all."""
-BATCH_EVENTS_MAX = 100_000
-PARTS_MAX = 1_000
 RESEND_AFTER_S = 1.0
 WRONG_LEVEL = "level"
 """The code of a refusal of events that were not brought to be kept, on a topic whose events are, or the other way round."""
@@ -215,8 +205,8 @@ class Stage:
         else:
             state = _empty_state(rank, [], len(topology.stages))
         stage = cls(Topology.load(state.topology) if state.topology else topology, state)
-        for event in inputs:
-            stage._apply(event)
+        for place, event in enumerate(inputs, 1):
+            stage._replay(event, place)
         stage.replayed, stage.effects = stage.effects, Effects()
         stage._acks = {}
         stage._open(rank, topology)
@@ -226,6 +216,16 @@ class Stage:
         if founding is not None and rank == 0 and not stage.state.keys.epoch:
             stage._take(Founded(founding))
         return stage
+
+    def _replay(self, event: Input, place: int) -> None:
+        try:
+            self._apply(tamed(event))
+        except Exception as error:
+            raise JournalDamaged(
+                f"record {place} of the journal, {type(event).__name__}, cannot take effect ({type(error).__name__}: {error}): "
+                "what came before it is not what came before it then, or it was taken by another release. Start the stage with "
+                "that release, or restore its store from a copy"
+            ) from error
 
     def _open(self, rank: int, topology: Topology) -> None:
         """Start under this topology, at once if the journal has it already, else when all stages were seen to have it."""
@@ -643,9 +643,7 @@ class Stage:
         elif isinstance(message, Frame):
             self._handle_frame(peer, message)
         elif isinstance(message, Ack):
-            self.state.links[peer].acknowledged(message.received)
-            self._resend_at.pop(peer, None)
-            self._say_on(peer)
+            self._handle_ack(peer, message)
         elif isinstance(message, Relay):
             self._handle_relay(message, now)
         elif isinstance(message, Reply):
@@ -692,6 +690,16 @@ class Stage:
         self._take(Rotated(keys))
         self.effects.sends += [(peer, Secrets(keys)) for peer in self.greeted]
 
+    def _handle_ack(self, peer: int, ack: Ack) -> None:
+        link = self.state.links[peer]
+        if ack.received > link.sent:
+            raise ProtocolError(
+                f"stage {self.topology.stages[peer].name!r} acknowledges frame {ack.received}; {link.sent} were sent to it"
+            )
+        link.acknowledged(ack.received)
+        self._resend_at.pop(peer, None)
+        self._say_on(peer)
+
     def _say_again(self, peer: int) -> None:
         """Send what the peer has not acknowledged once more, from the oldest on."""
         self._said[peer] = self.state.links[peer].known_received
@@ -706,10 +714,6 @@ class Stage:
             self.effects.sends.extend((peer, frame) for frame in frames)
 
     def _handle_relay(self, relay: Relay, now: float) -> None:
-        try:
-            check_request(relay.request)
-        except UsageError as error:
-            raise ProtocolError(f"stage {relay.home} relayed a request that it should have refused: {error}") from error
         rank = taken_at(self.topology, relay.request)
         if rank != self.rank:
             raise NotOwner(
@@ -828,42 +832,6 @@ class Stage:
             self.effects.replies.append(answer)
         else:
             self.effects.sends.append((home, Reply(answer)))
-
-
-def check_request(request: Request) -> None:
-    """Raise a `UsageError` that says what is wrong with a request, if anything is."""
-    if not request.parts or len(request.parts) > PARTS_MAX:
-        raise UsageError(f"a request has 1 to {PARTS_MAX} parts, not {len(request.parts)}")
-    changes = 0
-    for part in request.parts:
-        if isinstance(part, PublishAsk):
-            check_topic(part.topic)
-            _check_batch(part)
-        else:
-            _check_change(part)
-            changes += 1
-    if changes > 1:
-        raise UsageError("a request changes at most one subscription")
-
-
-def _check_batch(ask: PublishAsk) -> None:
-    if not 1 <= ask.count <= BATCH_EVENTS_MAX:
-        raise UsageError(f"a batch has 1 to {BATCH_EVENTS_MAX} events, not {ask.count}")
-    brought = sum(chunk.count for chunk in ask.chunks)
-    if brought != (ask.count if ask.is_kept else 0) or any(chunk.count < 1 or not chunk.data for chunk in ask.chunks):
-        raise UsageError(
-            f"a batch of {ask.count} events on {ask.topic!r} brings {brought} of them to be kept; expected "
-            f"{'all' if ask.is_kept else 'none'}, in chunks with the bytes of at least one"
-        )
-
-
-def _check_change(ask: ChangeAsk) -> None:
-    for topic in (*ask.add, *ask.remove):
-        check_topic(topic)
-    if len(ask.add) + len(ask.remove) > TOPICS_MAX:
-        raise TopicError(f"at most {TOPICS_MAX} topics can be added or removed at once")
-    if ask.weight not in (0, 1, 2):
-        raise UsageError(f"the weight of a subscription is 0, 1 or 2, not {ask.weight}")
 
 
 def _publication(ask: PublishAsk, now: float) -> Publication:

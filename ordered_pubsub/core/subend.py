@@ -7,7 +7,7 @@ acknowledged (`Resume`), which may be in the past as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import attrs
@@ -18,6 +18,7 @@ from ordered_pubsub.core.delivery import Delivery, Wants
 from ordered_pubsub.core.messages import Change, Curious, Decided, Range, Recalled, Span, Told, Undecided, Want
 from ordered_pubsub.core.missing import Missing
 from ordered_pubsub.core.past import Part, Past
+from ordered_pubsub.core.starving import Starving
 from ordered_pubsub.core.vector import History
 from ordered_pubsub.errors import HistoryLost
 
@@ -47,6 +48,8 @@ class Subend:
     """whether the home stage may leave out what a filter does not let through"""
     redelivered_to: dict[str, int] = attrs.field(factory=dict)
     """up to where an earlier session may have been notified"""
+    starving: Starving = attrs.field(factory=Starving)
+    """what the ENS does not bring"""
     _past: Past | None = None
     _begun_at: Mapping[str, int] = attrs.field(factory=dict)
     """the topics that are to have all of their past, from there on"""
@@ -119,6 +122,17 @@ class Subend:
             position = None if self.delivery.order == "topic" else self._read
             self._ready.append(Notification(arrival, position, vector, 0, count=self._read))
 
+    # -- what the ENS brings ------------------------------------------------------------------------------------------
+
+    def arrived(self, arrivals: Sequence[Arrival]) -> None:
+        """The ENS has brought events."""
+        starving, receive = self.starving, self.delivery.receive
+        if starving.silent:
+            for arrival in arrivals:
+                starving.came_by_ens(arrival.topic)
+        for arrival in arrivals:
+            receive(arrival)
+
     # -- what the stage says ------------------------------------------------------------------------------------------
 
     def set_time(self, now: float) -> None:
@@ -142,6 +156,8 @@ class Subend:
             arrivals = self.unpack(topic, item)
             if past is not None:
                 past.take(Part.of(topic, item, arrivals))
+            if topic in self.starving.silent:
+                self.starving.came_by_stage(topic, sum(map(self.delivery.lacks, arrivals)))
             for arrival in arrivals:
                 self.delivery.receive(arrival)
         if told.given >= 0:
@@ -149,9 +165,15 @@ class Subend:
         if past is not None:
             self._read_on(past)
 
-    def expected(self, counts: Mapping[str, int]) -> None:
-        """Some topics have come so far; what is not here of that is lost."""
+    def expected(self, counts: Mapping[str, int], is_ens_read: bool = True) -> None:
+        """Some topics have come so far; what is not here of that is lost.
+
+        `is_ens_read`: whether all that the ENS has brought was taken, so that what is not here was not brought.
+        """
         for topic, count in counts.items():
+            is_news = count > self.redelivered_to.get(topic, 0) and self.delivery.is_news(topic, count)
+            if is_ens_read and is_news and self._past is None:
+                self.starving.told(topic, self.missing.now)
             self.delivery.hear(topic, count, is_lost=True)
 
     def seal(self, topic: str, numbers: list[Range]) -> list[Range]:

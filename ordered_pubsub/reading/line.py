@@ -120,18 +120,19 @@ class Line:
 
 
 def _connect(address: Address, access: Access) -> socket.socket:
+    """Connect, or raise what is the matter; nothing stays open then."""
+    context = access.tls() if address.tls else None
     try:
         made = socket.create_connection((address.host, address.port), DIAL_S)
     except OSError as error:
         raise UnavailableError(f"stage {address} cannot be reached: {error}; check that it runs there") from error
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if not address.tls:
-        return made
     try:
-        return access.tls().wrap_socket(made, server_hostname=address.host)
-    except ssl.SSLError as error:
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return made if context is None else context.wrap_socket(made, server_hostname=address.host)
+    except BaseException as error:
         made.close()
-        raise UnavailableError(f"stage {address}: {describe(error)}") from error
-    except OSError as error:
-        made.close()
-        raise UnavailableError(f"the connection to stage {address} is lost: {error}") from error
+        if isinstance(error, ssl.SSLError):
+            raise UnavailableError(f"stage {address}: {describe(error)}") from error
+        if isinstance(error, OSError):
+            raise UnavailableError(f"the connection to stage {address} is lost: {error}") from error
+        raise

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from ordered_pubsub.config.kinds import NAME
 from ordered_pubsub.config.schema import IdentitySection, LimitsSection
+from ordered_pubsub.core.checking import COUNT_MAX, PARTS_MAX, RANGES_MAX, SPANS_MAX, are_counts, check_message
 from ordered_pubsub.core.keys import TOPICS_ASKED_MAX
 from ordered_pubsub.core.messages import (
     Acked,
@@ -46,11 +47,9 @@ from ordered_pubsub.core.messages import (
     find_change,
 )
 from ordered_pubsub.core.registrar import TOPICS_MAX
-from ordered_pubsub.core.stage import PARTS_MAX
 from ordered_pubsub.core.topics import check_pattern, check_topic
 from ordered_pubsub.core.turns import Work
 from ordered_pubsub.errors import AccessDenied, FilterError, ProtocolError, TopicError, UsageError
-from ordered_pubsub.server.checking import NUMBER_MAX
 from ordered_pubsub.server.choosing import read_filter
 from ordered_pubsub.server.doorstep import Visitor
 from ordered_pubsub.server.node import Node
@@ -74,10 +73,8 @@ from ordered_pubsub.wire.reading import Bound, Find, FromReader, Read, ToReader,
 from ordered_pubsub.wire.sessions import NAMELESS, publisher_of
 from ordered_pubsub.wire.weighing import check_weight
 
-SPANS_MAX, RANGES_MAX = 1_000, 10_000
-"""Stretches of numbers that a message may ask for, and that an answer may name."""
 JUDGED_MAX = 10_000
-SLICE_REQUESTS, SLICE_BYTES = 256, 1 << 16
+SLICE_REQUESTS, SLICE_BYTES = 64, 1 << 14
 """So many requests, or about so many bytes of them, are looked at in one step."""
 WAITING_BYTES_MAX = 1 << 18
 """When so much of a connection waits to be looked at, no more is read from it."""
@@ -293,7 +290,8 @@ class ClientConnection:
             code, reason = ("bad-request", unfit) if unfit else _FINE
         else:
             low, high = (message.low, message.high) if isinstance(message, Bound) else (message.first, message.last)
-            if not 0 <= low <= high + 1 <= NUMBER_MAX + 1:
+            clock = message.clock if isinstance(message, Bound) else {}
+            if not (0 <= low <= high + 1 <= COUNT_MAX + 1 and are_counts(clock)):
                 raise ProtocolError(f"a reader asked for numbers that cannot be: {message!r:.300}")
             if isinstance(message, Read) and message.where:
                 _check_filter(message.where, f"a reader of {message.topic!r}")
@@ -316,20 +314,20 @@ class ClientConnection:
 
     def _may_follow(self, message: FromSubscriber) -> bool:
         """Whether a subscription may ask this, or say it; the rights are those of now, whatever it was allowed before."""
+        check_message(message, len(self.node.topology.stages))
         if isinstance(message, Locate):
             return self._may_locate(message)
         if isinstance(message, AskKeys):
             return self._may_ask_for_keys(message)
         if isinstance(message, (Here, Handed, Sealed, Undecided)):
             return self._may_say(message)
-        numbers = _numbers_of(message)
         unfit = self._unfit(message.subscription)
-        if unfit or any(not 0 <= number <= NUMBER_MAX for number in numbers):
-            raise ProtocolError(unfit or f"a subscription spoke of numbers that cannot be: {message!r:.300}")
+        if unfit:
+            raise ProtocolError(unfit)
         if isinstance(message, Acked):
             if message.session != self.session:
                 raise ProtocolError(f"session {self.session!r} acknowledged in the name of {message.session!r}")
-            return len(message.clock) <= 2 * TOPICS_MAX
+            return True
         limits = self.rules.limits
         is_new = message.subscription not in self._following
         if is_new and len(self._following) >= limits.subscriptions_per_client_max:
@@ -367,15 +365,8 @@ class ClientConnection:
 
     def _may_say(self, message: Here | Handed | Sealed | Undecided) -> bool:
         """What is said of numbers whose events nobody keeps is said for the session itself, and is not much."""
-        sessions, ranks, spans = _own(message)
-        stages = len(self.node.topology.stages)
-        is_fit = (
-            sessions == [self.session]
-            and len(spans) <= (RANGES_MAX if isinstance(message, Sealed) else SPANS_MAX)
-            and len(set(ranks)) == len(ranks)
-            and all(0 <= rank < stages for rank in ranks)
-        )
-        if not is_fit or not all(1 <= first <= last <= NUMBER_MAX for first, last in spans):
+        sessions, stretches = _own(message)
+        if sessions != [self.session] or stretches > (RANGES_MAX if isinstance(message, Sealed) else SPANS_MAX):
             raise ProtocolError(f"session {self.session!r} said what it may not say: {message!r:.300}")
         return True
 
@@ -599,18 +590,13 @@ class ClientConnection:
         self.on_gone(self)
 
 
-def _own(message: Here | Handed | Sealed | Undecided) -> tuple[list[str], list[int], list[tuple[int, int]]]:
-    """For which session a message speaks, of which stages, and of which numbers."""
+def _own(message: Here | Handed | Sealed | Undecided) -> tuple[list[str], int]:
+    """For which sessions a message speaks, and of how many stretches of numbers."""
     if isinstance(message, Sealed):
-        return message.sessions, [message.rank], message.seen
+        return message.sessions, len(message.seen)
     if isinstance(message, Here):
-        return [message.session], [], []
-    spans = message.asks if isinstance(message, Handed) else message.spans
-    return (
-        [message.session],
-        message.ranks if isinstance(message, Handed) else [],
-        [(span.first, span.last) for span in spans],
-    )
+        return [message.session], 0
+    return [message.session], len(message.asks if isinstance(message, Handed) else message.spans)
 
 
 def _pattern_error(pattern: str) -> TopicError | None:
@@ -626,11 +612,3 @@ def _check_filter(where: str, who: str) -> None:
         read_filter(where)
     except FilterError as error:
         raise ProtocolError(f"{who} asks by a filter that is none: {error}") from None
-
-
-def _numbers_of(message: Curious | Follows | Acked) -> list[int]:
-    if isinstance(message, Acked):
-        return [message.serial, message.version, message.position, *message.clock.values()]
-    if isinstance(message, Follows):
-        return list(message.acked.values())
-    return [number for want in message.wants for number in (want.first - 1, want.last - want.first, want.last)]

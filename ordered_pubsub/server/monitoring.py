@@ -43,12 +43,22 @@ _METRICS = {
     "refusals_total": ("counter", ("since_start", "refusals"), "Requests that rights or limits refused."),
     "events_total": ("counter", ("since_start", "events"), "Events that were numbered and are complete."),
     "changes_total": ("counter", ("since_start", "changes"), "Changes of subscriptions that are complete."),
+    "reminders_total": (
+        "counter",
+        ("since_start", "reminders"),
+        "Times that a home stage was told that its clients have not acknowledged all of a topic: the ENS brings it late, or not.",
+    ),
     "recalls_total": ("counter", ("since_start", "recalls"), "Questions of home stages for what their clients miss."),
     "recalled_numbers_total": ("counter", ("since_start", "recalled_numbers"), "Numbers that these asked for."),
     "dropped_total": (
         "counter",
         ("since_start", "dropped"),
         "What was not taken on, since its identity had too much waiting.",
+    ),
+    "unfit_messages_total": (
+        "counter",
+        ("since_start", "unfit_messages"),
+        "Messages of other stages that cannot be, and were dropped.",
     ),
     "commits_total": ("counter", ("since_start", "commits"), "Batches that were written to the store."),
     "commit_seconds_total": ("counter", ("since_start", "commit_s"), "How long writing them took."),

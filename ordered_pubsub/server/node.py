@@ -41,10 +41,11 @@ from ordered_pubsub.core.stage import Effects
 from ordered_pubsub.core.times import Times
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.core.turns import Turns, Work
-from ordered_pubsub.errors import JournalError, OrderedPubSubError
+from ordered_pubsub.errors import JournalError, OrderedPubSubError, ProtocolError
 from ordered_pubsub.server.bulk import Bulk, Reader
 from ordered_pubsub.server.choosing import choose
 from ordered_pubsub.server.store import Store
+from ordered_pubsub.supervision import Supervisor
 from ordered_pubsub.wire.reading import LogQuestion
 from ordered_pubsub.wire.sessions import draw_system
 
@@ -60,6 +61,8 @@ INLINE_COMMIT_S = 0.0005
 """Commits that wait for the disk longer than this, on average, are left to a thread."""
 AVERAGE_OVER = 16
 _OVER = object()
+COMPLAIN_S = 10.0
+"""So often at most it is logged that a stage says what cannot be."""
 NAMED = "//"
 """Between the name of a client and that of its subscription."""
 NAMED_SHOWN_MAX, TOPICS_SHOWN_MAX = 1_000, 10_000
@@ -146,10 +149,15 @@ class Node:
     _commit_s: float = 0.0
     """how long a commit takes on average"""
     _tick_handle: asyncio.TimerHandle | None = None
+    _supervisor: Supervisor = attrs.field(init=False)
+    _complained: dict[int, tuple[int, float]] = attrs.field(factory=dict)
+    """how much of what each peer has said that cannot be was in the log by when"""
     _rested: asyncio.Event = attrs.field(factory=asyncio.Event)
 
     def __attrs_post_init__(self) -> None:
         self.failed = self._loop.create_future()
+        advice = "Its store is as it was before that: start it again, and report this with its log"
+        self._supervisor = Supervisor(f"stage {self.name}", self._fail, advice)
         never = 1 << 62  # a snapshot that is not written need not be made
         is_none = self.store.durability == "none"
         self.driver = Driver.open(
@@ -174,7 +182,7 @@ class Node:
             )
         self.driver.hosting.choose = choose
         self.bulk = Bulk(self.driver.pubends.reader, lambda: self.driver.stage.state.kept)
-        self._servers = deque((self.turns.step, self.driver.serve, self.bulk.serve))
+        self._servers = deque((self.turns.step, lambda: self.driver.serve(), self.bulk.serve))
         self.driver.stage.replayed = Effects()  # it is for those who watch
         self._plan_flush()
         self._tick()
@@ -189,7 +197,7 @@ class Node:
     def begin(self, identity: str, session: Hashable, work: Work) -> None:
         """Look at what a client says, now if its identity has not had its share of this moment yet; the rest by turns."""
         if not self._spent:
-            self._loop.call_soon(self._spent.clear)
+            self._supervisor.soon(self._spent.clear, "beginning a moment")
         began = time.perf_counter()
         until = began + INLINE_S - self._spent.get(identity, 0.0)
         now = began
@@ -282,6 +290,7 @@ class Node:
         except Exception as error:
             self._break_down(error)
         finally:
+            self._maybe_complain(peer)
             if not waiting:
                 self._from_peers.pop(peer, None)
 
@@ -292,6 +301,26 @@ class Node:
                 self._hear_peer(peer, until)
             except OrderedPubSubError as error:
                 self.neighbours[peer].break_off(str(error))
+
+    def drop(self, peer: int, error: ProtocolError) -> None:
+        """A peer has said what cannot be read, and what may get lost."""
+        self.driver.drop(peer, error)
+        self._maybe_complain(peer)
+
+    def _maybe_complain(self, peer: int) -> None:
+        """Say in the log that a peer says what cannot be: now and then, however often it does."""
+        count, reason = self.driver.unfit.get(peer, (0, ""))
+        said, at = self._complained.get(peer, (0, float("-inf")))
+        now = self._loop.time()
+        if count > said and now >= at + COMPLAIN_S:
+            self._complained[peer] = (count, now)
+            _log.error(
+                "stage %s says what cannot be, %d times since this one started; that is dropped, and the link stays. Run the "
+                "same release on both, and report this; the last of it: %s",
+                self.topology.stages[peer].name,
+                count,
+                reason,
+            )
 
     def connected(self, peer: int) -> None:
         """The link to a peer is there."""
@@ -307,7 +336,7 @@ class Node:
     def _tick(self) -> None:
         self.driver.tick(self._loop.time(), time.time())
         self._plan_flush()
-        self._tick_handle = self._loop.call_later(TICK_S, self._tick)
+        self._tick_handle = self._supervisor.later(TICK_S, self._tick, "the tick")
 
     # -- to the disk --------------------------------------------------------------------------------------------------
 
@@ -320,10 +349,10 @@ class Node:
             return
         if not self._is_flushing and self.driver.has_work:
             self._is_flushing = self._is_flush_next = True
-            self._loop.call_soon(self._flush)
+            self._supervisor.soon(self._flush, "writing a batch")
         if not self._is_serving and self._is_asked:
             self._is_serving = True
-            self._loop.call_soon(self._serve)
+            self._supervisor.soon(self._serve, "reading the log")
 
     @property
     def _is_asked(self) -> bool:
@@ -336,7 +365,7 @@ class Node:
         waiting for one event comes before who is reading a million."""
         if self._is_flush_next and not self._has_given_way:
             self._has_given_way = True  # but only once: somebody always has something to say
-            self._loop.call_soon(self._serve)
+            self._supervisor.soon(self._serve, "reading the log")
             return
         self._is_serving = self._has_given_way = False
         if self._is_over:
@@ -362,7 +391,7 @@ class Node:
             self._break_down(error)
         if is_idle and self._is_asked:  # all of it waits for something else
             self._is_serving = True
-            self._loop.call_later(IDLE_S, self._serve)
+            self._supervisor.later(IDLE_S, self._serve, "reading the log")
         self._plan_flush()
 
     def _flush(self) -> None:
@@ -378,9 +407,15 @@ class Node:
         is_slow = self.store.durability == "fsync" and self._commit_s > INLINE_COMMIT_S and batch.has_news
         if is_slow or batch.snapshot is not None:
             writing = self._loop.run_in_executor(self._pool, self._make_sure, batch)
-            writing.add_done_callback(lambda written: self._finish(batch, written.result()))
+            writing.add_done_callback(
+                lambda written: self._supervisor.guarded(self._written, "writing", batch, written)
+            )
         else:
             self._finish(batch, self._make_sure(batch))
+
+    def _written(self, batch: Batch, written: asyncio.Future[JournalError | float]) -> None:
+        """A thread has written a batch."""
+        self._finish(batch, written.result())
 
     def _make_sure(self, batch: Batch) -> JournalError | float:
         """See to it that a batch is on disk; return how long it took, or why it failed. May run in a thread.
@@ -415,18 +450,13 @@ class Node:
 
     def _break_down(self, error: Exception) -> None:
         """The state machine has a bug: its memory may be anything, so nothing of it is written, or said, any more."""
-        _log.critical("stage %s met what it cannot handle", self.name, exc_info=error)
-        failure = OrderedPubSubError(
-            f"stage {self.name} has stopped, since it met what it cannot handle ({type(error).__name__}: {error}); its store is "
-            "as it was before that. Start it again, and report this with its log"
-        )
-        failure.__cause__ = error
-        self._fail(failure)
+        self._supervisor.give_up("its state machine", error)
 
-    def _fail(self, error: OrderedPubSubError) -> None:
+    def _fail(self, error: Exception) -> None:
         if not self.failed.done():
             _log.critical("%s", error)
             self.failed.set_exception(error)
+            self.failed.exception()  # whoever relies on the stage looks at it
         self._rested.set()
 
     # -- out ----------------------------------------------------------------------------------------------------------
@@ -469,8 +499,17 @@ class Node:
     # -- to look at ---------------------------------------------------------------------------------------------------
 
     @property
+    def trouble(self) -> str:
+        """Why the stage does nothing any more; empty if it is well."""
+        if not self.failed.done() or self.failed.cancelled():
+            return ""
+        return str(self.failed.exception())
+
+    @property
     def why_not_ready(self) -> str:
         """Why requests are not taken now; empty if they are."""
+        if self.trouble:
+            return "it has stopped, since its store failed, or it met what it cannot handle: its log says which"
         if self._is_over:
             return "it has stopped"
         if self.is_draining:
@@ -488,6 +527,7 @@ class Node:
         return {
             "stage": self.name,
             "ready": not self.why_not_ready,
+            "failed": self.trouble,
             "waiting_for_stages": self._waiting_for,
             "store": self.store.name,
             "durability": self.store.durability,
@@ -500,9 +540,11 @@ class Node:
             "since_start": {
                 **attrs.asdict(self.counters),
                 "dropped": self.driver.turns.dropped + self.driver.hosting.too_much,
+                "reminders": self.driver.pubends.reminders,
                 "recalls": self.driver.pubends.recalls,
                 "recalled_numbers": self.driver.pubends.recalled_numbers,
                 "pieces_read": self.bulk.pieces,
+                "unfit_messages": sum(count for count, _ in self.driver.unfit.values()),
             },
         }
 
@@ -510,9 +552,9 @@ class Node:
         """The subscriptions with a name that are kept here, and how far the topics here are that somebody holds under a name."""
         state = self.driver.stage.state
         named = {
-            name: subscription.resume.clock or subscription.resume.start or {}
+            name: {"reached": reached, "has_acknowledged": subscription.has_acknowledged}
             for name, subscription in state.registrar.subscriptions.items()
-            if subscription.resume is not None
+            if (reached := subscription.reached) is not None
         }
         held = (holding.topics for name, holding in state.groups.holdings.items() if NAMED in name)
         topics = dict.fromkeys(itertools.islice(itertools.chain.from_iterable(held), TOPICS_SHOWN_MAX))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import ssl
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -21,11 +20,13 @@ from ordered_pubsub.core.messages import PeerMessage
 from ordered_pubsub.errors import OrderedPubSubError, ProtocolError
 from ordered_pubsub.server.access import Proof
 from ordered_pubsub.server.agreement import Common
+from ordered_pubsub.supervision import Backoff, Supervisor
 from ordered_pubsub.wire.channel import Channel
 from ordered_pubsub.wire.protocol import (
     Claim,
     Claimed,
     Differs,
+    FromPeer,
     Names,
     PeerGreeting,
     Ping,
@@ -34,6 +35,7 @@ from ordered_pubsub.wire.protocol import (
     Say,
     Welcome,
     decode,
+    decode_said,
     encode,
     from_peer,
 )
@@ -72,6 +74,9 @@ class Handler(Protocol):
     def handle_peer(self, peer: int, messages: list[PeerMessage]) -> None:
         """The peer's state machine says something; raises if it must not."""
 
+    def drop(self, peer: int, error: ProtocolError) -> None:
+        """The peer has said something that cannot be read, and that may get lost."""
+
     def handle_claim(self, peer: int, claim: Claim) -> None:
         """The peer claims a name for a client, or gives one back."""
 
@@ -103,16 +108,21 @@ class PeerLink:
     _was_up: bool = False
     """since the last dial"""
     _task: asyncio.Task[None] | None = None
+    _supervisor: Supervisor = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._supervisor = Supervisor(f"the link to stage {self.name}", lambda error: self._break(str(error)))
 
     # -- making the connection ----------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to dial, if it is this side that does."""
         if self.address is not None:
-            self._task = asyncio.get_running_loop().create_task(self._dial_for_ever(), name=f"link to {self.name}")
+            self._task = self._supervisor.keep(self._dial_for_ever, "dialling")
 
     async def _dial_for_ever(self) -> None:
-        pause_s = PAUSE_FIRST_S
+        backoff = Backoff(PAUSE_FIRST_S, PAUSE_MOST_S)
+        self._break("dialling begins anew")
         while True:
             self._was_up = False
             try:
@@ -122,9 +132,8 @@ class PeerLink:
             else:
                 await self._stay(channel)
                 if self._was_up:
-                    pause_s = PAUSE_FIRST_S
-            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
-            pause_s = min(2 * pause_s, PAUSE_MOST_S)
+                    backoff.reset()
+            await backoff.pause()
 
     async def _dial(self) -> Channel:
         assert self.address is not None
@@ -219,7 +228,7 @@ class PeerLink:
         """The peer says something."""
         said: list[PeerMessage] = []
         for payload in payloads:
-            message = decode(from_peer, payload, f"stage {self.name}")
+            message = self._decode(payload)
             if isinstance(message, Say):
                 said += message.messages
             else:
@@ -229,6 +238,17 @@ class PeerLink:
                 self.handler.handle_peer(self.rank, said)
             except OrderedPubSubError as error:
                 self._break(str(error))
+
+    def _decode(self, payload: bytes) -> FromPeer:
+        """What a frame says; of several messages those that can be read, unless what cannot be must not get lost."""
+        who = f"stage {self.name}"
+        try:
+            return decode(from_peer, payload, who)
+        except ProtocolError:
+            readable, errors = decode_said(payload, who)
+        for error in errors:
+            self.handler.drop(self.rank, error)
+        return readable
 
     def _handle(self, message: Welcome | Rejected | Differs | Claim | Claimed | Names | Ping | Pong) -> None:
         if isinstance(message, Ping):

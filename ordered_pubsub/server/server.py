@@ -21,10 +21,9 @@ from ordered_pubsub.config.kinds import NAME
 from ordered_pubsub.config.schema import Configuration, IdentitySection, LimitsSection, StageSection
 from ordered_pubsub.core.messages import PeerMessage
 from ordered_pubsub.core.topology import Topology
-from ordered_pubsub.errors import ConfigurationError, JournalDamaged, JournalError, UnavailableError
+from ordered_pubsub.errors import ConfigurationError, JournalDamaged, JournalError, ProtocolError, UnavailableError
 from ordered_pubsub.server.access import Access, Proof, has_lost_subscribe
 from ordered_pubsub.server.agreement import Common, Disagreement
-from ordered_pubsub.server.checking import check_peer_message
 from ordered_pubsub.server.claims import Claimant, Claims
 from ordered_pubsub.server.clients import ClientConnection, Rules
 from ordered_pubsub.server.doorstep import Doors, Visitor
@@ -32,6 +31,7 @@ from ordered_pubsub.server.node import Node
 from ordered_pubsub.server.peers import PeerLink
 from ordered_pubsub.server.store import Store, open_store
 from ordered_pubsub.server.tls import StageTlsContexts
+from ordered_pubsub.supervision import Backoff, Repeated, Supervisor
 from ordered_pubsub.wire.channel import Channel
 from ordered_pubsub.wire.protocol import VERSION, Claim, Claimed, ClientGreeting, Names, PeerGreeting, Welcome, encode
 from ordered_pubsub.wire.sessions import NAMELESS, is_proven
@@ -78,7 +78,8 @@ class Server:
     _rules: Rules = attrs.field(init=False)
     _clients: dict[ClientConnection, bool] = attrs.field(factory=dict)
     _listener: asyncio.Server | None = None
-    _sweep_handle: asyncio.TimerHandle | None = None
+    _supervisor: Supervisor = attrs.field(init=False)
+    _sweeping: Repeated | None = None
     failed: asyncio.Future[None] = attrs.field(init=False)
     """fails when the stage cannot go on by itself"""
     _mending: asyncio.Task[None] | None = None
@@ -99,6 +100,9 @@ class Server:
         """Read the store, listen, and dial. Failed, nothing stays open."""
         configuration, section = self.configuration, self.section
         self._common = Common.of(configuration)
+        self._supervisor = Supervisor(
+            f"stage {section.name}", self._fail, "Start it again, and report this with its log"
+        )
         tls = StageTlsContexts.of(section.tls)
         self.failed = asyncio.get_running_loop().create_future()
         store = self._open_node()
@@ -119,8 +123,8 @@ class Server:
             raise
         for link in self.links.values():
             link.start()
-        self._mending = asyncio.get_running_loop().create_task(self._mend_for_ever(), name="mend the store")
-        self._sweep()
+        self._mending = self._supervisor.must(self._mend_for_ever(), "mending the store")
+        self._sweeping = self._supervisor.every(SWEEP_S, self._sweep, "looking who is still there")
 
     def _open_node(self) -> Store:
         """Start the stage from what its store holds."""
@@ -156,24 +160,19 @@ class Server:
             if not isinstance(error, JournalError) or isinstance(error, JournalDamaged):
                 self._fail(error)
                 return
-            try:
-                await self._mend(error)
-            except Exception as final:
-                self._fail(final)
-                return
+            await self._mend(error)
 
     def _fail(self, error: BaseException | None) -> None:
         if error is not None and not self.failed.done():
             self.failed.set_exception(error)
 
     async def _mend(self, error: JournalError) -> None:
-        pause_s = MEND_FIRST_S
+        backoff = Backoff(MEND_FIRST_S, MEND_MOST_S)
         self._shut_out(error)
         with suppress(JournalError):
             await self.node.close()
         while True:
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, MEND_MOST_S)
+            await backoff.pause()
             try:
                 self._open_node()
             except JournalDamaged:
@@ -322,16 +321,17 @@ class Server:
 
     def handle_peer(self, peer: int, messages: list[PeerMessage]) -> None:
         """A stage's state machine says something."""
-        for message in messages:
-            check_peer_message(message, len(self.topology.stages))
         self.node.handle_peer(peer, messages)
+
+    def drop(self, peer: int, error: ProtocolError) -> None:
+        """A stage has said something that cannot be read, and that may get lost."""
+        self.node.drop(peer, error)
 
     # -- while it runs ------------------------------------------------------------------------------------------------
 
     def _sweep(self) -> None:
         """See who is still there."""
-        loop = asyncio.get_running_loop()
-        now = loop.time()
+        now = asyncio.get_running_loop().time()
         for link in self.links.values():
             link.check_alive(now, HEARTBEAT_S)
         for connection in list(self._clients):
@@ -345,7 +345,6 @@ class Server:
             elif silent_s > HEARTBEAT_S and connection.is_in:
                 connection.ask_for_a_sign()
         self.claims.sweep(now)
-        self._sweep_handle = loop.call_later(SWEEP_S, self._sweep)
 
     def prepare(self, configuration: Configuration) -> Renewal:
         """Read what a configuration that was read again says of identities, limits, certificates and the stage's token.
@@ -430,8 +429,8 @@ class Server:
         await self.node.answer_the_last(ANSWER_S)
         for connection in list(self._clients):
             connection.leave("draining", f"stage {self.section.name!r} stops; another one may go on")
-        if self._sweep_handle is not None:
-            self._sweep_handle.cancel()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
         if self._mending is not None:
             await end_task(self._mending)
         self.failed.cancel()

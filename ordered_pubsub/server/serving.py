@@ -24,6 +24,7 @@ from ordered_pubsub.errors import OrderedPubSubError
 from ordered_pubsub.server.files import room_for_connections
 from ordered_pubsub.server.monitoring import Monitoring
 from ordered_pubsub.server.server import Server
+from ordered_pubsub.supervision import Supervisor
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +44,10 @@ class Serving:
     _monitors: list[Monitoring] = attrs.field(factory=list)
     _stop: asyncio.Event = attrs.field(factory=asyncio.Event)
     _seen: dict[str, tuple[float, int]] = attrs.field(factory=dict)
+    _supervisor: Supervisor = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._supervisor = Supervisor("this process", lambda error: self._stop.set())
 
     async def run(self, on_ready: Callable[[Serving], None]) -> None:
         """Serve until told to stop. Raises what made a stage fail."""
@@ -50,7 +55,8 @@ class Serving:
         for number in STOP_SIGNALS:
             loop.add_signal_handler(number, self._told_to_stop)
         loop.add_signal_handler(signal.SIGHUP, self.reload)
-        watching = loop.create_task(self._watch(), name="watch the configuration")
+        self._seen = self._stamps()
+        watching = self._supervisor.keep(self._watch, "watching the configuration's files")
         try:
             await self._open()
             on_ready(self)
@@ -103,7 +109,6 @@ class Serving:
 
     async def _watch(self) -> None:
         """Read again what has changed on disk."""
-        self._seen = self._stamps()
         while True:
             await asyncio.sleep(WATCH_S)
             stamps = self._stamps()

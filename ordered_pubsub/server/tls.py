@@ -7,6 +7,7 @@ import ssl
 import attrs
 
 from ordered_pubsub.config.schema import StageTls
+from ordered_pubsub.config.tls import load_key
 from ordered_pubsub.errors import ConfigurationError
 
 
@@ -30,20 +31,20 @@ class StageTlsContexts:
         if section is None:
             return cls(None, client)
         server = _limited(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
-        try:
-            for context in (server, client):
-                # A key with a passphrase is refused, and not asked for on somebody's terminal.
-                context.load_cert_chain(section.cert, section.key, password=lambda: "")
-                if section.client_ca is not None:
-                    context.load_verify_locations(section.client_ca)
-        except (OSError, ValueError) as error:
-            raise ConfigurationError(
-                f"tls: cert={section.cert!r}, key={section.key!r}, client_ca={section.client_ca!r} cannot be used: {error}; "
-                "expected PEM files, the key belonging to the certificate and without passphrase"
-            ) from error
+        for context in (server, client):
+            load_key(context, section.cert, section.key)
+            if section.client_ca is not None:
+                _load_authorities(context, section.client_ca)
         if section.client_ca is not None:
             server.verify_mode = ssl.CERT_OPTIONAL  # who shows none may show a token
         return cls(server, client)
+
+
+def _load_authorities(context: ssl.SSLContext, file: str) -> None:
+    try:
+        context.load_verify_locations(file)
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"tls: client_ca={file!r} cannot be used: {error}; expected a PEM file") from error
 
 
 def _limited(context: ssl.SSLContext) -> ssl.SSLContext:

@@ -135,12 +135,12 @@ class Outbox:
         settings = self._settings
         return not self._unfinished_events or (
             self._unfinished_events < settings.pipeline_events_max
-            and self._unfinished_bytes + len(item.payload) <= settings.pipeline_bytes_max
+            and self._unfinished_bytes + item.held <= settings.pipeline_bytes_max
         )
 
     def _take(self, item: Outgoing, outcome: Outcome) -> None:
         self._unfinished_events += 1
-        self._unfinished_bytes += len(item.payload)
+        self._unfinished_bytes += item.held
         self._put.append((item, outcome))
         if not self._is_woken:
             self._is_woken = self.thread.post(self._send)
@@ -189,7 +189,7 @@ class Outbox:
     def _free(self, settled: Sequence[tuple[Outgoing, Outcome]]) -> None:
         with self._room:
             self._unfinished_events -= len(settled)
-            self._unfinished_bytes -= sum([len(item.payload) for item, _ in settled])
+            self._unfinished_bytes -= sum([item.held for item, _ in settled])
             if self._queue:
                 self._room.notify_all()
 

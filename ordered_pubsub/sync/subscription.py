@@ -18,11 +18,11 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent import futures
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from types import TracebackType
-from typing import Any, cast
+from typing import Any
 
 import attrs
 
@@ -60,10 +60,12 @@ class Subscription:
         self._is_dropped = False
         """whether nothing more is taken, either"""
         self._inner.settles = False
-        self._handed: Event | None = None
-        """what the application took last of a subscription that acknowledges what was taken before"""
-        self._handled: Event | None = None
-        """what it has handled, and the loop does not know yet"""
+        self._mine = threading.local()
+        """of each thread: what it has taken and, as far as is known, not handled (`events`)"""
+        self._handled: deque[Event] = deque()
+        """what was handled, and the loop does not know yet"""
+        self._is_telling = False
+        """whether the loop is about to learn it"""
         self._error: BaseException | None = None
         """what ended the bringing"""
 
@@ -125,12 +127,13 @@ class Subscription:
         thread, events = self._thread, self._events
         while True:
             thread.check_process()
+            self._settle()
             try:
                 event = events.popleft()
             except IndexError:
                 event = None
             if event is not None:
-                yield self._hand(event)
+                yield self._hand([event])[0]
             elif not self._fill(None):
                 return
 
@@ -145,34 +148,37 @@ class Subscription:
         """The next event, or None when there will be none any more; raises `Timeout` if none comes in this time."""
         give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
         self._thread.check_process()
+        self._settle()
         while True:
             with suppress(IndexError):
-                return self._hand(self._events.popleft())
+                return self._hand([self._events.popleft()])[0]
             found = self._fill(give_up_at)
             if found is None:
                 raise Timeout(f"no event of subscription {self.identity} came within {timeout_s:g} s")
             if not found:
                 return None
 
-    def _hand(self, event: Event) -> Event:
-        """Give an event to the application, which has handled the one before."""
+    def _hand(self, events: list[Event]) -> list[Event]:
+        """Give events to this thread."""
         if self._inner.acknowledges:
-            self._settle()
-            self._handed = event
-        return event
+            self._mine.events = events
+        return events
 
     def _settle(self) -> None:
-        """What was taken last was handled; the loop learns it now and then."""
-        if self._handed is not None:
-            is_known = self._handled is not None
-            self._handled, self._handed = self._handed, None
-            if not is_known:
+        """This thread asks for more: it has handled what it has taken. The loop learns that now and then."""
+        events: Sequence[Event] = getattr(self._mine, "events", ())
+        if events:
+            self._handled.extend(events)
+            self._mine.events = ()
+            if not self._is_telling:
+                self._is_telling = True
                 self._thread.post(self._tell_handled)
 
     def _tell_handled(self) -> None:
-        handled, self._handled = self._handled, None
-        if handled is not None:
-            self._inner.note_handled(handled)
+        self._is_telling = False  # first, so that what is handled from now on is told, too
+        with suppress(IndexError):
+            while True:
+                self._inner.note_handled(self._handled.popleft())
 
     def commit(self, clock: Mapping[str, int]) -> None:
         """Everything that was taken up to a clock, such as an event's `vector`, was handled; return when that is on disk.
@@ -195,12 +201,10 @@ class Subscription:
             try:
                 self._complete(batch, max_events, time.monotonic() + max_wait_s)
             except BaseException:
-                self._handed = None
+                self._hand([])
                 self._events.extendleft(reversed(batch))  # interrupted: they were not taken
                 raise
-            if self._inner.acknowledges:
-                self._handed = batch[-1]
-            yield batch
+            yield self._hand(batch)
 
     def _complete(self, batch: list[Event], max_events: int, give_up_at: float) -> None:
         while len(batch) < max_events:
@@ -247,13 +251,11 @@ class Subscription:
 
     async def _bring(self) -> None:
         """In the loop: put what there is into `_events`, as far as the budget goes."""
-        batches = cast(AsyncGenerator[list[Event], None], self._inner.batches(BATCH_EVENTS_MAX, 0.0))
-        async with aclosing(batches):
-            async for batch in batches:
-                self._put(batch)
-                while not self._has_budget() and not self._is_dropped:
-                    self._wanted.clear()
-                    await self._wanted.wait()
+        async for batch in self._inner.batches(BATCH_EVENTS_MAX, 0.0):
+            self._put(batch)
+            while not self._has_budget() and not self._is_dropped:
+                self._wanted.clear()
+                await self._wanted.wait()
 
     def _put(self, batch: list[Event]) -> None:
         with self._news:

@@ -48,6 +48,7 @@ def check(record: Record) -> None:
         _check_positions(record, subscription, numbers)
         _check_causes(record, subscription, numbers)
         _check_best_effort(record, subscription, numbers)
+        _check_lateness(record, subscription)
     _check_pairs(record)
     _check_history(record, numbers)
 
@@ -290,6 +291,22 @@ def _check_exactly_once(record: Record, subscription: SubscriptionRecord, number
         if got != wanted:
             which = "I11" if set(got) - set(wanted) else "I3"
             record.violation(which, f"{subscription.name} was entitled to {topic} {wanted}, and notified of {got}")
+
+
+def _check_lateness(record: Record, subscription: SubscriptionRecord) -> None:
+    """I4, where a world says how late: nobody waits for long for what the ENS does not bring."""
+    late_max_s = record.world.late_max_s
+    if late_max_s is None:
+        return
+    for entry in subscription.notifications:
+        handed_at = entry.event.handed_over_at
+        if handed_at is not None and entry.at - handed_at > late_max_s:
+            record.violation(
+                "I4",
+                f"{subscription.name} was notified of {entry.event.topic} {entry.event.number} {entry.at - handed_at:.1f} s "
+                f"after it was published; {late_max_s:g} s may be",
+            )
+            return
 
 
 def _check_voids(record: Record, numbers: _Numbers) -> None:

@@ -12,7 +12,7 @@ import attrs
 import msgspec
 from msgspec.structs import replace
 
-from ordered_pubsub.core.acknowledging import Acknowledging
+from ordered_pubsub.core.acknowledging import Acknowledging, InHand, Place
 from ordered_pubsub.core.authenticity import (
     NO_TAG,
     TAG_BYTES,
@@ -24,7 +24,7 @@ from ordered_pubsub.core.authenticity import (
     stamp_body,
 )
 from ordered_pubsub.core.best_effort import BestEffort
-from ordered_pubsub.core.buffer import Arrival
+from ordered_pubsub.core.buffer import Arrival, Notification
 from ordered_pubsub.core.delivery import WEIGHTS, Delivery, Wants
 from ordered_pubsub.core.driver import KEEP, Driver
 from ordered_pubsub.core.hosting import ALIVE_S
@@ -81,6 +81,8 @@ STEPS_SERVED = 4
 """So many small steps of what clients have caused a stage does between two flushes."""
 INLINE_LOAD = 3
 """So little is handled as it comes, so that much of it waits for its turn."""
+WORKERS = 2
+"""So many tasks of an application read a subscription with a name; each has one event in hand at most."""
 REACTIONS_MAX = 60
 """How many publications of a world happen because of others."""
 
@@ -389,6 +391,8 @@ class ClientHost:
     paused_until: float = 0.0
     ens_away_until: float = 0.0
     home_away_until: float = 0.0
+    deaf_until: float = 0.0
+    """the ENS brings nothing before"""
     deliveries: dict[str, Delivery | BestEffort] = attrs.field(factory=dict)
     subends: dict[str, Subend] = attrs.field(factory=dict)
     """of all but best-effort subscriptions"""
@@ -403,6 +407,9 @@ class ClientHost:
     opened: dict[str, Subscribe] = attrs.field(factory=dict)
     """what it subscribes to whenever it is started"""
     acknowledging: dict[str, Acknowledging] = attrs.field(factory=dict)
+    in_hand: dict[str, InHand] = attrs.field(factory=dict)
+    working: dict[tuple[str, int], int] = attrs.field(factory=dict)
+    """subscription and worker → the event that it works on, by its count"""
     said: dict[str, tuple[int, dict[str, int]]] = attrs.field(factory=dict)
     """for each subscription, on which connection it has said last how far it is"""
     unnumbered: list[EventRecord] = attrs.field(factory=list)
@@ -501,6 +508,7 @@ class ClientHost:
             )
             if action.named:
                 self.acknowledging[name] = Acknowledging(name, self.name)
+                self.in_hand[name] = InHand()
         self.deliveries[name] = delivery
         if not action.named:
             self.lifeline.watch(name, self.simulation.topology.registrar(name), self.simulation.now)
@@ -531,6 +539,8 @@ class ClientHost:
         self.deliveries.clear()
         self.subends.clear()
         self.acknowledging.clear()
+        self.in_hand.clear()
+        self.working.clear()
         self.said.clear()
         self.unnumbered.clear()
         self.unsure.clear()
@@ -691,12 +701,47 @@ class ClientHost:
         if self.said.get(name) != (self.connection, acked) or self.simulation.chance.random() < 0.1:
             self.said[name] = (self.connection, acked)
             network.subscriber_to_stage(self, Follows(name, acked, True, subend.delivery.changes.version))
+        for worker in range(WORKERS) if name in self.in_hand else ():
+            if self.simulation.chance.random() < 0.5:
+                self._finish_work(name, worker)
+                self._acknowledge_passed(name)
         saying = self.acknowledging[name].take_due(self.simulation.now) if name in self.acknowledging else None
         if saying is not None:
             network.subscriber_to_stage(self, saying)
+        self._ask(name, subend)
+
+    def _work_on(self, name: str, worker: int, notification: Notification) -> None:
+        """One of the tasks that read a subscription asks for the next event: it has handled the one before."""
+        self._finish_work(name, worker)
+        self.in_hand[name].take(notification, worker)
+        self.working[name, worker] = notification.count
+
+    def _finish_work(self, name: str, worker: int) -> None:
+        self.working.pop((name, worker), None)
+        place = self.in_hand[name].ask(worker)
+        if place is not None:
+            self._acknowledge(name, place.clean, place)
+
+    def _acknowledge(self, name: str, version: int, place: Place) -> None:
+        for worker in range(WORKERS):
+            working = self.working.get((name, worker))
+            if working is not None and working <= place.count:
+                self.simulation.record.violation(
+                    "I3", f"{name} acknowledges {place.count}, and {working} is not handled yet"
+                )
+        self.acknowledging[name].acknowledge(version, place.handled, place.count, self.simulation.now)
+
+    def _acknowledge_passed(self, name: str) -> None:
+        """If everything was handled, what was passed after it is acknowledged as well."""
+        subend = self.subends[name]
+        if not len(self.in_hand[name]) and (subend.reads_past or subend.delivery.changes.version > 0):
+            self.acknowledging[name].acknowledge(*subend.passed, self.simulation.now)
+
+    def _ask(self, name: str, subend: Subend) -> None:
+        """Ask for what a subscription misses, as far as that is due."""
         for said in subend.take_due(self.simulation.now):
             self.simulation.trace("%s asks: %s", name, said)
-            network.subscriber_to_stage(self, said)
+            self.simulation.network.subscriber_to_stage(self, said)
 
     # -- what comes back ----------------------------------------------------------------------------------------------
 
@@ -872,7 +917,7 @@ class ClientHost:
             delivery.receive(arrival, self.simulation.now)
         else:
             self.subends[subscription].set_time(self.simulation.now)
-            delivery.receive(arrival)
+            self.subends[subscription].arrived([arrival])
 
     def _take_keys(self, keys: Keys) -> None:
         self.inspection.now = self.simulation.now
@@ -915,6 +960,7 @@ class ClientHost:
             self._take_end(message)
         elif isinstance(message, Expect):
             subend.expected(message.counts)
+            self._ask(name, subend)
         elif isinstance(message, Inform):
             try:
                 subend.told(message.told)
@@ -927,6 +973,7 @@ class ClientHost:
         if not self.simulation.is_closing:
             self.simulation.record.violation("I3", f"{ended.subscription} was ended: {ended.reason}")
         self.acknowledging.pop(ended.subscription, None)
+        self.in_hand.pop(ended.subscription, None)
 
     def _take_saved(self, acknowledging: Acknowledging, saved: Saved) -> None:
         acknowledging.handle_saved(saved)
@@ -944,7 +991,7 @@ class ClientHost:
         for notification in delivery.take_ready() if subend is None else subend.take_ready():
             arrival = notification.arrival
             self._learn(arrival.body)
-            record.notified(notification)
+            record.notified(notification, self.simulation.now)
             self.simulation.record.progress += 1
             self.simulation.trace(
                 "%s is notified of %s %d at position %s",
@@ -954,9 +1001,10 @@ class ClientHost:
                 notification.position,
             )
             self._maybe_react()
-        acknowledging = self.acknowledging.get(subscription)
-        if acknowledging is not None and subend is not None and (subend.reads_past or delivery.changes.version > 0):
-            acknowledging.acknowledge(*subend.passed, self.simulation.now)
+            if subscription in self.in_hand:
+                self._work_on(subscription, self.simulation.chance.randrange(WORKERS), notification)
+        if subscription in self.in_hand:
+            self._acknowledge_passed(subscription)
         for topic in delivery.take_left():
             if not delivery.changes.asked:
                 self.simulation.ens.unsubscribe(topic, self.index, subscription)

@@ -65,7 +65,8 @@ class Ens:
             if forger is not None:
                 for forged in forger.forge(carried, subscription):
                     self._carry(client, subscription, forged)
-            if chance.random() < weather.ens_lose:
+            is_deaf = self.simulation.clients[client].deaf_until > self.simulation.now
+            if chance.random() < weather.ens_lose or is_deaf:
                 continue
             self._carry(client, subscription, carried)
             if chance.random() < weather.ens_duplicate:
@@ -242,6 +243,9 @@ class Network:
     def stage_to_client(self, rank: int, answer: Answer | Refusal) -> None:
         """An answer on its way from the client's home."""
         simulation, weather = self.simulation, self.simulation.weather
+        stranger = simulation.strangers.get(answer.client)
+        if stranger is not None:
+            stranger.answered(answer)
         client = simulation.clients_by_name.get(answer.client)
         if client is None or client.name != answer.client or client.home != rank:
             return

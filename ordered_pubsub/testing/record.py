@@ -106,6 +106,7 @@ class Notified:
     vector: dict[str, int]
     count: int
     """how many events the subscription had passed with it, those that its filter does not want included"""
+    at: float = 0.0
 
 
 @attrs.define(eq=False)
@@ -132,7 +133,7 @@ class SubscriptionRecord:
         while self.notifications and self.notifications[-1].count > position:
             self.notifications.pop()
 
-    def notified(self, notification: Notification) -> None:
+    def notified(self, notification: Notification, now: float) -> None:
         """The application was told of an event."""
         self.notifications.append(
             Notified(
@@ -142,6 +143,7 @@ class SubscriptionRecord:
                 notification.version,
                 dict(notification.vector),
                 notification.count,
+                now,
             )
         )
 

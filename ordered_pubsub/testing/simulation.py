@@ -30,14 +30,17 @@ from ordered_pubsub.testing.forger import Forger
 from ordered_pubsub.testing.hosts import ClientHost, Packer, StageHost
 from ordered_pubsub.testing.network import Ens, Network
 from ordered_pubsub.testing.record import Record
+from ordered_pubsub.testing.stranger import Stranger, check_stages
 from ordered_pubsub.testing.world import (
     FAULTS_END_S,
     Action,
     Alter,
     Away,
+    Babble,
     ClockJump,
     Crash,
     Cut,
+    Deaf,
     Die,
     Edit,
     Fault,
@@ -96,6 +99,7 @@ class Simulation:
             ClientHost(self, i, Session(f"client-{i}", topology, packer=self.packer)) for i in range(world.clients)
         ]
         self.clients_by_name = {client.name: client for client in self.clients}
+        self.strangers: dict[str, Stranger] = {}
 
     def _crash_point_of(self, rank: int) -> Callable[[str], None]:
         return lambda name: self.stages[rank].crash_point(name)
@@ -156,6 +160,7 @@ class Simulation:
             self._close_all()
             if self._come_to_rest("after closing"):
                 self.record.note_closed(self)
+        check_stages(self)
         self.record.torn_records = sum(host.disk.torn_records for host in self.stages)
         check(self.record)
 
@@ -196,12 +201,19 @@ class Simulation:
             self._send_away(fault)
         elif isinstance(fault, Edit):
             self._edit(fault)
+        elif isinstance(fault, Deaf):
+            client = self.clients[fault.client]
+            client.deaf_until = max(client.deaf_until, self.now + fault.for_s)
         elif isinstance(fault, Die):
             self.clients[fault.client].die(fault.for_s)
         elif isinstance(fault, Forbid):
             self.stages[fault.stage].forbidden_until[fault.topic] = self.now + fault.for_s
         elif isinstance(fault, Turn):
             self.stages[fault.stage].handle("rotated", lambda driver: driver.rotate_keys(fault.revokes))
+        elif isinstance(fault, Babble):
+            stranger = Stranger(self, fault, f"stranger-{len(self.strangers)}")
+            self.strangers[stranger.session] = stranger
+            stranger.come()
         elif isinstance(fault, ClockJump):
             self.stages[fault.stage].clock_offset += fault.by_s
 
@@ -241,7 +253,7 @@ class Simulation:
                 self._restart(host, None)
             host.start()
         for client in self.clients:
-            client.paused_until = client.ens_away_until = client.home_away_until = 0.0
+            client.paused_until = client.ens_away_until = client.home_away_until = client.deaf_until = 0.0
         for pair in list(self.network.cuts):
             self.network.cuts[pair] = 0.0
             self.network.connect(*pair)
@@ -283,6 +295,8 @@ class Simulation:
             for name, delivery in client.deliveries.items():
                 if name in client.acknowledging and client.acknowledging[name].next_due is not None:
                     reasons.append(f"{name} has acknowledgements that are not on disk")
+                if len(client.in_hand.get(name, ())):
+                    reasons.append(f"{name} has events in hand")
                 if name in client.subends and client.subends[name].reads_past:
                     reasons.append(f"{name} still reads the past")
                 if isinstance(delivery, Delivery) and delivery.aside:

@@ -100,6 +100,15 @@ class Away:
 
 
 @attrs.frozen
+class Deaf:
+    """The ENS brings nothing to a client, and nobody says so: its connection is well."""
+
+    at: float
+    client: int
+    for_s: float
+
+
+@attrs.frozen
 class Die:
     """A client's process dies, with all that it knows, and another one is started in its place later, or never."""
 
@@ -147,7 +156,17 @@ class Turn:
     revokes: bool
 
 
-Fault = Crash | Cut | Away | Edit | ClockJump | Forbid | Die | Turn
+@attrs.frozen
+class Babble:
+    """Somebody whom nobody can trust is at home at a stage for a while, and says what cannot be, or is not for it to say."""
+
+    at: float
+    stage: int
+    chance: int
+    """another number, other words"""
+
+
+Fault = Crash | Cut | Away | Edit | ClockJump | Forbid | Die | Turn | Babble | Deaf
 
 
 @attrs.frozen
@@ -195,6 +214,8 @@ class World:
     """after so long without a word a subscription without a name is ended"""
     lease_s: float = 8.0
     """after so long without a word of its publisher a number may be void"""
+    late_max_s: float | None = None
+    """nobody is notified later than this after an event was published, if that is to be checked"""
 
     forging: float = 0.0
     """how likely it is that somebody who can write to the ENS forges something beside a message"""
@@ -312,7 +333,9 @@ def draw(seed: int) -> World:
     random = Random(f"world {seed}")
     world = _draw_chain(seed, random) if random.random() < 0.25 else _draw_any(seed, random)
     world = _with_filters(_with_logs(world, Random(f"logs {seed}")), Random(f"filters {seed}"))
-    return _with_forger(_with_impatience(world, Random(f"patience {seed}")), Random(f"forger {seed}"))
+    world = _with_forger(_with_impatience(world, Random(f"patience {seed}")), Random(f"forger {seed}"))
+    world = _with_strangers(world, Random(f"strangers {seed}"))
+    return _with_deafness(world, Random(f"deaf {seed}"))
 
 
 def _with_forger(world: World, random: Random) -> World:
@@ -330,6 +353,29 @@ def _with_forger(world: World, random: Random) -> World:
     has_keys = are_logged and random.random() < 0.4
     tags = not has_keys or random.random() < 0.7
     return attrs.evolve(world, forging=random.choice((0.05, 0.3, 1.0)), forger_has_keys=has_keys, tags=tags)
+
+
+def _with_deafness(world: World, random: Random) -> World:
+    """The same world; where all topics are kept, the ENS may bring nothing to some clients for a while."""
+    if len(world.kept) < len(world.topics) or random.random() < 0.7:
+        return world
+    faults = [
+        Deaf(random.uniform(0.0, FAULTS_END_S / 2), client, random.uniform(1.0, FAULTS_END_S))
+        for client in range(world.clients)
+        if random.random() < 0.5
+    ]
+    return attrs.evolve(world, faults=(*world.faults, *faults))
+
+
+def _with_strangers(world: World, random: Random) -> World:
+    """The same world; in some, strangers say what they must not."""
+    if random.random() < 0.7:
+        return world
+    babbles = [
+        Babble(random.uniform(0.0, FAULTS_END_S), random.randrange(world.stages), random.randrange(1 << 30))
+        for _ in range(random.choice((1, 2, 5)))
+    ]
+    return attrs.evolve(world, faults=(*world.faults, *babbles))
 
 
 def _with_impatience(world: World, random: Random) -> World:

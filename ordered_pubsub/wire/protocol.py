@@ -216,6 +216,35 @@ to_client: msgspec.msgpack.Decoder[ToClient] = msgspec.msgpack.Decoder(ToClient)
 from_peer: msgspec.msgpack.Decoder[FromPeer] = msgspec.msgpack.Decoder(FromPeer)
 
 
+class _Said(_Base, frozen=True, tag="say"):
+    """`Say`, before its messages are read."""
+
+    messages: list[msgspec.Raw]
+
+
+_said = msgspec.msgpack.Decoder(_Said)
+_peer_message: msgspec.msgpack.Decoder[PeerMessage] = msgspec.msgpack.Decoder(PeerMessage)
+_kind = msgspec.msgpack.Decoder(list[msgspec.Raw])
+_NOT_TO_BE_LOST = {_encoder.encode(kind) for kind in ("frame", "hello")}
+
+
+def decode_said(payload: bytes, who: str) -> tuple[Say, list[ProtocolError]]:
+    """Those messages of a `Say` that can be read, and what is wrong with the others.
+
+    Raises a `ProtocolError` if it is no such thing, or if one of the others must not get lost.
+    """
+    readable: list[PeerMessage] = []
+    errors: list[ProtocolError] = []
+    for one in decode(_said, payload, who).messages:
+        try:
+            readable.append(decode(_peer_message, one, who))
+        except ProtocolError as error:
+            if not (kind := decode(_kind, one, who)) or bytes(kind[0]) in _NOT_TO_BE_LOST:
+                raise
+            errors.append(error)
+    return Say(readable), errors
+
+
 def encode(message: _Base | FromSubscriber | ToSession | FromReader | ToReader) -> bytes:
     """A message as a frame."""
     return frame(_encoder.encode(message))

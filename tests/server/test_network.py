@@ -20,6 +20,7 @@ from ordered_pubsub.core.messages import ChangeAsk, PublishAsk, Request
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import UsageError
 from ordered_pubsub.server.claims import Claimant, Claims
+from ordered_pubsub.supervision import Backoff
 from ordered_pubsub.testing.processes import HOST
 from ordered_pubsub.testing.proxy import Proxy
 from ordered_pubsub.wire.framing import HEAD_BYTES, Deframer
@@ -101,12 +102,12 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The pauses that were made, without making them."""
     made: list[float] = []
 
-    async def pause(home: NetworkHome) -> None:
-        made.append(home._pause_s)
-        home._pause_s = min(2 * home._pause_s, PAUSE_MOST_S)
+    async def pause(backoff: Backoff) -> None:
+        made.append(backoff.limit_s)
+        backoff.next_s()
         await asyncio.sleep(0)
 
-    monkeypatch.setattr(NetworkHome, "_pause", pause)
+    monkeypatch.setattr(Backoff, "pause", pause)
     return made
 
 
@@ -159,22 +160,6 @@ async def test_a_connection_that_has_lasted_makes_the_pauses_short_again(
         await until(lambda: states == [False, True] * 4)
 
     assert pauses == [PAUSE_FIRST_S, 2 * PAUSE_FIRST_S, 4 * PAUSE_FIRST_S, PAUSE_FIRST_S]
-
-
-async def test_between_two_attempts_there_is_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pause itself, which the other tests leave out."""
-    asked_for: list[float] = []
-
-    def uniform(low: float, high: float) -> float:
-        asked_for.append(low)
-        return 0.0
-
-    monkeypatch.setattr("ordered_pubsub.client.network.random.uniform", uniform)
-    home = NetworkHome([])
-    for _ in range(8):
-        await home._pause()
-
-    assert (len(asked_for), home._pause_s) == (8, PAUSE_MOST_S)
 
 
 # -- a name that somebody else has ------------------------------------------------------------------------------------

@@ -426,12 +426,12 @@ async def test_nobody_takes_the_id_of_another_ones_next_subscription(open_server
     async with raw(open_server.port) as line:
         await enter(line, mine)
         for number, identity in enumerate(
-            (f"{other.session}/2", "x", "", f"{mine.session}/", f"{mine.session}/1/2"), 1
+            (f"{other.session}/2", "x", f"{mine.session}/", f"{mine.session}/1/2", ""), 1
         ):
             refusal = await ask(line, mine, ChangeAsk(identity, ("a",)), sequence=number)
             assert isinstance(refusal, Refusal)
             assert refusal.code == "bad-request"
-        assert isinstance(await ask(line, mine, ChangeAsk(f"{mine.session}/1", ("a",)), sequence=6), Answer)
+        assert isinstance(await ask(line, mine, ChangeAsk(f"{mine.session}/1", ("a",)), sequence=5), Answer)
 
 
 # -- rights -----------------------------------------------------------------------------------------------------------

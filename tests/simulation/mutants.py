@@ -15,7 +15,8 @@ from unittest.mock import patch
 import attrs
 import msgspec
 
-from ordered_pubsub.core import history
+from ordered_pubsub.core import checking, history, stage
+from ordered_pubsub.core.acknowledging import InHand
 from ordered_pubsub.core.authenticity import Stamp
 from ordered_pubsub.core.buffer import Arrival
 from ordered_pubsub.core.changes import Changes
@@ -34,6 +35,7 @@ from ordered_pubsub.core.messages import (
     Change,
     ChangeAsk,
     Chunk,
+    FromSubscriber,
     Inform,
     Operation,
     Publication,
@@ -303,6 +305,24 @@ def _expect_nothing(pubends: Pubends, now: float) -> list[Any]:
     return []
 
 
+def _acknowledge_what_was_in_hand(in_hand: InHand, holder: object) -> Any:
+    counts = in_hand._hands.pop(holder, [])
+    places = [place for place in in_hand._taken if place.count in counts]
+    if places:
+        in_hand.handled_to(places[-1].count)
+    return places[-1] if places else None
+
+
+_tick_pubends = Pubends.tick
+
+
+def _set_deadlines_anew(pubends: Pubends, now: float) -> list[Any]:
+    for topic in pubends._stirred:
+        if topic in pubends._restless:
+            pubends._restless[topic].milestones.clear()
+    return _tick_pubends(pubends, now)
+
+
 _refuse = Registrar.refuse
 
 
@@ -403,6 +423,14 @@ def _never_cut(lifeline: Lifeline, subscription: str, now: float) -> bool:
 
 def _none_cut(lifeline: Lifeline, now: float) -> list[str]:
     return []
+
+
+_handle_subscriber = Driver.handle_subscriber
+
+
+def _unchecked(driver: Driver, session: str, message: FromSubscriber, now: float, identity: str = "") -> None:
+    with patch("ordered_pubsub.core.driver.check_message", _nothing):
+        _handle_subscriber(driver, session, message, now, identity)
 
 
 def _for_ever(lease: Lease, rank: int, asked_at: float, now: float) -> bool:
@@ -555,6 +583,12 @@ MUTANTS = (
         ((Pubends, "tick", _expect_nothing),),
     ),
     Mutant(
+        "deadline-anew",
+        "the time after which an owner says how far a topic is runs for each event, and not from the last one on",
+        ((Pubends, "tick", _set_deadlines_anew),),
+        "starved",
+    ),
+    Mutant(
         "forget-unasked",
         "what is not acknowledged is not forgotten",
         ((Retention, "_acked", _last_number),),
@@ -580,6 +614,11 @@ MUTANTS = (
         "an acknowledgement names the last change before which nothing is being left any more",
         ((Delivery, "_note_clean", _always_clean),),
         "left-then-died",
+    ),
+    Mutant(
+        "handed-out",
+        "what was handed out is not acknowledged before all that came before it was handled",
+        ((InHand, "ask", _acknowledge_what_was_in_hand),),
     ),
     Mutant(
         "late-opening",
@@ -659,6 +698,22 @@ MUTANTS = (
         "a publisher that was not heard of for long publishes nothing before it has asked",
         ((Lease, "holds", _for_ever),),
     ),
+    # What one client says must not hurt others.
+    Mutant(
+        "level-unchecked",
+        "whether events are kept is said by their topic, not by who publishes them",
+        ((Stage, "_refuse_level", _nothing),),
+    ),
+    Mutant(
+        "request-unchecked",
+        "a request that cannot be is refused",
+        ((stage, "check_request", _nothing), (checking, "check_request", _nothing)),
+    ),
+    Mutant(
+        "client-unchecked",
+        "what a client may say, every stage takes from every other",
+        ((Driver, "handle_subscriber", _unchecked),),
+    ),
 )
 
 
@@ -669,9 +724,10 @@ A simulation that finds nothing may be blind. So the guards of the protocol are 
 simulation must find each of them missing within 2,000 seeds (or within 2,000 chances of a named scenario,
 `tests/simulation/scenarios.py`); it counts only if nothing falls there with the guard. The first twelve belong to the
 protocol as it was designed; the next nine, from `lead-the-change` on, are guards that the simulation itself has taught us;
-those from `ask-once` on make it exactly once over an ENS that loses, also for who dies and comes back; the last five close the
-holes that a publisher leaves where nobody keeps its events, and end what nothing is heard of in time. This page is written
-by `make mutants`, and `tests/simulation/test_mutants.py` runs every line of it. To see one:
+those from `ask-once` on make it exactly once over an ENS that loses, also for who dies and comes back; the next five close the
+holes that a publisher leaves where nobody keeps its events, and end what nothing is heard of in time; and those from
+`level-unchecked` on stand between a client and what is not its to say. This page is written by `make mutants`, and
+`tests/simulation/test_mutants.py` runs every line of it. To see one:
 `python -m ordered_pubsub.testing.simulate --seed N` with the guard taken away in the code.
 
 "I" numbers are those of [invariants.md](invariants.md); "order" is the one total order of all operations.

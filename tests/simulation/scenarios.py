@@ -10,6 +10,7 @@ from ordered_pubsub.testing.world import (
     Alter,
     Away,
     Crash,
+    Deaf,
     Die,
     Forbid,
     Publish,
@@ -215,6 +216,23 @@ FILTER_AFTER_FILTER = attrs.evolve(
 )
 """A subscription that reads the past of a topic by one filter holds it by another one, and both miss something."""
 
+STARVED = attrs.evolve(
+    _world(
+        {"a": 0, "b": 0, "c": 0},
+        2,
+        Subscribe(0.0, 0, "s", ("a",)),
+        Subscribe(0.0, 0, "d", ("b", "c")),
+        *(Publish(1.0 + 0.05 * n, 1, (("a", 1),)) for n in range(360)),
+        *(Publish(1.0 + 0.5 * n, 1, (("b", 1),)) for n in range(36)),
+        *(Publish(1.0 + 1.9 * n, 1, (("c", 1),)) for n in range(9)),
+    ),
+    stages=1,
+    kept=("a", "b", "c"),
+    late_max_s=2.5,
+    faults=(Deaf(2.0, 0, 18.0),),
+)
+"""The ENS brings nothing to a subscriber any more, while its topics are published on more often than owners look around."""
+
 SCENARIOS = {
     "slow-then-quick": SLOW_THEN_QUICK,
     "exchange": EXCHANGE,
@@ -226,4 +244,5 @@ SCENARIOS = {
     "reordered-after-crash": REORDERED_AFTER_CRASH,
     "seen-between": SEEN_BETWEEN,
     "filter-after-filter": FILTER_AFTER_FILTER,
+    "starved": STARVED,
 }

@@ -14,7 +14,7 @@ import pytest
 
 import ordered_pubsub
 from ordered_pubsub.cli import main, status
-from ordered_pubsub.cli.status import Overview, look
+from ordered_pubsub.cli.status import Overview, _behind, look
 from ordered_pubsub.config.addresses import Address, parse_address
 from ordered_pubsub.config.files import hash_token, make_token
 from ordered_pubsub.config.schema import ClientSection, Configuration, IdentitySection, Rights, StageSection
@@ -94,6 +94,30 @@ async def test_it_shows_how_far_subscriptions_with_a_name_are(start: Callable[..
     named = [line.split() for line in overview.as_text() if "desk//book" in line]
     assert named == [["desk//book", "2", "4", "2"]]
     assert "named subscription  topics  acknowledged  behind" in overview.as_text()
+
+
+async def test_one_that_has_acknowledged_nothing_is_not_said_to_be_behind_by_nothing(
+    start: Callable[..., System],
+) -> None:
+    """It is counted from where it begins."""
+    system = await start("eu")
+    sequencer = [f"ops://{address.host_and_port}" for address in system.addresses]
+    async with ordered_pubsub.connect("memory://status-never", sequencer=sequencer, name="desk") as client:
+        await client.publish("trades", 0)
+        await client.subscribe("trades", name="new", ack="manual")
+        await client.subscribe("trades", name="all", ack="manual", start="earliest")
+        for number in range(4):
+            await client.publish("trades", number)
+        overview = await system.look(0)
+
+    named = [line.split() for line in overview.as_text() if "desk//" in line]
+    assert named == [["desk//all", "1", "never", "5"], ["desk//new", "1", "never", "4"]]
+
+
+def test_what_is_unknown_is_not_zero() -> None:
+    """The owner of a topic has not answered."""
+    assert _behind({"a": 3, "b": 4}, {"a": 5}) == "2 or more"
+    assert _behind({"a": 3}, {}) == "?"
 
 
 async def test_one_address_leads_to_all_stages(start: Callable[..., object]) -> None:

@@ -85,7 +85,7 @@ def test_every_key_of_the_client_has_a_variable() -> None:
         "TOKEN_FILE": "t", "TLS_CA": "ca", "TLS_CERT": "cert", "TLS_KEY": "key", "UNORDERED": "deliver", "LINGER_S": "0.5",
         "BATCH_EVENTS_MAX": "9", "TIMEOUT_S": "1.5", "PIPELINE_EVENTS_MAX": "1", "PIPELINE_BYTES_MAX": "2",
         "PAYLOAD_BYTES_MAX": "3", "QUEUE_EVENTS_MAX": "4", "QUEUE_BYTES_MAX": "5", "BUFFER_EVENTS_MAX": "6", "TTL_S": "7",
-        "BUFFER_BYTES_MAX": "8",
+        "BUFFER_BYTES_MAX": "8", "CONNECT_TIMEOUT_S": "2", "UNACKNOWLEDGED_EVENTS_MAX": "9",
     }  # fmt: skip
     client = load(environ={f"ORDERED_PUBSUB_{key}": value for key, value in environ.items()}).configuration.client
 

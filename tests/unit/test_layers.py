@@ -16,9 +16,9 @@ NOT_IN_CORE = {
 MAY_IMPORT = {
     "core": {"core", "errors"},
     "wire": {"core", "errors", "wire"},
-    "client": {"adapter", "client", "config", "core", "errors", "wire"},
+    "client": {"adapter", "client", "config", "core", "errors", "supervision", "wire"},
     "config": {"config", "core", "errors"},
-    "server": {"config", "core", "errors", "server", "wire"},
+    "server": {"config", "core", "errors", "server", "supervision", "wire"},
     "reading": {"client", "config", "core", "errors", "reading", "wire"},
     "testing": {"adapter", "core", "errors", "testing", "wire"},
 }

@@ -156,14 +156,56 @@ def test_a_home_that_has_said_nothing_is_told_nothing(pubends: Pubends) -> None:
     assert expected_at(pubends, 60.0) == []
 
 
-def test_while_events_come_nobody_is_told_anything(pubends: Pubends) -> None:
+def test_while_events_come_and_are_acknowledged_nobody_is_told_anything(pubends: Pubends) -> None:
+    """Clients say once a second how far they are, and homes twice."""
     pubends.hosts(1, Hosts({"a": 0}))
     told = []
     for step in range(100):
         pubends.published("a", step + 1)
-        told += pubends.tick(step * AET_S / 2)
+        pubends.hosts(1, Hosts({"a": max(0, step - 2)}))
+        told += pubends.tick(step * 0.5)
 
     assert told == []
+
+
+@pytest.mark.parametrize("period_s", [0.05, 0.1, 0.5, 1.9])
+def test_who_gets_nothing_is_told_of_each_event_in_time_whatever_the_rate(pubends: Pubends, period_s: float) -> None:
+    """The time runs for each event, and is not set anew by the next one."""
+    pubends.hosts(1, Hosts({"a": 0}))
+    pubends.tick(0.0)
+    published: dict[int, float] = {}
+    told: dict[int, float] = {}
+    for step in range(1, 400):  # at 20 Hz
+        now = step * 0.05
+        while (len(published) + 1) * period_s <= now:
+            published[len(published) + 1] = now
+            pubends.published("a", len(published))
+        for _, expected in pubends.tick(now) if step % 10 == 0 else ():
+            for number in range(1, expected.counts["a"] + 1):
+                told.setdefault(number, now)
+    late = {number: told.get(number, 20.0) - at for number, at in published.items() if at < 17.0}
+
+    assert max(late.values()) <= AET_S
+    assert min(late.values()) >= AET_S - 0.55
+
+
+def test_a_busy_topic_has_no_more_milestones_than_there_are_ticks(pubends: Pubends) -> None:
+    pubends.hosts(1, Hosts({"a": 0}))
+    for step in range(1, 1_000):
+        pubends.published("a", step)
+        pubends.tick(step * 0.5)
+
+    assert len(pubends._restless["a"].milestones) <= AET_S / 0.5 + 1
+
+
+def test_nothing_is_expected_that_was_published_just_now(pubends: Pubends) -> None:
+    """It is on its way, and would be asked for by everybody."""
+    pubends.hosts(1, Hosts({"a": 0}))
+    pubends.tick(0.0)
+    for step in range(1, 40):
+        pubends.published("a", step)
+        for _, expected in pubends.tick(step * 0.5):
+            assert expected.counts["a"] <= step - 3
 
 
 def test_it_is_said_again_less_and_less_often_for_as_long_as_it_lasts(pubends: Pubends) -> None:

@@ -157,7 +157,8 @@ def test_bytes_count_of_names_filters_and_clocks() -> None:
     asking = Asking(Quota(state_bytes=20_000))
     asking.ask(hold("1", "a"))
 
-    assert refused(asking.ask(hold("2", "b", where={"b": "x" * 20_000})), "state_bytes")
+    long = {f"b{n}": "x" * 4_000 for n in range(6)}
+    assert refused(asking.ask(hold("2", *long, where=long)), "state_bytes")
     assert refused(asking.ask(hold("2", *(f"{n:03}" + "x" * 200 for n in range(100)), weight=0)), "state_bytes")
     assert isinstance(asking.ask(hold("2", "b")), Answer)
 

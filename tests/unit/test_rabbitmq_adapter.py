@@ -648,7 +648,7 @@ async def test_pauses_between_attempts_grow_up_to_a_bound(monkeypatch: pytest.Mo
         return 0.0
 
     monkeypatch.setattr(rabbitmq_link, "connect", refuse)
-    monkeypatch.setattr(rabbitmq_link, "uniform", draw)
+    monkeypatch.setattr("ordered_pubsub.supervision.random.uniform", draw)
     link = Link(RabbitMqAdapter("amqp://h")._url, "testing", lambda _: asyncio.sleep(0), print, print)
     with pytest.raises(asyncio.CancelledError):
         await link._come_back()

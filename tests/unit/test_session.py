@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ordered_pubsub.core.checking import BATCH_EVENTS_MAX
 from ordered_pubsub.core.messages import Answer, ChangeAsk, Publication, PublishAsk, Refusal, Request
 from ordered_pubsub.core.session import (
     CHANGES_IN_FLIGHT_MAX,
@@ -12,7 +13,6 @@ from ordered_pubsub.core.session import (
     RESEND_AFTER_S,
     Session,
 )
-from ordered_pubsub.core.stage import BATCH_EVENTS_MAX
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import WouldBlock
 

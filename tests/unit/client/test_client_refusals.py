@@ -155,7 +155,7 @@ async def test_a_stage_that_is_not_there_is_said_so(url: str) -> None:
     with pytest.raises(
         errors.UnavailableError, match=r"no stage can be reached: ops://127\.0\.0\.1:1.*ordered-pubsub serve"
     ):
-        await ordered_pubsub.connect(url, sequencer="ops://127.0.0.1:1")
+        await ordered_pubsub.connect(url, sequencer="ops://127.0.0.1:1", connect_timeout_s=0)
 
 
 def test_what_the_environment_says_is_used(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -207,4 +207,4 @@ def test_what_cannot_be_connected_leaves_nothing_behind() -> None:
     with pytest.raises(errors.ConfigurationError, match="delivery='at-most-once' does not fit"):
         sync.connect("memory://x", delivery="at-most-once")
     with pytest.raises(errors.UnavailableError, match="no stage can be reached"):
-        sync.connect("memory://x", sequencer="ops://127.0.0.1:9")
+        sync.connect("memory://x", sequencer="ops://127.0.0.1:9", connect_timeout_s=0)

@@ -1,0 +1,248 @@
+"""What can be said at all: the same at every door, so that nobody makes two stages fall out with each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+
+import msgspec
+import pytest
+
+from ordered_pubsub.core.checking import (
+    COUNT_MAX,
+    EPOCH_MAX,
+    FILTER_LENGTH_MAX,
+    ID_LENGTH_MAX,
+    SERIAL_MAX,
+    check_message,
+    check_request,
+    tamed,
+)
+from ordered_pubsub.core.driver import Driver, MemoryJournal
+from ordered_pubsub.core.journal import encode_input
+from ordered_pubsub.core.levels import EXACTLY_ONCE, ORDERED, Levels
+from ordered_pubsub.core.messages import (
+    Ack,
+    Acked,
+    Acknowledged,
+    Asked,
+    ChangeAsk,
+    Chunk,
+    Follows,
+    Frame,
+    Framed,
+    Hello,
+    Launch,
+    Locate,
+    Operation,
+    Pass,
+    PeerMessage,
+    Publication,
+    PublishAsk,
+    Recall,
+    Relay,
+    Request,
+    Want,
+)
+from ordered_pubsub.core.topology import StageSpec, Topology
+from ordered_pubsub.errors import JournalDamaged, ProtocolError, UsageError
+from ordered_pubsub.testing.stranger import draw_clock, draw_said
+
+TWO = Topology((StageSpec("high", ("h/**",)), StageSpec("low", ("**",))))
+LEVELS = Levels((("h/loose", ORDERED), ("loose", ORDERED), ("**", EXACTLY_ONCE)))
+TOPICS = ["h/a", "h/loose", "a", "loose"]
+
+
+class Pair:
+    """Two stages, linked, that are told everything at once."""
+
+    def __init__(self) -> None:
+        self.journals = [MemoryJournal(), MemoryJournal()]
+        self.drivers = [Driver.open(rank, TWO, journal, levels=LEVELS) for rank, journal in enumerate(self.journals)]
+        self.broken: list[str] = []
+        for rank, driver in enumerate(self.drivers):
+            driver.stage.connected(1 - rank)
+        self.settle(0.0)
+
+    def settle(self, now: float) -> None:
+        for rank in (0, 1, 0, 1, 0, 1):
+            driver = self.drivers[rank]
+            driver.tick(now, 1e6 + now)
+            driver.serve()
+            for peer, message in driver.flush().sends:
+                self.carry(peer, message, now)
+
+    def carry(self, peer: int, message: PeerMessage, now: float) -> None:
+        carried = msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=PeerMessage)
+        try:
+            self.drivers[peer].handle_peer(1 - peer, carried, now)
+        except ProtocolError as error:
+            self.broken.append(str(error))
+
+
+def draw_asked(random: Random, session: str, sequence: int) -> Request:
+    part: PublishAsk | ChangeAsk
+    topic = random.choice(TOPICS)
+    if random.random() < 0.5:
+        is_kept = LEVELS.is_kept(topic)
+        part = PublishAsk(topic, 1, is_kept, (Chunk(1, b"x"),) if is_kept else ())
+    else:
+        opens = random.choice((0, 0, 1, 2, EPOCH_MAX, EPOCH_MAX + 1, SERIAL_MAX, -1))
+        start = random.choice((None, draw_clock(random, TOPICS)))
+        where = random.choice(({}, {topic: "n > 1"}, {topic: "x" * (FILTER_LENGTH_MAX + 1)}))
+        part = ChangeAsk(f"{session}/{random.choice('12')}", (topic,), (), 2, opens=opens, start=start, where=where)
+    return Request(session, 1, sequence, sequence - 1, sequence - 1, (part,))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_a_client_may_say_no_stage_refuses_what_another_one_makes_of_it(seed: int) -> None:
+    random, pair = Random(seed), Pair()
+    sessions = [(f"c{index}#0", index % 2) for index in range(4)]
+    sequences = dict.fromkeys((session for session, _ in sessions), 0)
+    refused = taken = 0
+    for session, home in sessions:
+        pair.drivers[home].client_is_here(session)
+    for step in range(300):
+        session, home = random.choice(sessions)
+        driver = pair.drivers[home]
+        if random.random() < 0.3:
+            sequences[session] += 1
+            driver.handle_request(draw_asked(random, session, sequences[session]), 1e6)
+            if not all(reply.sequence != sequences[session] for reply in driver.stage.effects.replies):
+                sequences[session] -= 1  # refused, and not taken
+        try:
+            driver.handle_subscriber(session, draw_said(random, session, TOPICS), step / 4)
+            taken += 1
+        except ProtocolError:
+            refused += 1
+        pair.settle(step / 4)
+    assert not pair.broken
+    assert [driver.unfit for driver in pair.drivers] == [{}, {}]
+    assert taken > 50
+    assert refused > 50
+    for rank, journal in enumerate(pair.journals):  # and a stage starts again with what it has taken
+        again = Driver.open(rank, TWO, journal, levels=LEVELS).stage
+        assert again.statistics()["topics"] == pair.drivers[rank].stage.statistics()["topics"]
+
+
+# -- a stage with a bug ---------------------------------------------------------------------------------------------------
+
+UNFIT: dict[str, PeerMessage] = {
+    "numbers below 1": Recall([Want("h/a", 0, 3)]),
+    "more than there can be": Recall([Want("h/a", 1, COUNT_MAX + 1)]),
+    "an acknowledgement of what was not sent": Ack(7),
+    "a request that cannot be": Relay(1, Request("c", 1, 1, 0, 0, (PublishAsk("h/a", 0),))),
+    "a request of a stage itself": Relay(1, Request("@expiring-0", 1, 1, 0, 0, (ChangeAsk("s", ends=True),))),
+    "a request for another stage": Relay(1, Request("c", 1, 1, 0, 0, (PublishAsk("a"),))),
+    "a time that is none": Locate("c", 1, ["h/a"], float("nan")),
+    "a rank of nobody": Relay(2, Request("c", 1, 1, 0, 0, (PublishAsk("h/a"),))),
+    "a text without end": Acked("x" * (ID_LENGTH_MAX + 1), "c", 1, 1, {}, 1),
+}
+
+
+@pytest.mark.parametrize("what", UNFIT)
+def test_what_may_get_lost_and_cannot_be_is_dropped_and_counted(what: str) -> None:
+    """The link stays: whoever needs an answer asks again, and everybody else has one."""
+    pair = Pair()
+    high, before = pair.drivers[0], pair.drivers[0].stage.snapshot()
+    high.handle_peer(1, UNFIT[what], 0.0)
+    high.handle_peer(1, UNFIT[what], 0.0)
+    assert high.unfit[1][0] == 2
+    assert high.stage.snapshot() == before
+    assert not high.stage.has_effects
+    assert 1 in high.stage.greeted
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        Publication("h/a", 0, 1.0),
+        Publication("h/a", 1, float("nan")),
+        Publication("h/a", 1, 1.0, entries={"h/b": -1}),
+        Publication("h/a", 2, 1.0, first=COUNT_MAX),
+    ],
+)
+def test_what_must_not_get_lost_and_cannot_be_ends_the_link(part: Publication) -> None:
+    pair = Pair()
+    before = pair.drivers[0].stage.snapshot()
+    with pytest.raises(ProtocolError, match="has numbers that cannot be"):
+        pair.drivers[0].handle_peer(1, Frame(1, Pass(Operation("c", 1, 1, 1, 1, 1, 0, [part]))), 0.0)
+    with pytest.raises(ProtocolError, match="was asked for by nobody"):
+        pair.drivers[0].handle_peer(1, Frame(1, Launch(Operation("", 1, 1, 1, 1, 0, 0, []))), 0.0)
+    assert pair.drivers[0].stage.snapshot() == before
+
+
+def test_a_link_that_is_greeted_by_a_stage_with_another_topology_is_not_kept() -> None:
+    with pytest.raises(ProtocolError, match="another topology"):
+        Pair().drivers[0].handle_peer(1, Hello("other", 0), 0.0)
+
+
+# -- requests -------------------------------------------------------------------------------------------------------------
+
+
+def requests() -> Iterator[tuple[Request, str]]:
+    ask = PublishAsk("a")
+    yield Request("c", 1, 1, 1, 0, (ask,)), "comes after 1"
+    yield Request("c", 1, -1, -2, 0, (ask,)), "comes after -2"
+    yield Request("c", 1, SERIAL_MAX + 1, 0, 0, (ask,)), "none above"
+    yield Request("c", 1, 1, 0, -1, (ask,)), "-1 are done"
+    yield Request("c", 0, 1, 0, 0, (ask,)), "not 0"
+    yield Request("c", EPOCH_MAX + 1, 1, 0, 0, (ask,)), "an epoch from 1"
+    yield Request("@expiring-1#00", 1, 1, 0, 0, (ask,)), "no session is called"
+    for change, says in (
+        (ChangeAsk("", ("a",)), "the id of a subscription"),
+        (ChangeAsk("s" * (ID_LENGTH_MAX + 1)), "the id of a subscription"),
+        (ChangeAsk("s", opens=EPOCH_MAX + 1), "opened in an epoch"),
+        (ChangeAsk("s", opens=-1), "opened in an epoch"),
+        (ChangeAsk("s", ("a",), opens=1, start={"a": 1 << 60}), "0 to 549755813888, not 1152921504606846976"),
+        (ChangeAsk("s", ("a",), opens=1, start={"a": -1}), "not -1"),
+        (ChangeAsk("s", ("a",), opens=1, start={"": 1}), "must not be empty"),
+        (ChangeAsk("s", ("a",), where={"a": "x" * (FILTER_LENGTH_MAX + 1)}), "a filter has at most"),
+    ):
+        yield Request("c", 1, 1, 0, 0, (change,)), says
+
+
+@pytest.mark.parametrize(
+    ("request_", "says"), list(requests()), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_a_request_that_cannot_be_is_refused_with_what_could(request_: Request, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        check_request(request_)
+
+
+def test_what_is_said_of_what_can_be_names_the_bounds() -> None:
+    with pytest.raises(ProtocolError, match=r"numbers are 1 to 549755813888, counts from 0 on, ranks 0 to 1"):
+        check_message(Follows("s", {"a": -1}), 2)
+
+
+# -- records --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_record_of_a_release_that_looked_at_less_takes_effect_with_the_nearest_numbers_that_can_be() -> None:
+    pair = Pair()
+    name = next(f"c//s{n}" for n in range(99) if TWO.registrar(f"c//s{n}") == 0)
+    ask = ChangeAsk(name, ("h/a",), opens=1, start={"h/a": 1 << 60})
+    acked = Acked(name, "c#0", 1, 1, {"h/a": COUNT_MAX + 5}, 1)
+    asked = Asked(Request("c#0", 1, 1, 0, 0, (ask,)), 0, 0.0)
+    pair.journals[0].append([encode_input(asked), encode_input(Acknowledged(acked))])
+    again = Driver.open(0, TWO, pair.journals[0], levels=LEVELS)
+    resume = again.stage.state.registrar.subscriptions[name].resume
+    assert resume is not None
+    assert (resume.start, resume.clock) == ({"h/a": COUNT_MAX}, {"h/a": COUNT_MAX})
+    assert tamed(asked) == tamed(tamed(asked))
+
+
+def test_a_record_that_is_as_it_should_be_is_not_changed() -> None:
+    asked = Asked(
+        Request("c", 1, 1, 0, 0, (ChangeAsk("c//s", ("a",), opens=1, start={"a": 3}), PublishAsk("a"))), 0, 0.0
+    )
+    assert tamed(asked) is asked
+
+
+def test_a_record_that_cannot_take_effect_is_named() -> None:
+    journal = MemoryJournal()
+    Driver.open(0, TWO, journal, levels=LEVELS).flush()
+    strange = Framed(9, 1, Pass(Operation("c", 1, 1, 1, 1, 1, 0, [])))
+    journal.append([encode_input(strange)])
+    with pytest.raises(JournalDamaged, match=r"record \d of the journal, Framed, cannot take effect"):
+        Driver.open(0, TWO, journal, levels=LEVELS)
