@@ -519,6 +519,7 @@ MUTANTS = (
         "lead-the-change",
         "events follow a change of their topic's subscription up the line until it is done",
         ((Groups, "follow", _nothing),),
+        "exchange",
     ),
     Mutant(
         "lead-the-exchange",
