@@ -14,6 +14,7 @@ import attrs
 from ordered_pubsub.client.engine import Engine
 from ordered_pubsub.client.waiting import within
 from ordered_pubsub.core.acknowledging import Acknowledging, Place
+from ordered_pubsub.core.buffer import Notification
 from ordered_pubsub.core.messages import Decided, Ended, Expect, Follows, Inform, Range, Saved, ToSubscriber
 from ordered_pubsub.core.subend import Subend
 from ordered_pubsub.errors import AccessDenied, SessionExpired
@@ -154,12 +155,12 @@ class Following:
 
     # -- acknowledgements ---------------------------------------------------------------------------------------------
 
-    def handled(self, place: Place) -> None:
+    def handled(self, place: Place | Notification) -> None:
         """Everything up to this place was handled; that may be known on disk a little later."""
         if self._acknowledging is not None and self._acknowledge(place, at_once=False):
             self.pump()
 
-    def _acknowledge(self, place: Place, at_once: bool) -> int:
+    def _acknowledge(self, place: Place | Notification, at_once: bool) -> int:
         assert self._acknowledging is not None
         was_due = self._acknowledging.next_due
         serial = self._acknowledging.acknowledge(
@@ -167,7 +168,7 @@ class Following:
         )
         return serial if at_once or was_due is None else 0
 
-    async def save(self, place: Place, timeout_s: float) -> None:
+    async def save(self, place: Place | Notification, timeout_s: float) -> None:
         """Everything up to this place was handled; return when that is on disk. Cancelled, it may still come there."""
         acking = self._acknowledging
         if acking is None:

@@ -40,6 +40,7 @@ from ordered_pubsub.wire.pack import (
     encode_event,
     encode_events,
     encode_pack,
+    encode_plain,
     make_event,
     packed_headers,
 )
@@ -301,7 +302,10 @@ def read_claims(frame: Frame, has_tags: bool = True) -> list[Claim]:
         return [Claim(tag, stamp, b"", b"", frame)]
     content_type = headers.get(CONTENT_TYPE)
     kind = content_type if isinstance(content_type, str) else ""
-    content = encode_event(make_event(stamp.id, frame.payload, kind, _user_headers(frame)))
+    if len(headers) == 2:  # these two
+        content = encode_plain(stamp.id, frame.payload, kind)
+    else:
+        content = encode_event(make_event(stamp.id, frame.payload, kind, _user_headers(frame)))
     return [Claim(tag, stamp, head_of(body, stamp.id), content, frame)]
 
 

@@ -190,12 +190,12 @@ class Intake:
         """Let whoever waits for news look again."""
         self._news.set()
 
-    def handled(self, place: Place) -> None:
+    def handled(self, place: Place | Notification) -> None:
         """Everything up to this place was handled; that may be known on disk a little later."""
         if self._following is not None:
             self._following.handled(place)
 
-    async def save(self, place: Place | None) -> None:
+    async def save(self, place: Place | Notification | None) -> None:
         """Everything up to this place was handled; return when that is on the stage's disk."""
         if place is not None and self._following is not None:
             await self._following.save(place, self.settings.timeout_s)

@@ -89,6 +89,11 @@ class Subscription:
         self._on_end = on_end
         self._check = check
         self._is_named = intake.beginning.is_named
+        self._unacknowledged_max = intake.settings.unacknowledged_events_max
+        self.acknowledges = intake.beginning.is_named and not intake.beginning.is_manual
+        """whether what was handed to the application counts as handled when it asks for more"""
+        self._waits_for_acknowledgements = False
+        """whether somebody waits until less is unacknowledged"""
         """raises if it may not hold some topics"""
         self._decoder = Decoder(intake.settings.serializer)
         self._since_pause = 0
@@ -174,7 +179,7 @@ class Subscription:
         With ack="auto" whoever asks says that he has handled what he was given before: the task that calls this, also if
         another one awaits it (`asyncio.wait_for`).
         """
-        return self._take_next(self.holder())
+        return self._take_next(self.holder() if self.acknowledges else None)
 
     async def _take_next(self, holder: object) -> Event:
         self._check_readable()
@@ -251,9 +256,11 @@ class Subscription:
             await intake.wait_for_news(give_up_at)
             return
         timer = intake.engine.supervisor.later(STALLED_AFTER_S, self._complain, "a warning")
+        self._waits_for_acknowledgements = True
         try:
             await intake.wait_for_news(give_up_at)
         finally:
+            self._waits_for_acknowledgements = False
             timer.cancel()
 
     def _complain(self) -> None:
@@ -262,8 +269,7 @@ class Subscription:
     @property
     def _is_held_up(self) -> bool:
         """Whether the application has taken as much as it may without acknowledging it."""
-        intake = self._intake
-        return len(self._in_hand) >= intake.settings.unacknowledged_events_max and not intake.is_over
+        return len(self._in_hand) >= self._unacknowledged_max and not self._intake.is_over
 
     @property
     def _held_up_by(self) -> str:
@@ -302,11 +308,6 @@ class Subscription:
             self._in_hand.give_back(notifications, holder)
             self._intake.give_back(notifications)
 
-    @property
-    def acknowledges(self) -> bool:
-        """Whether what was handed to the application counts as handled when it asks for more."""
-        return self._intake.beginning.is_named and not self._intake.beginning.is_manual
-
     def note_handled(self, event: Event) -> None:
         """The application has handled an event that was taken by nobody in particular."""
         self._acknowledge(self._in_hand.handled(event.notification))
@@ -321,17 +322,22 @@ class Subscription:
         What a task that has ended well had in hand it has handled, or given to whoever asks next, who has nothing in hand.
         """
         in_hand = self._in_hand
-        if holder not in (holders := in_hand.holders):
-            for other in holders:
+        only = in_hand.ask_only(holder)
+        if only is not None:
+            self._acknowledge(only)
+            return
+        if not in_hand.is_in_hand_of(holder):
+            for other in in_hand.holders if len(in_hand) else ():
                 if isinstance(other, asyncio.Task) and other.done() and not other.cancelled() and not other.exception():
                     self._acknowledge(in_hand.ask(other))
             return
         self._acknowledge(in_hand.ask(holder))
 
-    def _acknowledge(self, place: Place | None) -> None:
+    def _acknowledge(self, place: Place | Notification | None) -> None:
         if place is not None:
             self._intake.handled(place)
-            self._intake.wake()
+            if self._waits_for_acknowledgements:
+                self._intake.wake()
 
     async def _ack(self, notification: Notification) -> None:
         """An event, and all before it, were handled."""

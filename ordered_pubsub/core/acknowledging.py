@@ -64,8 +64,11 @@ class InHand:
 
     INVARIANT: `_taken` is in the order of the events, and its first was not handled.
     INVARIANT: `_handled`, `_back` and what is in `_hands` are different ones of `_taken`.
+    INVARIANT: if there is an `_only`, nothing else is in anybody's hand, or was handled out of turn.
     """
 
+    _only: tuple[object, Notification] | None = None
+    """what is in hand if it is one event, as where one task takes one event after the other; and in whose hand"""
     _taken: deque[Place] = attrs.field(factory=deque)
     _handled: dict[int, bool] = attrs.field(factory=dict)
     """those that were handled before an earlier one was, by their counts"""
@@ -79,6 +82,10 @@ class InHand:
         count = notification.count
         if not count:
             return  # it has no place in the order
+        if holder is not None and not self._taken and self._only is None:
+            self._only = holder, notification
+            return
+        self._spread()
         if count in self._back:
             del self._back[count]
         else:
@@ -86,13 +93,32 @@ class InHand:
         if holder is not None:
             self._hands.setdefault(holder, []).append(count)
 
-    def ask(self, holder: object) -> Place | None:
+    def ask_only(self, holder: object) -> Notification | None:
+        """The same, for one who has the only event that is in anybody's hand; None if there are others, or none."""
+        only = self._only
+        if only is None or only[0] is not holder:
+            return None
+        self._only = None
+        return only[1]
+
+    def _spread(self) -> None:
+        """Several events are to be known."""
+        only, self._only = self._only, None
+        if only is not None:
+            holder, notification = only
+            self._taken.append(Place.of(notification))
+            self._hands[holder] = [notification.count]
+
+    def ask(self, holder: object) -> Place | Notification | None:
         """Somebody asks for more: what was in that hand was handled. Returns what is to be acknowledged now, if it is more."""
+        if self._only is not None:
+            return self.ask_only(holder)
         counts = self._hands.pop(holder, None)
         return self._settle(counts) if counts else None
 
     def handled(self, notification: Notification) -> Place | None:
         """An event that is in nobody's hand was handled. Returns what is to be acknowledged now, if it is more."""
+        self._spread()
         taken = self._taken
         if not taken or notification.count < taken[0].count:
             return None
@@ -109,6 +135,7 @@ class InHand:
 
     def give_back(self, notifications: Iterable[Notification], holder: object = None) -> None:
         """Some events were taken in vain: they are taken again later, by whoever asks."""
+        self._spread()
         counts = [notification.count for notification in notifications if notification.count]
         self._back.update(dict.fromkeys(counts, True))
         if holder in self._hands:
@@ -119,6 +146,7 @@ class InHand:
 
     def handled_to(self, count: int) -> None:
         """The application says that everything up to an event was handled, whoever has it in hand."""
+        self._spread()
         taken = self._taken
         while taken and taken[0].count <= count:
             known = taken.popleft().count
@@ -127,9 +155,9 @@ class InHand:
 
     def handled_to_clock(self, clock: Mapping[str, int]) -> Place | None:
         """The same of everything up to a clock. Returns what is to be acknowledged now, if it is more."""
-        taken = self._taken
+        self._spread()
         last: Place | None = None
-        for place in taken:
+        for place in self._taken:
             if place.number > clock.get(place.topic, 0):
                 break
             last = place
@@ -137,14 +165,19 @@ class InHand:
             self.handled_to(last.count)
         return last
 
+    def is_in_hand_of(self, holder: object) -> bool:
+        """Whether somebody has something in hand."""
+        only = self._only
+        return only[0] is holder if only is not None else holder in self._hands
+
     @property
     def holders(self) -> list[object]:
         """Who has something in hand."""
-        return list(self._hands)
+        return list(self._hands) if self._only is None else [self._only[0]]
 
     def __len__(self) -> int:
         """How many events were taken, and not given back, from the first on that was not handled."""
-        return len(self._taken) - len(self._back)
+        return 1 if self._only is not None else len(self._taken) - len(self._back)
 
 
 @attrs.define(eq=False)

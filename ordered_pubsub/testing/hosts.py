@@ -722,7 +722,7 @@ class ClientHost:
         if place is not None:
             self._acknowledge(name, place.clean, place)
 
-    def _acknowledge(self, name: str, version: int, place: Place) -> None:
+    def _acknowledge(self, name: str, version: int, place: Place | Notification) -> None:
         for worker in range(WORKERS):
             working = self.working.get((name, worker))
             if working is not None and working <= place.count:

@@ -79,6 +79,11 @@ def make_event(id: str, payload: bytes, content_type: str, headers: Mapping[str,
     return PackedEvent(id, payload, content_type, texts or None, binaries or None)
 
 
+def encode_plain(id: str, payload: bytes, content_type: str) -> bytes:
+    """An event without headers as it is written."""
+    return _encoder.encode((id, payload, content_type, None, None))
+
+
 def encode_event(event: PackedEvent) -> bytes:
     """One event as it is written, which is what its digest is of."""
     return _encoder.encode(event)

@@ -306,6 +306,7 @@ def _expect_nothing(pubends: Pubends, now: float) -> list[Any]:
 
 
 def _acknowledge_what_was_in_hand(in_hand: InHand, holder: object) -> Any:
+    in_hand._spread()
     counts = in_hand._hands.pop(holder, [])
     places = [place for place in in_hand._taken if place.count in counts]
     if places:
@@ -519,6 +520,7 @@ MUTANTS = (
         "lead-the-change",
         "events follow a change of their topic's subscription up the line until it is done",
         ((Groups, "follow", _nothing),),
+        "exchange",
     ),
     Mutant(
         "lead-the-exchange",
