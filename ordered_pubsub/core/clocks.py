@@ -28,6 +28,8 @@ class Clocks(msgspec.Struct):
     own_changed: dict[str, int] = msgspec.field(default_factory=dict)
     lower_changed: dict[str, int] = msgspec.field(default_factory=dict)
     visited: dict[str, int] = msgspec.field(default_factory=dict)
+    given: int = 0
+    """how many numbers were given here, of all topics together"""
 
     def __post_init__(self) -> None:
         # A plain dict keeps a hole for each key that was moved to its end, and a walk back would step over all of them.
@@ -38,6 +40,7 @@ class Clocks(msgspec.Struct):
         """Use up `count` numbers of an own topic and return the first."""
         first = self.numbers.get(topic, 0) + 1
         self.numbers[topic] = first + count - 1
+        self.given += count
         self.own_changed.pop(topic, None)
         self.own_changed[topic] = self.stamp
         return first

@@ -114,6 +114,8 @@ class State(msgspec.Struct):
     """what topics give, as this stage knew it when it was last started (`core.levels`); None: what is asked for"""
     keys: SystemKeys = msgspec.field(default_factory=SystemKeys)
     """which system this is, and its keys"""
+    unfinished: dict[str, dict[int, int]] = msgspec.field(default_factory=dict)
+    """own topic → first → last number of batches in the log whose operations are on their way further up the line"""
 
 
 @attrs.define
@@ -451,7 +453,18 @@ class Stage:
         if self.rank == operation.top:
             self._complete(operation)
         else:
+            for part in self.kept_here(operation):
+                self.state.unfinished.setdefault(part.topic, {})[part.first] = part.last
             self._send(self.next_stage(operation), Pass(operation))
+
+    def kept_here(self, operation: Operation) -> list[Publication]:
+        """The publications of an operation whose events are in the log of this stage."""
+        owner = self.topology.owner
+        return [
+            part
+            for part in operation.parts
+            if isinstance(part, Publication) and part.is_kept and owner(part.topic) == self.rank
+        ]
 
     def next_stage(self, operation: Operation) -> int:
         """Where an operation goes from here: to the neighbour, also if that one has nothing to do with it."""
@@ -546,11 +559,20 @@ class Stage:
             if home is not None and home != operation.home:
                 self._reply(home, answer)
         self.effects.completed.append(operation)
+        if self.state.unfinished:
+            for kept in self.kept_here(operation):
+                self._finish(kept)
         for part in operation.parts:
             if isinstance(part, Change):
                 self.state.groups.passed(part.identity)
                 if self.topology.registrar(part.subscription) == self.rank:
                     self._start_turn(self.state.registrar.settle(part))
+
+    def _finish(self, part: Publication) -> None:
+        batches = self.state.unfinished.get(part.topic, {})
+        batches.pop(part.first, None)
+        if not batches:
+            self.state.unfinished.pop(part.topic, None)
 
     # -- what peers say -----------------------------------------------------------------------------------------------
 
