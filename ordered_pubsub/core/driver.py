@@ -271,7 +271,7 @@ class Driver:
         crash_point("restore:journal-read")
         stage = Stage.restore(rank, topology, snapshot, records, levels, founding)
         crash_point("restore:replayed")
-        log = LogWriter(journal.shelf)
+        log = LogWriter(journal.shelf, stage.state.clocks.base)
         try:
             log.cut(stage.state.clocks.numbers, stage.state.kept)
             begun = {topic: number for topic, number in stage.unlogged.items() if log.begin_after(topic, number)}

@@ -195,6 +195,8 @@ class LogWriter:
     """Writes the log of one stage."""
 
     shelf: Shelf
+    base: int = 0
+    """the numbers of topics that are new begin behind this one"""
     _running: OrderedDict[str, _Running] = attrs.field(factory=OrderedDict)
 
     def write(self, kept: Iterable[Kept], completed: Iterable[Publication]) -> None:
@@ -205,6 +207,8 @@ class LogWriter:
             self._write_stamp(part)
 
     def _write_events(self, kept: Kept) -> None:
+        if self.base and kept.first == self.base + 1:
+            self.shelf.drop(kept.topic, self.base, _encode({}))  # nothing was there: the first timestamp is a full one
         rows: list[Row] = []
         first = kept.first
         for chunk in kept.chunks:

@@ -34,8 +34,8 @@ TABLES = (
 )
 PRIME = 4_294_967_291
 """The largest below 2³²: by what is left of a number, a checksum covers it, and no single bit of it goes without a trace."""
-_SHIFT = 40
-assert ENDLESS < 1 << _SHIFT
+SHIFT = 40
+assert ENDLESS < 1 << SHIFT
 _SPAN = struct.Struct(">QQ")
 _KIND_SUMS: dict[Kind, int] = {kind: crc32(kind.encode()) for kind in KINDS}
 _PUT: dict[Kind, str] = {kind: f"INSERT OR REPLACE INTO {kind} VALUES (?, ?, ?, ?)" for kind in KINDS}
@@ -76,6 +76,25 @@ def remedy(file: Path | str) -> str:
 def topic_sum(number: int, name: str, floor: int) -> int:
     """The checksum of a topic's row."""
     return crc32(_SPAN.pack(number, floor), crc32(name.encode()))
+
+
+def is_topic_sound(number: Any, name: Any, floor: Any, checksum: Any) -> bool:
+    """Whether a topic's row is what its checksum says."""
+    return (
+        (type(number), type(name), type(floor)) == (int, str, int)
+        and number > 0
+        and 0 <= floor <= ENDLESS
+        and topic_sum(number, name, floor) == checksum
+    )
+
+
+def sound_row(kind: Kind, base: int, values: tuple[Any, ...]) -> Row | None:
+    """A row of the log, of the topic whose keys begin there; None if it is not what its checksum says."""
+    key, last, checksum, data = values
+    is_sound = type(last) is int and type(data) is bytes and last >= 0
+    if is_sound and row_sum(_KIND_SUMS[kind], key, last, data) == checksum:
+        return Row(key - base, last, data)
+    return None
 
 
 def row_sum(kind_sum: int, key: int, last: int, data: bytes) -> int:
@@ -124,9 +143,7 @@ class SqliteShelf:
             self.ids[name] = number
 
     def _check_topic(self, number: Any, name: Any, floor: Any, checksum: Any) -> None:
-        if (type(number), type(name), type(floor)) != (int, str, int) or not (
-            number > 0 and 0 <= floor <= ENDLESS and topic_sum(number, name, floor) == checksum
-        ):
+        if not is_topic_sound(number, name, floor, checksum):
             raise damaged(self.file, f"the row of topic {name!r} fails its checksum")
 
     def at_once(self) -> AbstractContextManager[object]:
@@ -144,7 +161,7 @@ class SqliteShelf:
     def put(self, kind: Kind, topic: str, rows: list[Row]) -> None:
         """Write rows."""
         self._begin()
-        base, kind_sum = (self.ids.get(topic) or self._make(topic)) << _SHIFT, _KIND_SUMS[kind]
+        base, kind_sum = (self.ids.get(topic) or self._make(topic)) << SHIFT, _KIND_SUMS[kind]
         values = [(base + first, last, row_sum(kind_sum, base + first, last, data), data) for first, last, data in rows]
         try:
             self._connection.executemany(_PUT[kind], values)
@@ -170,7 +187,7 @@ class SqliteShelf:
 
     def _base(self, topic: str) -> int:
         """Where the keys of a topic begin; those of a topic without rows, where nothing is."""
-        return self.ids.get(topic, 0) << _SHIFT
+        return self.ids.get(topic, 0) << SHIFT
 
     def get(self, kind: Kind, topic: str, first: int, last: int) -> Iterator[Row]:
         """The rows that have to do with these numbers, in order."""
@@ -189,11 +206,12 @@ class SqliteShelf:
         return None if found is None else self._checked(kind, topic, base, found)
 
     def _checked(self, kind: Kind, topic: str, base: int, values: tuple[Any, ...]) -> Row:
-        key, last, checksum, data = values
-        is_sound = type(last) is int and type(data) is bytes and last >= 0
-        if is_sound and row_sum(_KIND_SUMS[kind], key, last, data) == checksum:
-            return Row(key - base, last, data)
-        raise damaged(self.file, f"its {kind} of topic {topic!r} from number {key - base} on fail their checksum")
+        row = sound_row(kind, base, values)
+        if row is None:
+            raise damaged(
+                self.file, f"its {kind} of topic {topic!r} from number {values[0] - base} on fail their checksum"
+            )
+        return row
 
     def floor(self, topic: str) -> int:
         """Up to which number everything is gone."""
@@ -216,7 +234,7 @@ class SqliteShelf:
     def drop(self, topic: str, up_to: int, full: bytes) -> None:
         """Raise the floor. It is part of a transaction, so all or nothing of it happens."""
         self._begin()
-        base = self._make(topic) << _SHIFT
+        base = self._make(topic) << SHIFT
         self.begin(topic, max(up_to, self.floor(topic)))
         for kind in ("events", "stamps", "pending"):
             self._run(f"DELETE FROM {kind} WHERE key BETWEEN ? AND ? AND last <= ?", (base, base + up_to, up_to))

@@ -123,7 +123,7 @@ class SqliteJournal:
                 _make_private(file)
                 lock = FileLock.take(file)
                 undo.callback(lock.release)
-                mark_path, boot = mark_of(file), _boot_id()
+                mark_path, boot = mark_of(file), boot_id()
                 found = examine(file, read_mark(mark_path), boot_mark(boot))
                 lock.renew()
                 about = _about_after_start(file, found, durability, stage, boot)
@@ -229,6 +229,10 @@ class SqliteJournal:
             values = (piece, len(starts), number, checksum, state)
             self._run("INSERT INTO snapshot VALUES (?, ?, ?, ?, ?)", values)
         self._run("COMMIT")
+
+    def make_topic(self, topic: str, floor: int) -> None:
+        """Have a topic in the log, of which everything is gone up to a number."""
+        self._shelf.begin(topic, floor)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -384,7 +388,7 @@ def _make_private(file: Path) -> None:
         file.chmod(0o600)
 
 
-def _boot_id() -> str:
+def boot_id() -> str:
     """What tells one start of this machine from another; empty where the kernel does not say."""
     with suppress(OSError):
         return BOOT_FILE.read_text().strip()
