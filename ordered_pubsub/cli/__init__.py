@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from ordered_pubsub import __version__
-from ordered_pubsub.cli import audit, bench, config, demo, group_sizes, keys, pub, serve, status, sub
+from ordered_pubsub.cli import audit, bench, config, demo, group_sizes, keys, pub, serve, status, store, sub
 from ordered_pubsub.errors import OrderedPubSubError, UsageError
 
 INTERRUPTED = 130
@@ -52,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     pub.add_command(commands)
     sub.add_command(commands)
     status.add_command(commands)
+    store.add_command(commands)
     bench.add_command(commands)
     audit.add_command(commands)
     group_sizes.add_command(commands)

@@ -28,6 +28,10 @@ class Clocks(msgspec.Struct):
     own_changed: dict[str, int] = msgspec.field(default_factory=dict)
     lower_changed: dict[str, int] = msgspec.field(default_factory=dict)
     visited: dict[str, int] = msgspec.field(default_factory=dict)
+    base: int = 0
+    """the numbers of a topic that is not known begin behind this one"""
+    given: int = 0
+    """how many numbers were given here, of all topics together"""
 
     def __post_init__(self) -> None:
         # A plain dict keeps a hole for each key that was moved to its end, and a walk back would step over all of them.
@@ -36,8 +40,9 @@ class Clocks(msgspec.Struct):
 
     def take_numbers(self, topic: str, count: int) -> int:
         """Use up `count` numbers of an own topic and return the first."""
-        first = self.numbers.get(topic, 0) + 1
+        first = self.numbers.get(topic, self.base) + 1
         self.numbers[topic] = first + count - 1
+        self.given += count
         self.own_changed.pop(topic, None)
         self.own_changed[topic] = self.stamp
         return first

@@ -79,6 +79,7 @@ from ordered_pubsub.core.messages import (
     Undecided,
 )
 from ordered_pubsub.core.pubends import Pubends
+from ordered_pubsub.core.ranges import Ranges
 from ordered_pubsub.core.retention import Policies, Policy, Retention
 from ordered_pubsub.core.sealing import Rounds
 from ordered_pubsub.core.stage import Effects, Stage, taken_at
@@ -86,7 +87,7 @@ from ordered_pubsub.core.times import Times
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.core.turns import Turns, Work, once
 from ordered_pubsub.core.voids import Voids
-from ordered_pubsub.errors import JournalError, OrderedPubSubError, ProtocolError
+from ordered_pubsub.errors import JournalDamaged, JournalError, OrderedPubSubError, ProtocolError
 
 INLINE_LOAD = 256
 """So much of an identity is handled as it comes, until what came of it is on disk; what is more waits for its turn."""
@@ -127,8 +128,8 @@ class Journal(Protocol):
     def read_shelf(self) -> Shelf:
         """The log's rows that are on disk, for readers."""
 
-    def append(self, records: list[bytes]) -> None:
-        """Write records; they need not be on disk yet."""
+    def append(self, records: list[bytes], given: int = 0) -> None:
+        """Write records; they need not be on disk yet. `given` is how many numbers the stage has given with them, in all."""
 
     def sync(self) -> None:
         """Return when everything appended is on disk."""
@@ -153,7 +154,7 @@ class MemoryJournal:
         """All rows."""
         return self.shelf
 
-    def append(self, records: list[bytes]) -> None:
+    def append(self, records: list[bytes], given: int = 0) -> None:
         """Keep the records."""
         self.records.extend(records)
 
@@ -179,6 +180,8 @@ class Batch:
     """complete publications on topics whose log is here"""
     pending: list[tuple[str, int, Publication]]
     """complete publications on topics of this stage whose events nobody keeps, by session and sequence"""
+    given: int
+    """how many numbers this stage has given after them, in all"""
     snapshot: bytes | None
     """the state after these inputs, if it is time to put it in the journal's place"""
 
@@ -234,6 +237,8 @@ class Driver:
     turns: Turns = attrs.field(factory=Turns)
     """what was caused and waits to be done"""
     inline_load: int = INLINE_LOAD
+    unfinished: dict[str, Ranges] = attrs.field(factory=dict)
+    """topic → what may be in the log without a stamp, as far as it is on disk or is being written"""
     crash_point: Callable[[str], None] = _nothing
     snapshot_after_records: int = SNAPSHOT_AFTER_RECORDS
     snapshot_after_bytes: int = SNAPSHOT_AFTER_BYTES
@@ -286,7 +291,7 @@ class Driver:
         crash_point("restore:journal-read")
         stage = Stage.restore(rank, topology, snapshot, records, levels, founding)
         crash_point("restore:replayed")
-        log = LogWriter(journal.shelf)
+        log = LogWriter(journal.shelf, stage.state.clocks.base)
         try:
             log.cut(stage.state.clocks.numbers, stage.state.kept)
             begun = {topic: number for topic, number in stage.unlogged.items() if log.begin_after(topic, number)}
@@ -298,7 +303,8 @@ class Driver:
         crash_point("restore:log-cut")
         voids = Voids(rank, len(topology.stages), LogReader(journal.read_shelf), times.lease_s)
         voids.restore()
-        pubends = Pubends(LogReader(journal.read_shelf))
+        unfinished = {topic: Ranges(batches.items()) for topic, batches in stage.state.unfinished.items()}
+        pubends = Pubends(LogReader(journal.read_shelf, unfinished))
         pubends.given = lambda topic: stage.state.clocks.numbers.get(topic, 0)
         for topic, number in stage.state.kept.items():
             pubends.published(topic, number)
@@ -314,6 +320,7 @@ class Driver:
             voids,
             KeyKeeper(rank, security),
             Tagger(security.tags),
+            unfinished=unfinished,
             crash_point=crash_point,
             begun=begun,
             snapshot_after_records=snapshot_after_records,
@@ -852,15 +859,20 @@ class Driver:
         if self._open_requests:
             for answer in effects.replies:
                 self._answered(answer)
+        for operation in effects.handled:
+            if operation.top != self.stage.rank:
+                for part in self.stage.kept_here(operation):
+                    self.unfinished.setdefault(part.topic, Ranges()).add(part.first, part.last)
         self._records_since_snapshot += len(effects.journal)
         self._bytes_since_snapshot += sum(map(len, effects.journal))
         published, pending = self._published(effects)
+        given = self.stage.state.clocks.given
         if not self._is_snapshot_due:
-            return Batch(effects, published, pending, None)
+            return Batch(effects, published, pending, given, None)
         snapshot = self.stage.snapshot()
         self._records_since_snapshot = self._bytes_since_snapshot = 0
         self._snapshot_bytes = len(snapshot)
-        return Batch(effects, published, pending, snapshot)
+        return Batch(effects, published, pending, given, snapshot)
 
     def release(self, batch: Batch) -> Effects:
         """A batch is on disk: what may be sent now."""
@@ -868,6 +880,7 @@ class Driver:
         effects.replies = [self._as_clients_get_it(answer) for answer in effects.replies]
         for part in batch.published:
             self.pubends.published(part.topic, part.last)
+            self._finished(part)
         for kept in batch.effects.kept:
             size = sum(len(chunk.data) for chunk in kept.chunks)
             self.retention.written(kept.topic, kept.first + sum(chunk.count for chunk in kept.chunks) - 1, size)
@@ -881,6 +894,14 @@ class Driver:
             for rank in range(len(self.stage.topology.stages)):
                 self._say(rank, decided)
         return batch.effects
+
+    def _finished(self, part: Publication) -> None:
+        """A batch has its stamp on disk."""
+        known = self.unfinished.get(part.topic)
+        if known is not None:
+            known.remove(part.first, part.last)
+            if not known:
+                del self.unfinished[part.topic]
 
     def _published(self, effects: Effects) -> tuple[list[Publication], list[tuple[str, int, Publication]]]:
         """Complete publications on the topics of this stage: those that are kept, and the others."""
@@ -923,7 +944,7 @@ class Driver:
                     self.log.forget(topic, up_to)
                 self.crash_point("flush:before-append")
                 if batch.effects.journal:
-                    self.journal.append(batch.effects.journal)
+                    self.journal.append(batch.effects.journal, batch.given)
 
     def make_sure(self, batch: Batch) -> None:
         """The second half: return when it is on the disk. May run in a thread."""
@@ -944,7 +965,8 @@ class Driver:
             yield
         except Exception as error:
             self.failure = error
-            raise JournalError(
+            kind = JournalDamaged if isinstance(error, JournalDamaged) else JournalError
+            raise kind(
                 f"the journal failed: {error}. Nothing of the last batch was answered, and nothing more is taken until this is "
                 "mended"
             ) from error

@@ -19,6 +19,7 @@ from ordered_pubsub.core.messages import Input
 from ordered_pubsub.errors import JournalDamaged
 
 _HEAD = struct.Struct(">II")
+_LENGTH = struct.Struct(">I")
 RECORD_BYTES_MAX = 1 << 28
 
 _encoder = msgspec.msgpack.Encoder()
@@ -65,6 +66,24 @@ def decode_input(payload: bytes) -> Input:
 def frame_record(payload: bytes) -> bytes:
     """A record as it stands in the journal."""
     return _HEAD.pack(len(payload), crc32(payload)) + payload
+
+
+def join_records(records: list[bytes]) -> bytes:
+    """Records that are kept together, under one checksum of whoever keeps them."""
+    if len(records) == 1:
+        return _LENGTH.pack(len(records[0])) + records[0]
+    return b"".join(_LENGTH.pack(len(record)) + record for record in records)
+
+
+def split_records(data: bytes) -> list[bytes]:
+    """The records that were joined."""
+    records: list[bytes] = []
+    at = 0
+    while at < len(data):
+        start = at + _LENGTH.size
+        at = start + _LENGTH.unpack_from(data, at)[0]
+        records.append(data[start:at])
+    return records
 
 
 def scan(data: bytes, name: str = "journal") -> Scan:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import msgspec
 
 from ordered_pubsub.core.messages import Durable, Frame, load_of
-from ordered_pubsub.errors import ProtocolError
+from ordered_pubsub.errors import JournalDamaged, ProtocolError
 
 FRAMES_UNDER_WAY_MAX = 1_024
 """Frames that a peer has not acknowledged, of those that were sent on this connection."""
@@ -48,16 +48,28 @@ class Link(msgspec.Struct):
         for number in range(self.sent - len(self.outbox) + 1, min(received, self.sent) + 1):
             del self.outbox[number]
 
-    def check(self, received: int, who: str) -> None:
-        """Refuse a peer whose journal, or ours, is not the one that belongs to this link."""
+    def check(self, received: int, acknowledged: int, who: str) -> None:
+        """See by what a peer has of this link that neither journal has lost anything. `received` is how many frames of this
+        stage it has, `acknowledged` how many of its own this stage had said are on its disk.
+
+        A peer that is behind is refused. If this stage is behind itself, it has given numbers that it does not know of: it must
+        not run, which is what `JournalDamaged` says.
+        """
+        behind = (
+            "this stage runs on an older copy of its journal, or has lost the end of it, and would give numbers again"
+        )
         if received > self.sent:
-            raise ProtocolError(
-                f"{who} has {received} frames of this stage, which has sent only {self.sent}: this stage runs on an older copy "
-                "of its journal; give it the right one"
+            raise JournalDamaged(
+                f"{who} has {received} frames of this stage, which has sent only {self.sent}: {behind}"
             )
-        if received < self.sent - len(self.outbox):
+        if acknowledged > self.received:
+            raise JournalDamaged(
+                f"{who} was told that {acknowledged} of its frames are on the disk here, and there are only {self.received}: "
+                f"{behind}"
+            )
+        if received < self.known_received:
             raise ProtocolError(
-                f"{who} has {received} frames of this stage, but had acknowledged {self.sent - len(self.outbox)}: its journal "
+                f"{who} has {received} frames of this stage, but had acknowledged {self.known_received}: its journal "
                 "was lost or is an older copy; give it the right one"
             )
 

@@ -7,22 +7,28 @@ nobody is given it.
 Rows lie on a `Shelf`, in the order of their numbers, of four kinds for each topic:
 
 - *events*: a chunk of consecutive events, in the bytes that the publishing client made of them. Nothing here reads them;
-- *stamps*: a batch, from its first number to its last, with its delta timestamp, its marks, its place and its time. A void
-  number has a stamp and no events;
-- *fulls*: now and then the full timestamp, so that any number's is found from the last one before it and the stamps since;
+- *stamps*: a batch, from its first number to its last, with its delta timestamp, its marks, its place and its time, and whether
+  its events were kept. A void number has a stamp that says they were not, and no events;
+- *fulls*: now and then the full timestamp, so that any number's is found from the last one before it and the stamps since. Where
+  something is gone there is always that of the last number that is gone;
 - *pending*: of topics whose events nobody keeps, the stamps of batches that may turn out to be void (`core.voids`). What is
   void gets a stamp, the rest is removed.
 
-What is below a topic's `floor` is gone: dropped, or never kept. Above it there is no hole in the events. Only two things raise
-it: retention (`forget`), and a stage that starts with another level of the topic than it had before (`begin_after`). Nothing that
-is published does. `LogReader` reads what is on disk only, and may do so in another thread than the one that writes, if the shelf
-can.
+What is below a topic's `floor` is gone: dropped, or never kept. Only two things raise it: retention (`forget`), and a stage that
+starts with another level of the topic than it had before (`begin_after`). Nothing that is published does. Above it, up to the
+last number that was kept, nothing is missing: each number has a stamp, unless its operation is under way still, and if that says
+that the events were kept, they are there. So whoever reads can tell what was lost from what never was, and says so. INVARIANT,
+for floor < n ≤ last: n has a stamp or is unfinished; and what has a stamp that `is_kept` has its event.
+
+`LogReader` reads what is on disk only, as it is at one moment, and may do so in another thread than the one that writes, if the
+shelf can.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
@@ -30,6 +36,7 @@ import attrs
 import msgspec
 
 from ordered_pubsub.core.messages import Chunk, Mark, Publication, Recalled
+from ordered_pubsub.core.ranges import Ranges, shown
 from ordered_pubsub.errors import JournalDamaged
 
 _Data = TypeVar("_Data")
@@ -65,6 +72,9 @@ class Shelf(Protocol):
     record that is appended to the journal after it, or together with it.
     """
 
+    def at_once(self) -> AbstractContextManager[object]:
+        """What is read within it is as it was at one moment, whoever writes meanwhile. Not to be nested."""
+
     def put(self, kind: Kind, topic: str, rows: list[Row]) -> None:
         """Write rows."""
 
@@ -80,7 +90,7 @@ class Shelf(Protocol):
     def last(self, topic: str) -> int:
         """The last number that has events; the floor if there is none."""
 
-    def drop(self, topic: str, up_to: int, full: bytes | None = None) -> None:
+    def drop(self, topic: str, up_to: int, full: bytes) -> None:
         """Raise the floor: remove rows that end at or below it. `full` is then the only full timestamp there: that of `up_to`.
 
         All of it happens or nothing: of what follows, the timestamps could not be found without that one.
@@ -127,6 +137,8 @@ class LogStamp(msgspec.Struct, frozen=True, array_like=True, gc=False):
     marks: list[Mark]
     place: int
     published_at: float
+    is_kept: bool = False
+    """whether there are events: without them it is void"""
 
 
 class Pending(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -147,6 +159,7 @@ class Decision(NamedTuple):
     """nothing: all of it was published"""
 
 
+_NOTHING = Ranges()
 _encode = msgspec.msgpack.Encoder().encode
 _stamps = msgspec.msgpack.Decoder(LogStamp)
 _fulls = msgspec.msgpack.Decoder(dict[str, int])
@@ -182,6 +195,8 @@ class LogWriter:
     """Writes the log of one stage."""
 
     shelf: Shelf
+    base: int = 0
+    """the numbers of topics that are new begin behind this one"""
     _running: OrderedDict[str, _Running] = attrs.field(factory=OrderedDict)
 
     def write(self, kept: Iterable[Kept], completed: Iterable[Publication]) -> None:
@@ -192,6 +207,8 @@ class LogWriter:
             self._write_stamp(part)
 
     def _write_events(self, kept: Kept) -> None:
+        if self.base and kept.first == self.base + 1:
+            self.shelf.drop(kept.topic, self.base, _encode({}))  # nothing was there: the first timestamp is a full one
         rows: list[Row] = []
         first = kept.first
         for chunk in kept.chunks:
@@ -200,7 +217,7 @@ class LogWriter:
         self.shelf.put("events", kept.topic, rows)
 
     def _write_stamp(self, part: Publication) -> None:
-        stamp = LogStamp(part.entries, part.full, part.marks, part.place, part.published_at)
+        stamp = LogStamp(part.entries, part.full, part.marks, part.place, part.published_at, part.is_kept)
         self.shelf.put("stamps", part.topic, [Row(part.first, part.last, _encode(stamp))])
         running = self._running.get(part.topic)
         if running is None:
@@ -214,7 +231,9 @@ class LogWriter:
 
     def _load(self, topic: str) -> _Running:
         found = self.shelf.before("fulls", topic, ENDLESS)
-        running = _Running(self.shelf.floor(topic), {}) if found is None else _Running(found.last, _decode_full(found))
+        running = (
+            _Running(self.shelf.floor(topic), {}) if found is None else _Running(found.last, _decode_full(topic, found))
+        )
         for row in self.shelf.get("stamps", topic, running.last + 1, ENDLESS):
             running.early[row.first] = (row.last, _decode_stamp(topic, row).entries)
         self._run_on(topic, running)
@@ -264,7 +283,7 @@ class LogWriter:
         """The log of a topic begins behind this number, since its level was another one until then; return if that is news."""
         is_news = self.shelf.floor(topic) < number
         if is_news:
-            self.shelf.drop(topic, number)
+            self.shelf.drop(topic, number, _encode({}))  # what comes next has a full timestamp
             self._running.pop(topic, None)
         return is_news
 
@@ -273,11 +292,19 @@ class LogWriter:
         for topic in self.shelf.topics():
             self.shelf.cut(topic, numbers.get(topic, 0))
         for topic, last in kept.items():
-            if self.shelf.last(topic) < last:
+            if (there := self.shelf.last(topic)) < last and not self._is_void(topic, there + 1, last):
                 raise JournalDamaged(
-                    f"the log ends at number {self.shelf.last(topic)} of topic {topic!r}, but the journal says that number "
-                    f"{last} was kept: what was published is lost. The stage does not start: restore its store from a copy"
+                    f"the log ends at number {there} of topic {topic!r}, but the journal says that number {last} was kept: what "
+                    "was published is lost"
                 )
+
+    def _is_void(self, topic: str, first: int, last: int) -> bool:
+        """Whether all of these numbers have stamps that say that nothing was kept of them."""
+        for row in self.shelf.get("stamps", topic, first, last):
+            if row.first > first or _decode_stamp(topic, row).is_kept:
+                return False
+            first = row.last + 1
+        return first > last
 
 
 # -- reading --------------------------------------------------------------------------------------------------------------
@@ -288,61 +315,88 @@ class LogReader:
     """Reads the log of one stage."""
 
     shelf: Shelf
+    unfinished: Mapping[str, Ranges] | None = None
+    """topic → what may be on disk without a stamp, since its operation is under way; None: not known"""
 
     def read(self, topic: str, first: int, last: int, bytes_max: int, full: bool = False) -> Reading:
         """What is known of these numbers, up to about so many bytes; the first number's timestamp in full if wanted."""
-        floor = self.shelf.floor(topic)
-        start = max(first, floor + 1)
-        items: list[Recalled] = []
-        size, read_to = 0, last
-        events = self.shelf.get("events", topic, start, last)
-        event = next(events, None)
-        for row in self.shelf.get("stamps", topic, start, last):
-            chunks: list[Row] = []
-            while event is not None and event.first <= row.last:
-                if event.first >= row.first:  # else its stamp is missing: it is not complete
-                    chunks.append(event)
-                    size += len(event.data)
-                event = next(events, None)
-            size += ROW_BYTES + len(row.data)
-            items.append(_recalled(_decode_stamp(topic, row), row, chunks, start, last))
-            if size >= bytes_max:
-                read_to = items[-1].last
-                break
-        if full and items:
-            items = self._begin_in_full(topic, items)
+        with self.shelf.at_once():
+            floor = self.shelf.floor(topic)
+            start = max(first, floor + 1)
+            items: list[Recalled] = []
+            size, read_to, passed = 0, last, start - 1
+            events = self.shelf.get("events", topic, start, last)
+            event = next(events, None)
+            for row in self.shelf.get("stamps", topic, start, last):
+                self._check_hole(topic, passed + 1, row.first - 1)
+                passed = row.last
+                chunks: list[Row] = []
+                while event is not None and event.first <= row.last:
+                    if event.first >= row.first:  # else its stamp is missing: it is not complete
+                        chunks.append(event)
+                        size += len(event.data)
+                    event = next(events, None)
+                size += ROW_BYTES + len(row.data)
+                stamp = _decode_stamp(topic, row)
+                _check_events(topic, stamp, row, chunks, start, last)
+                items.append(_recalled(stamp, row, chunks, start, last))
+                if size >= bytes_max:
+                    read_to = items[-1].last
+                    break
+            else:
+                self._check_hole(topic, passed + 1, last)
+            if full and items:
+                items = self._begin_in_full(topic, items)
         return Reading(items, floor, read_to)
 
     def rows(self, topic: str, first: int, last: int, bytes_max: int) -> Rows:
         """What is on disk of these numbers, from the first one on without gaps, up to about so many bytes."""
-        floor = self.shelf.floor(topic)
-        start = max(first, floor + 1)
-        found = Rows([], [], floor, start - 1)
-        size, read_to = 0, start - 1
-        events = self.shelf.get("events", topic, start, last)
-        event = next(events, None)
-        for stamp in self.shelf.get("stamps", topic, start, last):
-            if stamp.first > read_to + 1:
-                break  # what is before it is not complete yet
-            while event is not None and event.first <= stamp.last:
-                found.events.append(event)
-                size += ROW_BYTES + len(event.data)
-                event = next(events, None)
-            found.stamps.append(stamp)
-            size += ROW_BYTES + len(stamp.data)
-            read_to = min(stamp.last, last)
-            if size >= bytes_max:
-                break
+        with self.shelf.at_once():
+            floor = self.shelf.floor(topic)
+            start = max(first, floor + 1)
+            found = Rows([], [], floor, start - 1)
+            size, read_to = 0, start - 1
+            events = self.shelf.get("events", topic, start, last)
+            event = next(events, None)
+            for stamp in self.shelf.get("stamps", topic, start, last):
+                if stamp.first > read_to + 1:
+                    break  # what is before it is not complete yet
+                chunks: list[Row] = []
+                while event is not None and event.first <= stamp.last:
+                    chunks.append(event)
+                    size += ROW_BYTES + len(event.data)
+                    event = next(events, None)
+                _check_events(topic, _decode_stamp(topic, stamp), stamp, chunks, start, last)
+                found.events.extend(chunks)
+                found.stamps.append(stamp)
+                size += ROW_BYTES + len(stamp.data)
+                read_to = min(stamp.last, last)
+                if size >= bytes_max:
+                    break
+            if size < bytes_max:
+                self._check_hole(topic, read_to + 1, last, first_only=True)
         return attrs.evolve(found, read_to=read_to)
 
+    def _check_hole(self, topic: str, first: int, last: int, first_only: bool = False) -> None:
+        """These numbers have no stamps: that must be because they are under way, or were never kept, or not given yet."""
+        if first > last or self.unfinished is None:
+            return
+        last = min(first if first_only else last, self.shelf.last(topic))
+        lost = self.unfinished.get(topic, _NOTHING).missing(first, last)
+        if lost:
+            spans = ", ".join(shown(*span) for span in lost)
+            raise JournalDamaged(
+                f"the log lacks the timestamps of numbers {spans} of topic {topic!r}, which were published: they are lost"
+            )
+
     def _begin_in_full(self, topic: str, items: list[Recalled]) -> list[Recalled]:
-        entries = self.full_at(topic, items[0].first)
+        entries = self._full_at(topic, items[0].first)
         if entries is None:
             return []
         return [msgspec.structs.replace(items[0], entries=entries, full=True), *items[1:]]
 
     def silence(self, topic: str, first: int, last: int) -> list[Recalled]:
-        """Which of these numbers are void: they have stamps and no events."""
+        """Which of these numbers are void: they have stamps that say that nothing was kept."""
         items: list[Recalled] = []
         for _ in self.finding_silence(topic, first, last, items):
             pass
@@ -354,9 +408,9 @@ class LogReader:
         while at <= last:
             rows = list(islice(self.shelf.get("stamps", topic, at, last), SILENCE_ROWS))
             for row in rows:
-                event = self.shelf.before("events", topic, row.last)
-                if event is None or event.last < row.first:
-                    items.append(_recalled(_decode_stamp(topic, row), row, [], first, last))
+                stamp = _decode_stamp(topic, row)
+                if not stamp.is_kept:
+                    items.append(_recalled(stamp, row, [], first, last))
             if len(rows) < SILENCE_ROWS:
                 return
             at = rows[-1].last + 1
@@ -401,20 +455,48 @@ class LogReader:
 
     def full_at(self, topic: str, number: int) -> dict[str, int] | None:
         """The full timestamp of a number; None if it is gone, or something before it is not complete yet."""
+        with self.shelf.at_once():
+            return self._full_at(topic, number)
+
+    def _full_at(self, topic: str, number: int) -> dict[str, int] | None:
         found = self.shelf.before("fulls", topic, number)
         if found is not None:
-            full, last = _decode_full(found), found.last
-        elif number > (floor := self.shelf.floor(topic)):
-            full, last = {}, floor
-        else:
+            full, last = _decode_full(topic, found), found.last
+        elif number <= (floor := self.shelf.floor(topic)):
             return None  # forgotten since the rest of it was read
+        elif floor:
+            raise JournalDamaged(
+                f"the log lacks the full timestamp of number {floor} of topic {topic!r}, up to which it has forgotten it: what "
+                "comes after it has no order any more"
+            )
+        else:
+            full, last = {}, 0
         if number > last:
             for row in self.shelf.get("stamps", topic, last + 1, number):
                 if row.first != last + 1:
-                    return None
+                    break
                 full.update(_decode_stamp(topic, row).entries)
                 last = row.last
-        return full if number <= last else None
+        if number > last:
+            self._check_hole(topic, last + 1, number, first_only=True)
+            return None
+        return full
+
+
+def _check_events(topic: str, stamp: LogStamp, row: Row, chunks: list[Row], start: int, end: int) -> None:
+    """A batch that was kept has its events, from its first number to its last, as far as these were read."""
+    if not stamp.is_kept:
+        return
+    passed = max(row.first, start) - 1
+    for chunk in chunks:
+        if chunk.first > passed + 1:
+            break
+        passed = chunk.last
+    if passed < min(row.last, end):
+        raise JournalDamaged(
+            f"the log lacks the events of topic {topic!r} from number {passed + 1} on, of a batch that was kept up to number "
+            f"{row.last}: what was published is lost"
+        )
 
 
 def _recalled(stamp: LogStamp, row: Row, chunks: list[Row], start: int, end: int) -> Recalled:
@@ -446,9 +528,9 @@ def _decoded(decoder: msgspec.msgpack.Decoder[_Data], what: str, topic: str, row
         return decoder.decode(row.data)
     except msgspec.MsgspecError as error:
         raise JournalDamaged(
-            f"the log's {what} of topic {topic!r}, number {row.first}, cannot be read ({error}): restore the store from a copy"
+            f"the log's {what} of topic {topic!r}, number {row.first}, cannot be read ({error})"
         ) from error
 
 
-def _decode_full(row: Row) -> dict[str, int]:
-    return _fulls.decode(row.data)
+def _decode_full(topic: str, row: Row) -> dict[str, int]:
+    return _decoded(_fulls, "full timestamp", topic, row)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 import attrs
 
@@ -41,6 +42,14 @@ class MemoryShelf:
     _rows: dict[tuple[str, Kind], _Rows] = attrs.field(factory=dict)
     _floors: dict[str, int] = attrs.field(factory=dict)
 
+    def at_once(self) -> AbstractContextManager[object]:
+        """Nothing changes while something is read."""
+        return nullcontext()
+
+    def begin(self, topic: str, floor: int) -> None:
+        """Have a topic, of which everything is gone up to a number."""
+        self._floors[topic] = floor
+
     def put(self, kind: Kind, topic: str, rows: list[Row]) -> None:
         """Keep rows."""
         self._floors.setdefault(topic, 0)
@@ -74,7 +83,7 @@ class MemoryShelf:
         found = self.before("events", topic, 1 << 62)
         return self.floor(topic) if found is None else found.last
 
-    def drop(self, topic: str, up_to: int, full: bytes | None = None) -> None:
+    def drop(self, topic: str, up_to: int, full: bytes) -> None:
         """Raise the floor."""
         self._floors[topic] = max(up_to, self.floor(topic))
         for kind in KINDS:
@@ -83,8 +92,7 @@ class MemoryShelf:
                 at = found.at_or_before(up_to)
                 gone = at + 1 if at >= 0 and (found.rows[at].last <= up_to or kind == "fulls") else max(at, 0)
                 found.keep(gone, len(found.rows))
-        if full is not None:
-            MemoryShelf.put(self, "fulls", topic, [Row(up_to, up_to, full)])
+        MemoryShelf.put(self, "fulls", topic, [Row(up_to, up_to, full)])
 
     def cut(self, topic: str, after: int) -> None:
         """Remove rows that begin above a number."""

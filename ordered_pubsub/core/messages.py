@@ -586,12 +586,15 @@ class Decided(msgspec.Struct, frozen=True, array_like=True, tag="decided", gc=Fa
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello", gc=False):
-    """The greeting of a (re)connected link: topology, and how far the other side's frames have come."""
+    """The greeting of a (re)connected link: topology, and how far the frames of both sides have come."""
 
     fingerprint: str
     received: int
+    """frames of the other side that are here"""
     system: bytes = b""
     """which system this stage is a part of, if it knows"""
+    acknowledged: int = 0
+    """frames of this side that the other one has said are on its disk"""
 
 
 class Ack(msgspec.Struct, frozen=True, array_like=True, tag="ack", gc=False):

@@ -119,6 +119,8 @@ class State(msgspec.Struct):
     """what topics give, as this stage knew it when it was last started (`core.levels`); None: what is asked for"""
     keys: SystemKeys = msgspec.field(default_factory=SystemKeys)
     """which system this is, and its keys"""
+    unfinished: dict[str, dict[int, int]] = msgspec.field(default_factory=dict)
+    """own topic → first → last number of batches in the log whose operations are on their way further up the line"""
 
 
 @attrs.define
@@ -195,22 +197,12 @@ class Stage:
         With `founding`, it is a part of a system, and nothing is taken before it knows of which: the highest stage founds it on
         that if there is none, and the others learn it from the highest.
         """
-        inputs = [decode_input(record) for record in records]
-        if snapshot is not None:
-            state = _read_snapshot(snapshot)
-        elif inputs:
-            if not isinstance(inputs[0], Opened):
-                raise JournalError("a journal without a snapshot must begin with the record that opened it")
-            state = _empty_state(inputs[0].rank, inputs[0].topology, len(inputs[0].topology))
+        if snapshot is None and not records:
+            stage = cls(topology, _empty_state(rank, [], len(topology.stages)))
         else:
-            state = _empty_state(rank, [], len(topology.stages))
-        stage = cls(Topology.load(state.topology) if state.topology else topology, state)
-        for place, event in enumerate(inputs, 1):
-            stage._replay(event, place)
-        stage.replayed, stage.effects = stage.effects, Effects()
-        stage._acks = {}
+            stage = cls.replay(snapshot, records, topology)
         stage._open(rank, topology)
-        if levels is not None and levels.dump() != state.levels:
+        if levels is not None and levels.dump() != stage.state.levels:
             stage._take(Leveled(levels.dump()))
         stage.needs_system = founding is not None
         if founding is not None and rank == 0 and not stage.state.keys.epoch:
@@ -226,6 +218,43 @@ class Stage:
                 "what came before it is not what came before it then, or it was taken by another release. Start the stage with "
                 "that release, or restore its store from a copy"
             ) from error
+
+    @classmethod
+    def replay(cls, snapshot: bytes | None, records: list[bytes], topology: Topology | None = None) -> Stage:
+        """A stage as its journal has it, whoever runs it; under this topology if the journal has none."""
+        inputs = [decode_input(record) for record in records]
+        if snapshot is not None:
+            state = _read_snapshot(snapshot)
+        elif inputs and isinstance(inputs[0], Opened):
+            state = _empty_state(inputs[0].rank, inputs[0].topology, len(inputs[0].topology))
+        else:
+            raise JournalError("a journal without a snapshot must begin with the record that opened it")
+        loaded = Topology.load(state.topology) if state.topology or topology is None else topology
+        stage = cls(loaded, state)
+        for place, event in enumerate(inputs, 1):
+            stage._replay(event, place)
+        stage.replayed, stage.effects = stage.effects, Effects()
+        stage._acks = {}
+        return stage
+
+    def go_on_beyond(self, count: int, now: float) -> list[Publication]:
+        """Leave out so many numbers of each own topic, known or not, and forget what clients were answered.
+
+        For a stage whose journal has lost its end: among these numbers are all that it had given and does not know of. Returns
+        what is left out, which is to have a place in the log.
+        """
+        clocks = self.state.clocks
+        clocks.base += count
+        self.state.requests = Requests()
+        left_out: list[Publication] = []
+        for topic in list(clocks.numbers):
+            clocks.stamp += 1
+            first = clocks.take_numbers(topic, count)
+            part = Publication(topic, count, now, first, clocks.stamp, is_kept=topic in self.state.kept)
+            if part.is_kept:
+                self.state.kept[topic] = part.last
+            left_out.append(part)
+        return left_out
 
     def _open(self, rank: int, topology: Topology) -> None:
         """Start under this topology, at once if the journal has it already, else when all stages were seen to have it."""
@@ -514,7 +543,18 @@ class Stage:
         if self.rank == operation.top:
             self._complete(operation)
         else:
+            for part in self.kept_here(operation):
+                self.state.unfinished.setdefault(part.topic, {})[part.first] = part.last
             self._send(self.next_stage(operation), Pass(operation))
+
+    def kept_here(self, operation: Operation) -> list[Publication]:
+        """The publications of an operation whose events are in the log of this stage."""
+        owner = self.topology.owner
+        return [
+            part
+            for part in operation.parts
+            if isinstance(part, Publication) and part.is_kept and owner(part.topic) == self.rank
+        ]
 
     def next_stage(self, operation: Operation) -> int:
         """Where an operation goes from here: to the neighbour, also if that one has nothing to do with it."""
@@ -565,7 +605,7 @@ class Stage:
                 clocks.see(topic, part.entries.get(topic, 0))
             elif owner == self.rank:
                 own.append(topic)
-                clocks.numbers.setdefault(topic, 0)
+                clocks.numbers.setdefault(topic, clocks.base)
                 if clocks.numbers[topic]:
                     part.entries[topic] = clocks.numbers[topic]
                 self._mark(topic, Mark(part.subscription, part.version))
@@ -609,6 +649,9 @@ class Stage:
             if home is not None and home != operation.home:
                 self._reply(home, answer)
         self.effects.completed.append(operation)
+        if self.state.unfinished:
+            for kept in self.kept_here(operation):
+                self._finish(kept)
         for part in operation.parts:
             if isinstance(part, Change):
                 self.state.groups.passed(part.identity)
@@ -617,12 +660,19 @@ class Stage:
                     self._count(part.subscription)
                     self._start_turn(turn)
 
+    def _finish(self, part: Publication) -> None:
+        batches = self.state.unfinished.get(part.topic, {})
+        batches.pop(part.first, None)
+        if not batches:
+            self.state.unfinished.pop(part.topic, None)
+
     # -- what peers say -----------------------------------------------------------------------------------------------
 
     def connected(self, peer: int) -> None:
         """A connection to a peer is there; nothing is taken from it before its greeting."""
         self.disconnected(peer)
-        hello = Hello(self.topology.fingerprint, self.state.links[peer].received, self.state.keys.system)
+        link = self.state.links[peer]
+        hello = Hello(self.topology.fingerprint, link.received, self.state.keys.system, link.known_received)
         self.effects.sends.append((peer, hello))
 
     def disconnected(self, peer: int) -> None:
@@ -653,7 +703,7 @@ class Stage:
         self.topology.check_same(hello.fingerprint, f"stage {self.topology.stages[peer].name!r}")
         self._check_system(peer, hello.system)
         link = self.state.links[peer]
-        link.check(hello.received, f"stage {self.topology.stages[peer].name!r}")
+        link.check(hello.received, hello.acknowledged, f"stage {self.topology.stages[peer].name!r}")
         self._confirm(peer)
         self.greeted[peer] = True
         link.acknowledged(hello.received)

@@ -192,6 +192,8 @@ class _Owner:
             while event is not None and event[0] <= last:
                 chunks.append(event)
                 event = next(events, None)
+            if stamp.is_kept and not self.where:
+                _check_whole(reading, first, min(last, rows.read_to), chunks)
             entries = stamp.entries
             if reading.needs_full:
                 entries, reading.needs_full = rows.full or {}, False
@@ -209,6 +211,20 @@ class _Owner:
         reading.held_bytes += BATCH_BYTES
         reading.batches.append(Batch(reading.topic, reading.passed + 1, floor, place, 0.0, {}, [], BATCH_BYTES))
         reading.passed, reading.needs_full = floor, True
+
+
+def _check_whole(reading: _Reading, first: int, last: int, chunks: list[tuple[int, int, bytes]]) -> None:
+    """A batch that was kept has all its events: what is missing is not silence."""
+    passed = max(first, reading.passed + 1) - 1
+    for begin, end, _ in chunks:
+        if begin > passed + 1:
+            break
+        passed = end
+    if passed < last:
+        raise ProtocolError(
+            f"the log's owner has brought no events of topic {reading.topic!r} from number {passed + 1} on, though it says that "
+            f"they were kept: its store is damaged, or it answers something else than it was asked"
+        )
 
 
 def merged(

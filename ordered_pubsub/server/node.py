@@ -41,7 +41,7 @@ from ordered_pubsub.core.stage import Effects
 from ordered_pubsub.core.times import Times
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.core.turns import Turns, Work
-from ordered_pubsub.errors import JournalError, OrderedPubSubError, ProtocolError
+from ordered_pubsub.errors import JournalDamaged, JournalError, OrderedPubSubError, ProtocolError
 from ordered_pubsub.server.bulk import Bulk, Reader
 from ordered_pubsub.server.choosing import choose
 from ordered_pubsub.server.store import Store
@@ -160,18 +160,21 @@ class Node:
         self._supervisor = Supervisor(f"stage {self.name}", self._fail, advice)
         never = 1 << 62  # a snapshot that is not written need not be made
         is_none = self.store.durability == "none"
-        self.driver = Driver.open(
-            self.rank,
-            self.topology,
-            self.store.journal,
-            snapshot_after_records=never if is_none else SNAPSHOT_AFTER_RECORDS,
-            snapshot_after_bytes=never if is_none else SNAPSHOT_AFTER_BYTES,
-            policies=self.policies,
-            times=self.times,
-            levels=self.levels,
-            founding=draw_system(time.time()),
-            security=self.security,
-        )
+        try:
+            self.driver = Driver.open(
+                self.rank,
+                self.topology,
+                self.store.journal,
+                snapshot_after_records=never if is_none else SNAPSHOT_AFTER_RECORDS,
+                snapshot_after_bytes=never if is_none else SNAPSHOT_AFTER_BYTES,
+                policies=self.policies,
+                times=self.times,
+                levels=self.levels,
+                founding=draw_system(time.time()),
+                security=self.security,
+            )
+        except JournalDamaged as error:
+            raise self.store.explained(error) from error
         for topic, number in self.driver.begun.items():
             _log.warning(
                 "the events of topic %r are kept from number %d on, as the configuration says now; up to %d they were not, so "
@@ -238,7 +241,10 @@ class Node:
     def handle_subscriber(self, session: str, message: FromSubscriber, identity: str = "") -> None:
         """A subscription of a client at home here says how far it is, or what it misses."""
         if not self._is_over:
-            self.driver.handle_subscriber(session, message, self._loop.time(), identity)
+            try:
+                self.driver.handle_subscriber(session, message, self._loop.time(), identity)
+            except JournalError as error:
+                self._fail(error)
             self._plan_flush()
 
     def traced(self, session: str) -> tuple[int, list[int]]:
@@ -249,7 +255,10 @@ class Node:
     def handle_reader(self, reader: Reader, message: LogQuestion) -> None:
         """A client that may asks for much of a log. Who asks while the stage stops asks again elsewhere."""
         if not self._is_over:
-            self.bulk.ask(reader, message)
+            try:
+                self.bulk.ask(reader, message)
+            except JournalError as error:
+                self._fail(error)
             self._plan_flush()
 
     def rotate_keys(self, revokes: bool = False) -> int:
@@ -284,6 +293,8 @@ class Node:
                 self.driver.handle_peer(peer, waiting.popleft(), now)
                 if time.perf_counter() >= until:
                     break
+        except JournalError as error:
+            self._fail(error)
         except OrderedPubSubError:
             waiting.clear()  # what follows is not to be taken before it comes again
             raise
@@ -334,7 +345,11 @@ class Node:
         self.driver.disconnected(peer)
 
     def _tick(self) -> None:
-        self.driver.tick(self._loop.time(), time.time())
+        try:
+            self.driver.tick(self._loop.time(), time.time())
+        except JournalError as error:
+            self._fail(error)
+            return
         self._plan_flush()
         self._tick_handle = self._supervisor.later(TICK_S, self._tick, "the tick")
 
@@ -442,6 +457,8 @@ class Node:
                 self._commit_s += (outcome - self._commit_s) / AVERAGE_OVER
         try:
             self._release(self.driver.release(batch))
+        except JournalError as error:
+            self._fail(error)
         except Exception as error:
             self._break_down(error)
         self._is_flushing = False
@@ -453,6 +470,8 @@ class Node:
         self._supervisor.give_up("its state machine", error)
 
     def _fail(self, error: Exception) -> None:
+        if isinstance(error, JournalDamaged):
+            error = self.store.explained(error)
         if not self.failed.done():
             _log.critical("%s", error)
             self.failed.set_exception(error)

@@ -409,6 +409,7 @@ class Server:
         return {
             **self.node.status(),
             "topology": self.topology.dump(),
+            "trouble": self.doors.trouble,
             "connections": self.doors.total,
             "rejected_connections": self.doors.rejected,
             "links": {link.name: "up" if link.is_up else link.trouble for link in self.links.values()},

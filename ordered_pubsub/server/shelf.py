@@ -3,30 +3,108 @@
 A row's key is its topic's number, shifted, plus its first number: so each table is one tree in the order in which it is read, and
 a stage writes at its right edge for each topic. What is put belongs to the transaction of the journal's next batch: both are on
 disk or neither. Who reads has a connection of its own, so it sees what is on disk, and waits for nobody.
+
+A row's checksum covers all that it says: its kind, its key, its last number, and its data; that of a topic's row, what its number
+stands for. So a row that got another key, or into another table, is not taken for what it is not. What says that a row is missing
+is `core.log`.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import attrs
 
 from ordered_pubsub.core.log import ENDLESS, KINDS, Kind, Row
-from ordered_pubsub.errors import JournalDamaged
+from ordered_pubsub.errors import JournalDamaged, JournalError
 
 TABLES = (
-    "CREATE TABLE IF NOT EXISTS topic (id INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL, floor INTEGER NOT NULL);"
-    + "".join(
-        f"CREATE TABLE IF NOT EXISTS {kind} "
-        "(key INTEGER PRIMARY KEY, last INTEGER NOT NULL, checksum INTEGER NOT NULL, data BLOB NOT NULL);"
+    "CREATE TABLE topic (id INTEGER PRIMARY KEY, name TEXT NOT NULL, floor INTEGER NOT NULL, checksum INTEGER NOT NULL)",
+    *(
+        f"CREATE TABLE {kind} "
+        "(key INTEGER PRIMARY KEY, last INTEGER NOT NULL, checksum INTEGER NOT NULL, data BLOB NOT NULL)"
         for kind in KINDS
-    )
+    ),
 )
-_SHIFT = 40
-assert ENDLESS < 1 << _SHIFT
+PRIME = 4_294_967_291
+"""The largest below 2³²: by what is left of a number, a checksum covers it, and no single bit of it goes without a trace."""
+SHIFT = 40
+assert ENDLESS < 1 << SHIFT
+_SPAN = struct.Struct(">QQ")
+_KIND_SUMS: dict[Kind, int] = {kind: crc32(kind.encode()) for kind in KINDS}
+_PUT: dict[Kind, str] = {kind: f"INSERT OR REPLACE INTO {kind} VALUES (?, ?, ?, ?)" for kind in KINDS}
+_GET: dict[Kind, str] = {
+    kind: f"SELECT key, last, checksum, data FROM {kind} WHERE key BETWEEN ? AND ? ORDER BY key" for kind in KINDS
+}
+_TROUBLES = ("i/o error", "disk is full", "locked", "unable to open", "readonly", "busy", "interrupted")
+"""What SQLite says when the file cannot be used; anything else means that there is something wrong in it."""
+
+
+SQLITE_ERRORS = (sqlite3.Error, UnicodeError)
+"""What SQLite may raise of a damaged file: its messages quote what it found, which need not be text."""
+
+
+def failed(file: Path, error: Exception) -> JournalError:
+    """An error of SQLite, as one of ours."""
+    reason = str(error)
+    if isinstance(error, (sqlite3.ProgrammingError, sqlite3.InterfaceError)) or (
+        isinstance(error, sqlite3.OperationalError) and any(trouble in reason.lower() for trouble in _TROUBLES)
+    ):
+        return JournalError(f"the store {file} cannot be used: {reason}")
+    return damaged(file, reason)
+
+
+def damaged(file: Path, what: str) -> JournalDamaged:
+    """Something in a store is not what was written there."""
+    return JournalDamaged(f"the store {file} is damaged: {what}. {remedy(file)}")
+
+
+def remedy(file: Path | str) -> str:
+    """What an operator can do about a damaged store."""
+    return (
+        f"What was answered may be lost, so no stage runs on it: 'ordered-pubsub store check {file}' says what is damaged, and "
+        f"'ordered-pubsub store salvage {file} --to NEW' copies what is good"
+    )
+
+
+def topic_sum(number: int, name: str, floor: int) -> int:
+    """The checksum of a topic's row."""
+    return crc32(_SPAN.pack(number, floor), crc32(name.encode()))
+
+
+def is_topic_sound(number: Any, name: Any, floor: Any, checksum: Any) -> bool:
+    """Whether a topic's row is what its checksum says."""
+    return (
+        (type(number), type(name), type(floor)) == (int, str, int)
+        and number > 0
+        and 0 <= floor <= ENDLESS
+        and topic_sum(number, name, floor) == checksum
+    )
+
+
+def sound_row(kind: Kind, base: int, values: tuple[Any, ...]) -> Row | None:
+    """A row of the log, of the topic whose keys begin there; None if it is not what its checksum says."""
+    key, last, checksum, data = values
+    is_sound = type(last) is int and type(data) is bytes and last >= 0
+    if is_sound and row_sum(_KIND_SUMS[kind], key, last, data) == checksum:
+        return Row(key - base, last, data)
+    return None
+
+
+def row_sum(kind_sum: int, key: int, last: int, data: bytes) -> int:
+    """The checksum of a row of the log."""
+    return crc32(data, (key * 3 + last * 5 + kind_sum) % PRIME)
+
+
+def may_not_write() -> None:
+    """Who only reads has no transaction to write in."""
+    raise AssertionError("who reads the log does not write it")
 
 
 @attrs.define(eq=False)
@@ -37,102 +115,146 @@ class SqliteShelf:
     _connection: sqlite3.Connection
     _begin: Callable[[], None]
     """makes sure that a transaction is open"""
-    _ids: dict[str, int] = attrs.field(factory=dict)
+    ids: dict[str, int] = attrs.field(factory=dict)
+    """topic → its number in the file; those who read and who writes have one together"""
+
+    def _run(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
+        try:
+            return self._connection.execute(statement, values)
+        except SQLITE_ERRORS as error:
+            raise failed(self.file, error) from error
+
+    def _rows(self, statement: str, values: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
+        try:
+            for row in self._connection.execute(statement, values):  # noqa: UP028 (it would close the cursor, perhaps too late)
+                yield row
+        except SQLITE_ERRORS as error:
+            raise failed(self.file, error) from error
+
+    def _row(self, statement: str, values: Sequence[Any] = ()) -> tuple[Any, ...] | None:
+        return next(self._rows(statement, values), None)
+
+    def load(self) -> None:
+        """Read which topics there are."""
+        for number, name, floor, checksum in self._rows("SELECT id, name, floor, checksum FROM topic ORDER BY id"):
+            self._check_topic(number, name, floor, checksum)
+            if name in self.ids:
+                raise damaged(self.file, f"topic {name!r} is there twice")
+            self.ids[name] = number
+
+    def _check_topic(self, number: Any, name: Any, floor: Any, checksum: Any) -> None:
+        if not is_topic_sound(number, name, floor, checksum):
+            raise damaged(self.file, f"the row of topic {name!r} fails its checksum")
+
+    def at_once(self) -> AbstractContextManager[object]:
+        """Who writes sees what it has written; who only reads, what is on disk at one moment."""
+        return self._as_of_now() if self._begin is may_not_write else nullcontext()
+
+    @contextmanager
+    def _as_of_now(self) -> Iterator[None]:
+        self._run("BEGIN")
+        try:
+            yield
+        finally:
+            self._run("ROLLBACK")  # nothing was written
 
     def put(self, kind: Kind, topic: str, rows: list[Row]) -> None:
         """Write rows."""
         self._begin()
-        base = self._base(topic, make=True)
-        self._connection.executemany(
-            f"INSERT OR REPLACE INTO {kind} VALUES (?, ?, ?, ?)",
-            [(base + row.first, row.last, crc32(row.data), row.data) for row in rows],
+        base, kind_sum = (self.ids.get(topic) or self._make(topic)) << SHIFT, _KIND_SUMS[kind]
+        values = [(base + first, last, row_sum(kind_sum, base + first, last, data), data) for first, last, data in rows]
+        try:
+            self._connection.executemany(_PUT[kind], values)
+        except SQLITE_ERRORS as error:
+            raise failed(self.file, error) from error
+
+    def _make(self, topic: str) -> int:
+        """The number of a topic, which gets one if it has none."""
+        known = self.ids.get(topic)
+        if known is None:
+            known = next(reversed(self.ids.values()), 0) + 1  # they rise
+            self._run("INSERT INTO topic VALUES (?, ?, 0, ?)", (known, topic, topic_sum(known, topic, 0)))
+            self.ids[topic] = known
+        return known
+
+    def begin(self, topic: str, floor: int) -> None:
+        """Have a topic, of which everything is gone up to a number."""
+        self._begin()
+        known = self._make(topic)
+        self._run(
+            "UPDATE topic SET floor = ?, checksum = ? WHERE id = ?", (floor, topic_sum(known, topic, floor), known)
         )
 
-    def _base(self, topic: str, make: bool = False) -> int:
+    def _base(self, topic: str) -> int:
         """Where the keys of a topic begin; those of a topic without rows, where nothing is."""
-        known = self._ids.get(topic)
-        if known is None:
-            found = self._connection.execute("SELECT id FROM topic WHERE name = ?", (topic,)).fetchone()
-            if found is None and not make:
-                return 0
-            if found is None:
-                made = self._connection.execute("INSERT INTO topic (name, floor) VALUES (?, 0)", (topic,)).lastrowid
-                assert made is not None
-                found = (made,)
-            known = self._ids[topic] = found[0] << _SHIFT
-        return known
+        return self.ids.get(topic, 0) << SHIFT
 
     def get(self, kind: Kind, topic: str, first: int, last: int) -> Iterator[Row]:
         """The rows that have to do with these numbers, in order."""
         base = self._base(topic)
         before = self.before(kind, topic, first)
         start = first if before is None else before.first
-        found = self._connection.execute(
-            f"SELECT key, last, checksum, data FROM {kind} WHERE key BETWEEN ? AND ? ORDER BY key",
-            (base + start, base + min(last, ENDLESS)),
-        )
-        for key, row_last, checksum, data in found:
-            if row_last >= first:
-                yield self._checked(kind, topic, Row(key - base, row_last, data), checksum)
+        for values in self._rows(_GET[kind], (base + start, base + min(last, ENDLESS))):
+            row = self._checked(kind, topic, base, values)
+            if row.last >= first:
+                yield row
 
     def before(self, kind: Kind, topic: str, number: int) -> Row | None:
         """The last row that begins at or before a number."""
         base = self._base(topic)
-        found = self._connection.execute(
-            f"SELECT key, last, checksum, data FROM {kind} WHERE key BETWEEN ? AND ? ORDER BY key DESC LIMIT 1",
-            (base, base + min(number, ENDLESS)),
-        ).fetchone()
-        return None if found is None else self._checked(kind, topic, Row(found[0] - base, found[1], found[3]), found[2])
+        found = self._row(f"{_GET[kind]} DESC LIMIT 1", (base, base + min(number, ENDLESS)))
+        return None if found is None else self._checked(kind, topic, base, found)
 
-    def _checked(self, kind: Kind, topic: str, row: Row, checksum: int) -> Row:
-        if crc32(row.data) != checksum:
-            raise JournalDamaged(
-                f"the store {self.file} is damaged: its {kind} of topic {topic!r} from number {row.first} on fail their "
-                "checksum. Stop the stage, and restore the file from a copy"
+    def _checked(self, kind: Kind, topic: str, base: int, values: tuple[Any, ...]) -> Row:
+        row = sound_row(kind, base, values)
+        if row is None:
+            raise damaged(
+                self.file, f"its {kind} of topic {topic!r} from number {values[0] - base} on fail their checksum"
             )
         return row
 
     def floor(self, topic: str) -> int:
         """Up to which number everything is gone."""
-        found = self._connection.execute("SELECT floor FROM topic WHERE name = ?", (topic,)).fetchone()
-        return 0 if found is None else int(found[0])
+        known = self.ids.get(topic)
+        if known is None:
+            return 0
+        found = self._row("SELECT id, name, floor, checksum FROM topic WHERE id = ?", (known,))
+        if found is None:
+            if self._begin is may_not_write:
+                return 0  # it is being made
+            raise damaged(self.file, f"the row of topic {topic!r} is missing")
+        self._check_topic(*found)
+        return int(found[2])
 
     def last(self, topic: str) -> int:
         """The last number that has events."""
-        base = self._base(topic)
-        found = self._connection.execute(
-            "SELECT last FROM events WHERE key BETWEEN ? AND ? ORDER BY key DESC LIMIT 1", (base, base + ENDLESS)
-        ).fetchone()
-        return self.floor(topic) if found is None else int(found[0])
+        found = self.before("events", topic, ENDLESS)
+        return self.floor(topic) if found is None else found.last
 
-    def drop(self, topic: str, up_to: int, full: bytes | None = None) -> None:
+    def drop(self, topic: str, up_to: int, full: bytes) -> None:
         """Raise the floor. It is part of a transaction, so all or nothing of it happens."""
         self._begin()
-        base = self._base(topic, make=True)
-        run = self._connection.execute
-        run("UPDATE topic SET floor = max(floor, ?) WHERE name = ?", (up_to, topic))
+        base = self._make(topic) << SHIFT
+        self.begin(topic, max(up_to, self.floor(topic)))
         for kind in ("events", "stamps", "pending"):
-            run(f"DELETE FROM {kind} WHERE key BETWEEN ? AND ? AND last <= ?", (base, base + up_to, up_to))
-        run("DELETE FROM fulls WHERE key BETWEEN ? AND ?", (base, base + up_to))
-        if full is not None:
-            self.put("fulls", topic, [Row(up_to, up_to, full)])
+            self._run(f"DELETE FROM {kind} WHERE key BETWEEN ? AND ? AND last <= ?", (base, base + up_to, up_to))
+        self._run("DELETE FROM fulls WHERE key BETWEEN ? AND ?", (base, base + up_to))
+        self.put("fulls", topic, [Row(up_to, up_to, full)])
 
     def cut(self, topic: str, after: int) -> None:
         """Remove rows that begin above a number."""
         self._begin()
         base = self._base(topic)
         for kind in KINDS:
-            self._connection.execute(
-                f"DELETE FROM {kind} WHERE key BETWEEN ? AND ?", (base + after + 1, base + ENDLESS)
-            )
+            self._run(f"DELETE FROM {kind} WHERE key BETWEEN ? AND ?", (base + after + 1, base + ENDLESS))
 
     def settle(self, topic: str, first: int, stamps: list[Row]) -> None:
         """A batch is pending no more. It is part of a transaction, so all or nothing of it happens."""
         self._begin()
-        self._connection.execute("DELETE FROM pending WHERE key = ?", (self._base(topic) + first,))
+        self._run("DELETE FROM pending WHERE key = ?", (self._base(topic) + first,))
         if stamps:
             self.put("stamps", topic, stamps)
 
     def topics(self) -> list[str]:
         """The topics that have rows."""
-        return [name for (name,) in self._connection.execute("SELECT name FROM topic ORDER BY id")]
+        return list(self.ids)

@@ -1,13 +1,15 @@
 """A stage's journal in an SQLite file, and beside it the log of what was published on its topics (`shelf`).
 
-A batch of records is one row and one commit; each record carries its checksum (`core.journal`), which is verified when it is
-read. A snapshot takes the place of all rows in one transaction. A file beside it is locked for as long as the stage runs on it.
+Every commit has a number. Its records are one row of that number, whose checksum covers both; a snapshot takes the place of all
+rows in one transaction, and says of which commit it is. So a row that is missing, changed, or of another time is noticed when
+the store is read. That its end is missing is noticed by the mark beside it (`mark`), and by a look at the write-ahead log before
+SQLite may cut it (`write_ahead`). In which order all this is looked at, before anything is written, is in `examining`.
 
 What a commit stands for is the stage's `durability`:
 
 - "fsync": the batch is on the disk;
 - "os": the operating system has it, so it survives the process but perhaps not the machine;
-- "none": nothing is written before a clean stop.
+- "none": nothing of what happens is written before a clean stop, neither the journal nor the log (`LateJournal`).
 
 Numbers that were given and are lost would be given again, which breaks the order of everybody. So after a crash a stage
 refuses to start on a file from which they may be missing: with "none" always, with "os" if the machine was started again since
@@ -16,31 +18,37 @@ then (where the kernel tells: Linux does, by the id of its boot).
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
 import stat
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from zlib import crc32
 
 import attrs
 
 from ordered_pubsub.core.driver import Journal, MemoryJournal
-from ordered_pubsub.core.journal import frame_record, scan
-from ordered_pubsub.errors import JournalDamaged, JournalError, UnknownVersion
-from ordered_pubsub.server.shelf import TABLES, SqliteShelf
+from ordered_pubsub.core.journal import join_records
+from ordered_pubsub.core.log import ENDLESS, KINDS, Shelf
+from ordered_pubsub.core.memory_shelf import MemoryShelf
+from ordered_pubsub.errors import JournalDamaged, JournalError
+from ordered_pubsub.server.contents import (
+    FORMAT,
+    TABLES,
+    batch_sum,
+    piece_sum,
+    read_about,
+    read_journal,
+    write_about,
+)
+from ordered_pubsub.server.examining import Examined, examine
+from ordered_pubsub.server.lock import FileLock
+from ordered_pubsub.server.mark import STORE_BYTES, Mark, MarkFile, boot_mark, mark_of, read_mark
+from ordered_pubsub.server.shelf import SQLITE_ERRORS, SqliteShelf, damaged, failed, may_not_write
 
-FORMAT = "1"
 PIECE_BYTES = 64 * 1024 * 1024
 """A snapshot is cut into pieces of this size: SQLite takes no value of a gigabyte."""
 MEMORY = "memory"
 BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
-_TABLES = """
-CREATE TABLE IF NOT EXISTS about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS batch (number INTEGER PRIMARY KEY, records BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS snapshot (piece INTEGER PRIMARY KEY, checksum INTEGER NOT NULL, state BLOB NOT NULL);
-"""
 
 
 def open_store(path: str | None, durability: str, stage: str) -> Store:
@@ -63,6 +71,12 @@ class Store:
         """Whether no stage has run on it before."""
         return not isinstance(self.journal, SqliteJournal) or self.journal.is_new
 
+    def explained(self, error: JournalDamaged) -> JournalDamaged:
+        """What was found damaged, with where that is and what to do."""
+        if isinstance(self.journal, SqliteJournal) and str(self.journal.file) not in str(error):
+            return damaged(self.journal.file, str(error))
+        return error
+
     def close(self, snapshot: bytes | None) -> None:
         """Let the file go; with the stage's last state, if it stops cleanly."""
         if isinstance(self.journal, SqliteJournal):
@@ -75,158 +89,292 @@ class SqliteJournal:
 
     file: Path
     durability: str
+    stage: str
+    _lock: FileLock
+    """says that a stage runs here"""
+    _mark: MarkFile
     _connection: sqlite3.Connection
-    _lock: int
-    """the open file whose lock says that a stage runs here"""
-    shelf: SqliteShelf = attrs.field(init=False)
-    read_shelf: SqliteShelf = attrs.field(init=False)
+    _reader: sqlite3.Connection
+    """sees what is on disk, and waits for nobody who writes"""
     is_new: bool = False
     """whether no stage has run on it before"""
-    _reader: sqlite3.Connection | None = None
+    _commits: int = 0
+    """the number of the last commit"""
+    _rows: int = 0
+    """the number of the last row of records, which the next commit makes valid"""
+    _given: int = 0
+    """how many numbers its stage has given"""
+    _syncs: bool = attrs.field(init=False)
+    """whether the mark is to be on the disk some time after each commit"""
+    _changes: int = 0
+    """what SQLite has counted when the transaction began"""
+    _shelf: SqliteShelf = attrs.field(init=False)
+    _read_shelf: SqliteShelf = attrs.field(init=False)
 
     @classmethod
     def open(cls, file: Path, durability: str, stage: str) -> SqliteJournal:
-        """Open a file, or make it, readable by its owner only."""
-        try:
-            _make_private(file)
-            lock = _lock(file)
-            connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False, timeout=0)
-        except (OSError, sqlite3.Error) as error:
-            raise JournalError(f"the store {file} of stage {stage!r} cannot be opened: {error}") from error
-        journal = cls(file, durability, connection, lock)
-        try:
-            journal._prepare(stage)
-            journal._open_reader()
-        except BaseException:
-            journal._let_go()
-            raise
+        """Open a file, or make it, readable by its owner only.
+
+        Nothing is written, neither by us nor by SQLite, before all was looked at that can be wrong.
+        """
+        file = Path(os.path.realpath(file))  # what belongs to it lies beside the file itself, not beside a link to it
+        with ExitStack() as undo:
+            try:
+                _make_private(file)
+                lock = FileLock.take(file)
+                undo.callback(lock.release)
+                mark_path, boot = mark_of(file), boot_id()
+                found = examine(file, read_mark(mark_path), boot_mark(boot))
+                lock.renew()
+                about = _about_after_start(file, found, durability, stage, boot)
+                mark, _ = MarkFile.open(mark_path)
+                undo.callback(mark.close)
+                state = found.mark if found is not None else Mark(bytes.fromhex(about["store"]), is_open=False)
+                if found is None:
+                    mark.begin(state)
+                connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False, timeout=0)
+                undo.callback(connection.close)
+                _prepare(connection, file, durability, about, is_new=found is None)
+                state = attrs.evolve(state, is_open=True, boot=boot_mark(boot))
+                undo.callback(mark.end, state.commits, state.given)
+                mark.begin(state)
+                uri = f"{file.as_uri()}?mode=ro"
+                reader = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+                undo.callback(reader.close)
+                commits = 0 if found is None else found.commits
+                kind = LateJournal if durability == "none" else cls
+                journal = kind(
+                    file, durability, stage, lock, mark, connection, reader, found is None, commits, given=state.given
+                )
+            except (OSError, *SQLITE_ERRORS) as error:
+                raise JournalError(f"the store {file} of stage {stage!r} cannot be opened: {error}") from error
+            undo.pop_all()
         return journal
 
     def __attrs_post_init__(self) -> None:
-        self.shelf = SqliteShelf(self.file, self._connection, self._begin)
+        self._rows = self._commits
+        self._syncs = self.durability == "fsync"
+        self._shelf = SqliteShelf(self.file, self._connection, self._begin)
+        self._read_shelf = SqliteShelf(self.file, self._reader, may_not_write, self._shelf.ids)
+        self._shelf.load()
 
-    def _prepare(self, stage: str) -> None:
-        run = self._connection.execute
-        try:
-            run("PRAGMA journal_mode = WAL")
-            run(f"PRAGMA synchronous = {'FULL' if self.durability == 'fsync' else 'OFF'}")
-            run("BEGIN EXCLUSIVE")
-            for statement in (_TABLES + TABLES).split(";"):
-                run(statement)
-            self._check_about(stage)
-            run("COMMIT")
-            # What a failed sync has left in the log may be in memory only: have it written to the file, and that synced.
-            run("PRAGMA wal_checkpoint(TRUNCATE)")
-        except sqlite3.OperationalError as error:
-            reason = str(error)
-            if "locked" in reason:
-                reason += "; probably another stage runs on it: stop that one, or give this one another store"
-            raise JournalError(f"the store {self.file} of stage {stage!r} cannot be used: {reason}") from error
-        except sqlite3.DatabaseError as error:
-            raise self._damaged(str(error)) from error
+    @property
+    def shelf(self) -> Shelf:
+        """Where the log's rows are, for who writes them."""
+        return self._shelf
 
-    def _open_reader(self) -> None:
-        """A connection for readers sees what is on disk, and waits for nobody who writes."""
-        uri = f"{self.file.absolute().as_uri()}?mode=ro"
-        self._reader = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
-        self.read_shelf = SqliteShelf(self.file, self._reader, _may_not_write)
+    @property
+    def read_shelf(self) -> Shelf:
+        """The log's rows that are on disk, for readers."""
+        return self._read_shelf
 
-    def _check_about(self, stage: str) -> None:
-        about = dict(self._connection.execute("SELECT key, value FROM about"))
-        self.is_new = "stage" not in about
-        if about.setdefault("format", FORMAT) != FORMAT:
-            raise UnknownVersion(
-                f"the store {self.file} has format {about['format']}, and this release reads {FORMAT}: it was written by a "
-                "newer release; start the stage with that one"
-            )
-        if about.setdefault("stage", stage) != stage:
-            raise JournalError(
-                f"the store {self.file} belongs to stage {about['stage']!r}, not {stage!r}: check `store` in the configuration"
-            )
-        boot = _boot_id()
-        crashed = {"none": "and it", "os": "and its machine"}.get(about.get("running", ""))
-        if crashed and (about["running"] == "none" or about.get("boot", boot) != boot):
-            raise JournalError(
-                f"stage {stage!r} ran on {self.file} with durability={about['running']!r}, {crashed} was not stopped cleanly, so "
-                "numbers that it gave may be lost; given again they would break the order. To begin the whole system anew, "
-                "remove the stores of all its stages and restart all clients"
-            )
-        about["running"], about["boot"] = self.durability, boot
-        self._connection.executemany("INSERT OR REPLACE INTO about VALUES (?, ?)", about.items())
+    # -- writing ------------------------------------------------------------------------------------------------------
 
-    def append(self, records: list[bytes]) -> None:
+    def append(self, records: list[bytes], given: int = 0) -> None:
         """Write records; `sync` commits them."""
-        if self.durability != "none":
-            self._begin()
-            row = b"".join(map(frame_record, records))
-            self._connection.execute("INSERT INTO batch (records) VALUES (?)", (row,))
+        self._begin()
+        number = self._rows = self._rows + 1
+        if given > self._given:
+            self._given = given
+        row = join_records(records)
+        try:
+            self._connection.execute("INSERT INTO batch VALUES (?, ?, ?)", (number, batch_sum(number, row), row))
+        except SQLITE_ERRORS as error:
+            raise failed(self.file, error) from error
 
     def _begin(self) -> None:
-        if not self._connection.in_transaction:
-            self._connection.execute("BEGIN")
+        connection = self._connection
+        if not connection.in_transaction:
+            try:
+                connection.execute("BEGIN")
+            except SQLITE_ERRORS as error:
+                raise failed(self.file, error) from error
+            self._changes = connection.total_changes
 
     def sync(self) -> None:
-        """Commit what was appended."""
-        if self._connection.in_transaction:
-            self._connection.execute("COMMIT")
+        """Commit what was appended, and set the mark. Each commit that changes something has a row, and so a number."""
+        connection = self._connection
+        if not connection.in_transaction:
+            return
+        if self._rows == self._commits and connection.total_changes != self._changes:
+            self.append([])
+        try:
+            connection.execute("COMMIT")
+            if self._rows != self._commits:
+                self._commits = self._rows
+                self._mark.follow(self._commits, self._given, self._syncs)
+        except SQLITE_ERRORS as error:
+            raise failed(self.file, error) from error
+        except OSError as error:
+            raise JournalError(f"the mark {self._mark.path} cannot be written: {error}") from error
+
+    def _run(self, statement: str, values: tuple[object, ...] = ()) -> sqlite3.Cursor:
+        try:
+            return self._connection.execute(statement, values)
+        except SQLITE_ERRORS as error:
+            raise failed(self.file, error) from error
 
     def replace(self, snapshot: bytes) -> None:
         """Put a snapshot in the place of all records, in one transaction."""
-        if self.durability != "none":
-            self._replace(snapshot)
+        self._replace(snapshot, self._commits)
 
-    def _replace(self, snapshot: bytes) -> None:
-        run = self._connection.execute
+    def _replace(self, snapshot: bytes, number: int) -> None:
         self._begin()
-        run("DELETE FROM batch")
-        run("DELETE FROM snapshot")
-        for number, start in enumerate(range(0, len(snapshot), PIECE_BYTES)):
-            piece = snapshot[start : start + PIECE_BYTES]
-            run("INSERT INTO snapshot VALUES (?, ?, ?)", (number, crc32(piece), piece))
-        run("COMMIT")
+        self._run("DELETE FROM batch")
+        self._run("DELETE FROM snapshot")
+        starts = range(0, len(snapshot), PIECE_BYTES) or range(1)
+        for piece, start in enumerate(starts):
+            state = snapshot[start : start + PIECE_BYTES]
+            checksum = piece_sum(piece, len(starts), number, state)
+            values = (piece, len(starts), number, checksum, state)
+            self._run("INSERT INTO snapshot VALUES (?, ?, ?, ?, ?)", values)
+        self._run("COMMIT")
+
+    def make_topic(self, topic: str, floor: int) -> None:
+        """Have a topic in the log, of which everything is gone up to a number."""
+        self._shelf.begin(topic, floor)
+
+    # -- reading ------------------------------------------------------------------------------------------------------
 
     def load(self) -> tuple[bytes | None, list[bytes]]:
         """The last snapshot and the records since, all of them verified."""
         try:
-            pieces = self._connection.execute("SELECT piece, checksum, state FROM snapshot ORDER BY piece").fetchall()
-            rows = self._connection.execute("SELECT number, records FROM batch ORDER BY number").fetchall()
-        except sqlite3.DatabaseError as error:
-            raise self._damaged(str(error)) from error
-        for number, (found_number, checksum, state) in enumerate(pieces):
-            if found_number != number or crc32(state) != checksum:
-                raise self._damaged(f"piece {number} of the snapshot is missing, or fails its checksum")
-        records: list[bytes] = []
-        for expected, (number, data) in enumerate(rows, 1):
-            if number != expected:
-                raise self._damaged(f"batch {expected} is missing")
-            found = scan(data, f"{self.file}, batch {number}")
-            if found.torn_bytes:
-                raise self._damaged(f"batch {number} fails its checksum at byte {found.good_bytes}")
-            records += found.records
-        return (b"".join(state for _, _, state in pieces) if pieces else None), records
+            found = read_journal(self._connection)
+        except SQLITE_ERRORS as error:
+            raise failed(self.file, error) from error
+        if found.trouble:
+            raise damaged(self.file, found.trouble)
+        if found.commits != self._commits:
+            raise damaged(self.file, f"it ends with commit {found.commits}, and not with commit {self._commits}")
+        return found.snapshot, found.records
+
+    # -- the end ------------------------------------------------------------------------------------------------------
 
     def close(self, snapshot: bytes | None) -> None:
         """Let the file go; with a stage's last state if it stops cleanly."""
         try:
             if snapshot is not None:
-                self._replace(snapshot)
-                self._connection.execute("DELETE FROM about WHERE key = 'running'")
-        except sqlite3.Error as error:
+                self._run("PRAGMA synchronous = FULL")
+                self._begin()
+                self._put_last_words()
+                write_about(self._connection, {**read_about(self._connection), "running": ""})
+                self._replace(snapshot, self._commits + 1)
+                self._rows = self._commits = self._commits + 1
+        except (JournalError, *SQLITE_ERRORS) as error:
             raise JournalError(f"the last snapshot cannot be written to {self.file}: {error}") from error
         finally:
             self._let_go()
 
-    def _let_go(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
-        self._connection.close()
-        os.close(self._lock)
+    def _put_last_words(self) -> None:
+        """Nothing: all was written before."""
 
-    def _damaged(self, what: str) -> JournalDamaged:
-        return JournalDamaged(
-            f"the store {self.file} is damaged: {what}. What was answered may be lost, so the stage does not start on it: "
-            "restore the file from a copy"
+    def _let_go(self) -> None:
+        """Close everything: SQLite then has the log in the database, and removes it. The mark knows of that before."""
+        with suppress(OSError):
+            self._mark.end(self._commits, self._given)
+        self._mark.close()
+        self._reader.close()
+        self._connection.close()
+        self._lock.release()
+
+
+@attrs.define(eq=False)
+class LateJournal(SqliteJournal):
+    """With durability "none": everything is in memory until a clean stop, and is in the file then, all at once."""
+
+    _rows_in_memory: MemoryShelf = attrs.field(factory=MemoryShelf)
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        stored = self._shelf
+        for topic in stored.topics():
+            self._rows_in_memory.begin(topic, stored.floor(topic))
+            for kind in KINDS:
+                self._rows_in_memory.put(kind, topic, list(stored.get(kind, topic, 0, ENDLESS)))
+
+    @property
+    def shelf(self) -> Shelf:
+        """Where the log's rows are: in memory."""
+        return self._rows_in_memory
+
+    @property
+    def read_shelf(self) -> Shelf:
+        """The same."""
+        return self._rows_in_memory
+
+    def append(self, records: list[bytes], given: int = 0) -> None:
+        """Nothing is written."""
+        self._given = max(given, self._given)
+
+    def sync(self) -> None:
+        """Nothing is written."""
+
+    def replace(self, snapshot: bytes) -> None:
+        """Nothing is written."""
+
+    def _put_last_words(self) -> None:
+        for table in ("topic", *KINDS):
+            self._run(f"DELETE FROM {table}")
+        self._shelf.ids.clear()
+        rows = self._rows_in_memory
+        for topic in rows.topics():
+            self._shelf.begin(topic, rows.floor(topic))
+            for kind in KINDS:
+                self._shelf.put(kind, topic, list(rows.get(kind, topic, 0, ENDLESS)))
+
+
+# -- the beginning --------------------------------------------------------------------------------------------------------
+
+
+def _about_after_start(file: Path, found: Examined | None, durability: str, stage: str, boot: str) -> dict[str, str]:
+    """What a store says of itself once this stage runs on it; raises what keeps the stage from that."""
+    if found is None:
+        return {
+            "format": FORMAT,
+            "store": os.urandom(STORE_BYTES).hex(),
+            "stage": stage,
+            "running": durability,
+            "boot": boot,
+        }
+    about = found.about
+    if about["stage"] != stage:
+        raise JournalError(
+            f"the store {file} belongs to stage {about['stage']!r}, not {stage!r}: check `store` in the configuration"
         )
+    crashed = {"none": "and it", "os": "and its machine"}.get(about["running"])
+    if crashed and (about["running"] == "none" or about["boot"] != boot):
+        raise JournalError(
+            f"stage {stage!r} ran on {file} with durability={about['running']!r}, {crashed} was not stopped cleanly, so "
+            "numbers that it gave may be lost; given again they would break the order. To begin the whole system anew, "
+            f"remove the stores of all its stages ({file.name}* here) and restart all clients"
+        )
+    return {**about, "running": durability, "boot": boot}
+
+
+def _prepare(connection: sqlite3.Connection, file: Path, durability: str, about: dict[str, str], is_new: bool) -> None:
+    """Set up a connection for writing, and say in the store who has it now."""
+    run = connection.execute
+    try:
+        (mode,) = run("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal":
+            raise JournalError(
+                f"the store {file} cannot have a write-ahead log: SQLite stays in journal mode {mode!r}. It probably lies on a "
+                "network file system, where that does not work: put it on a disk of this machine"
+            )
+        run(f"PRAGMA synchronous = {'OFF' if durability == 'os' else 'FULL'}")
+        for setting in ("fullfsync", "checkpoint_fullfsync"):  # macOS: not just to the disk's cache
+            run(f"PRAGMA {setting} = {'OFF' if durability == 'os' else 'ON'}")
+        run("BEGIN EXCLUSIVE")
+        for statement in TABLES if is_new else ():
+            run(statement)
+        write_about(connection, about)
+        run("COMMIT")
+        # What a failed sync has left in the log may be in memory only: have it written to the file, and that synced.
+        is_busy, *_ = run("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if is_busy:
+            raise JournalError(f"the store {file} cannot be used: another process reads it; stop that one")
+    except SQLITE_ERRORS as error:
+        raise failed(file, error) from error
 
 
 def _make_private(file: Path) -> None:
@@ -234,28 +382,13 @@ def _make_private(file: Path) -> None:
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with suppress(FileExistsError):
         os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    if not file.is_file():
+        raise OSError("it is not a regular file")
     if stat.S_IMODE(file.stat().st_mode) & (stat.S_IRWXG | stat.S_IRWXO):
         file.chmod(0o600)
 
 
-def _lock(file: Path) -> int:
-    """Lock the file beside a store, or raise an `OSError`. It is one of its own, since any close lets go of SQLite's locks."""
-    lock = os.open(f"{file}.lock", os.O_CREAT | os.O_RDWR, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        raise OSError(
-            "database is locked; probably another stage runs on it: stop that one, or give this one another store"
-        ) from None
-    return lock
-
-
-def _may_not_write() -> None:
-    raise AssertionError("who reads the log does not write it")
-
-
-def _boot_id() -> str:
+def boot_id() -> str:
     """What tells one start of this machine from another; empty where the kernel does not say."""
     with suppress(OSError):
         return BOOT_FILE.read_text().strip()

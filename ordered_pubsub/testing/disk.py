@@ -32,7 +32,7 @@ class DiskShelf(MemoryShelf):
         self._unsynced += [partial(MemoryShelf.put, kind=kind, topic=topic, rows=[row]) for row in rows]
         self.crash_point("log:put")
 
-    def drop(self, topic: str, up_to: int, full: bytes | None = None) -> None:
+    def drop(self, topic: str, up_to: int, full: bytes) -> None:
         """Raise the floor, without a sync."""
         super().drop(topic, up_to, full)
         self._unsynced.append(partial(MemoryShelf.drop, topic=topic, up_to=up_to, full=full))
@@ -88,7 +88,7 @@ class Disk:
         """The log's rows that are on the disk."""
         return self.shelf.safe
 
-    def append(self, records: list[bytes]) -> None:
+    def append(self, records: list[bytes], given: int = 0) -> None:
         """Write records, without a sync. What is on the shelf is safe before them."""
         self.shelf.sync()
         data = b"".join(frame_record(record) for record in records)

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -17,6 +18,8 @@ from ordered_pubsub.core.levels import ORDERED, Levels
 from ordered_pubsub.core.messages import (
     Ack,
     Answer,
+    Chunk,
+    Curious,
     Hello,
     PeerMessage,
     PublishAsk,
@@ -24,12 +27,13 @@ from ordered_pubsub.core.messages import (
     Request,
     Secrets,
     ToSubscriber,
+    Want,
 )
 from ordered_pubsub.core.stage import Stage
 from ordered_pubsub.core.topology import StageSpec, Topology
-from ordered_pubsub.errors import JournalError, OrderedPubSubError, ProtocolError
+from ordered_pubsub.errors import JournalDamaged, JournalError, OrderedPubSubError, ProtocolError
 from ordered_pubsub.server.node import INLINE_COMMIT_S, Node
-from ordered_pubsub.server.store import Store
+from ordered_pubsub.server.store import SqliteJournal, Store, open_store
 from server.waiting import soon, until
 
 ONE = Topology((StageSpec("main"),))
@@ -50,9 +54,9 @@ class Disk(MemoryJournal):
     def __attrs_post_init__(self) -> None:
         self.may_sync.set()
 
-    def append(self, records: list[bytes]) -> None:
+    def append(self, records: list[bytes], given: int = 0) -> None:
         self.events.append(f"append {len(records)}")
-        super().append(records)
+        super().append(records, given)
 
     def sync(self) -> None:
         self.threads.add(threading.get_ident())
@@ -344,6 +348,52 @@ async def test_a_stage_whose_disk_has_failed_writes_nothing_when_it_is_closed(di
     await node.close()
 
     assert disk.events == []
+
+
+@pytest.fixture
+async def stored(tmp_path: Path) -> AsyncIterator[Node]:
+    """A stage on a file, with one event in its log."""
+    node = Node(0, ONE, open_store(str(tmp_path / "stage.db"), "os", "main"))
+    asker = node.askers["c"] = Asker([])
+    node.handle_requests([Request("c", 1, 1, 0, 0, (PublishAsk("a", 1, True, (Chunk(1, b"event"),)),))])
+    await until(lambda: asker.answers)
+    yield node
+    await node.close()
+
+
+def break_in(node: Node, statement: str) -> None:
+    """Do something to its store behind its back."""
+    assert isinstance(node.store.journal, SqliteJournal)
+    node.store.journal._connection.execute(statement)
+
+
+@pytest.mark.parametrize(
+    ("statement", "what"),
+    [
+        ("UPDATE events SET data = x'00'", "fail their checksum"),
+        ("UPDATE events SET key = key + 1", "lacks the events of topic 'a' from number 1 on"),
+        ("DELETE FROM events", "lacks the events of topic 'a' from number 1 on"),
+        ("DELETE FROM stamps", "lacks the timestamps of numbers 1 of topic 'a'"),
+        ("DROP TABLE events", "no such table"),
+    ],
+)
+async def test_a_stage_that_cannot_read_its_log_says_so_and_is_not_ready(
+    stored: Node, statement: str, what: str
+) -> None:
+    break_in(stored, statement)
+    stored.handle_subscriber("c", Curious("c/1", [Want("a", 1, 1)]))
+
+    with pytest.raises(JournalDamaged, match=rf"the store .*stage.db is damaged: .*({what}).*store check"):
+        await soon(stored.failed)
+
+    assert not stored.status()["ready"]
+
+
+async def test_a_tick_that_cannot_read_the_log_stops_the_stage(stored: Node) -> None:
+    break_in(stored, "UPDATE stamps SET checksum = 0")
+
+    with pytest.raises(JournalDamaged, match="stamps of topic 'a' from number 1 on fail their checksum"):
+        await soon(stored.failed)
 
 
 async def test_closing_while_a_slow_disk_writes_waits_for_it(disk: Disk) -> None:

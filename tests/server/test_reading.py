@@ -10,12 +10,21 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import attrs
 import pytest
 
 import ordered_pubsub
 from ordered_pubsub.config.schema import ClientSection
 from ordered_pubsub.core import requests
-from ordered_pubsub.errors import ConfigurationError, HistoryLost, NotOffered, TopicError, UnavailableError
+from ordered_pubsub.core.log import LogReader
+from ordered_pubsub.errors import (
+    ConfigurationError,
+    HistoryLost,
+    NotOffered,
+    ProtocolError,
+    TopicError,
+    UnavailableError,
+)
 from ordered_pubsub.reading import merging
 from ordered_pubsub.reading.access import Access
 from ordered_pubsub.reading.cuts import divide, events_between, first_part, lower
@@ -379,6 +388,20 @@ async def test_a_stream_that_polls_leaves_little_behind(system: System) -> None:
             at, count = await asyncio.to_thread(plan.next, at)
             assert (at, count) == ({"a": number, "d": 1}, 1)
         assert asked()[1] <= before[1] + len(system.servers)
+
+
+async def test_events_that_a_stage_does_not_bring_are_not_taken_for_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(one_stage()) as server, connect(server) as client:
+        await client.publish_many("a", [1, 2, 3])
+        whole = LogReader.rows
+        monkeypatch.setattr(LogReader, "rows", lambda *asked: attrs.evolve(whole(*asked), events=[]))
+
+        def look() -> None:
+            missing = "no events of topic 'a' from number 1 on, though it says that they were kept"
+            with Stages(access(server.port)) as stages, pytest.raises(ProtocolError, match=missing):
+                read(stages, {}, {"a": 3})
+
+        await asyncio.to_thread(look)
 
 
 async def test_what_nobody_keeps_cannot_be_read() -> None:

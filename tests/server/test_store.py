@@ -8,16 +8,22 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from helpers.damage import Files, files_of, flipped, without
 from ordered_pubsub.core.driver import Driver
+from ordered_pubsub.core.log import Row
 from ordered_pubsub.core.messages import PublishAsk, Request
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import JournalDamaged, JournalError, OrderedPubSubError, UnknownVersion
+from ordered_pubsub.server import lock as locks
 from ordered_pubsub.server import store as stores
+from ordered_pubsub.server.contents import read_about
+from ordered_pubsub.server.mark import Mark, MarkFile, mark_of, read_mark
 from ordered_pubsub.server.store import SqliteJournal, open_store
 
 ONE = Topology((StageSpec("main"),))
@@ -198,7 +204,7 @@ def test_a_record_that_was_changed_on_disk_is_not_believed(file: Path) -> None:
 
     again = opened(file)
 
-    with pytest.raises(JournalDamaged, match=r"batch 2 fails its checksum at byte 0.*restore the file from a copy"):
+    with pytest.raises(JournalDamaged, match=r"commit 2 fails its checksum.*'ordered-pubsub store check .*stage.db'"):
         again.load()
     crash(again)
 
@@ -215,7 +221,7 @@ def test_one_flipped_bit_in_the_middle_of_the_file_is_found(file: Path) -> None:
 
     again = opened(file)
 
-    with pytest.raises(JournalDamaged, match="batch 101 fails its checksum"):
+    with pytest.raises(JournalDamaged, match="commit 101 fails its checksum"):
         again.load()
     crash(again)
 
@@ -228,7 +234,7 @@ def test_a_batch_that_is_missing_in_the_middle_is_found(file: Path) -> None:
 
     again = opened(file)
 
-    with pytest.raises(JournalDamaged, match="batch 2 is missing"):
+    with pytest.raises(JournalDamaged, match="commit 2 is missing"):
         again.load()
     crash(again)
 
@@ -262,17 +268,279 @@ def test_the_store_of_another_stage_is_refused(file: Path) -> None:
         opened(file, stage="us")
 
 
-def test_the_store_of_a_newer_release_is_refused_and_left_alone(file: Path) -> None:
+@pytest.mark.parametrize(
+    ("format", "what_to_do"),
+    [("3", "newer release; start the stage with that one"), ("1", "an earlier one.*begin the whole system anew")],
+)
+def test_the_store_of_another_release_is_refused_and_left_alone(file: Path, format: str, what_to_do: str) -> None:
     opened(file).close(b"snapshot")
-    edit(file, "UPDATE about SET value = '2' WHERE key = 'format'")
+    edit(file, "UPDATE about SET value = ? WHERE key = 'format'", format)
 
-    with pytest.raises(UnknownVersion, match="has format 2, and this release reads 1"):
+    with pytest.raises(UnknownVersion, match=f"has format {format}, and this release reads 2.*{what_to_do}"):
         opened(file)
 
-    edit(file, "UPDATE about SET value = '1' WHERE key = 'format'")
+    edit(file, "UPDATE about SET value = '2' WHERE key = 'format'")
     journal = opened(file)
     assert journal.load() == (b"snapshot", [])
     crash(journal)
+
+
+def stored(file: Path) -> SqliteJournal:
+    """A store with a log of two topics, which nobody has open."""
+    journal = opened(file)
+    for topic in ("a", "b"):
+        journal.shelf.put("events", topic, [Row(1, 2, b"two events"), Row(3, 3, b"another one")])
+        journal.shelf.put("stamps", topic, [Row(1, 3, b"a stamp")])
+    journal.append([b"record"])
+    journal.sync()
+    crash(journal)
+    return journal
+
+
+def read_all(file: Path) -> None:
+    journal = opened(file)
+    try:
+        journal.load()
+        for topic in ("a", "b"):
+            assert list(journal.read_shelf.get("events", topic, 1, 9))
+            assert list(journal.read_shelf.get("stamps", topic, 1, 9))
+    finally:
+        crash(journal)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE events SET key = key + 4 WHERE last = 3",
+        "UPDATE events SET last = 4 WHERE last = 3",
+        "UPDATE events SET data = x'00'",
+        "UPDATE events SET data = CAST(data AS TEXT)",
+        "UPDATE events SET checksum = checksum + 1",
+        "UPDATE events SET key = key + (1 << 50)",
+        "INSERT INTO stamps SELECT key + 3, last + 3, checksum, data FROM events WHERE last = 3",
+        "UPDATE topic SET name = 'c' WHERE name = 'a'",
+        "UPDATE topic SET id = id + 7 WHERE name = 'b'",
+        "UPDATE topic SET floor = 1",
+        "UPDATE topic SET name = 3 - id",
+        "UPDATE about SET value = 'eu' WHERE key = 'stage'",
+        "DELETE FROM about WHERE key = 'running'",
+        "INSERT INTO about VALUES ('more', '')",
+        "UPDATE batch SET number = 2",
+        "UPDATE batch SET checksum = 0",
+        "UPDATE batch SET records = CAST(records AS TEXT)",
+        "CREATE INDEX more ON events (last)",
+        "DROP TABLE pending",
+    ],
+)
+def test_no_row_is_taken_for_what_it_is_not(file: Path, statement: str) -> None:
+    stored(file)
+    read_all(file)
+    edit(file, statement)
+
+    with pytest.raises((JournalDamaged, AssertionError)) as refused:
+        read_all(file)
+    assert "database" in str(refused.value) or "damaged" in str(refused.value) or "assert []" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE snapshot SET number = 4",
+        "UPDATE snapshot SET pieces = 3",
+        "DELETE FROM snapshot WHERE piece = 1",
+        "UPDATE snapshot SET piece = piece + 1 WHERE piece = 1",
+        "DELETE FROM snapshot",
+    ],
+)
+def test_the_pieces_of_a_snapshot_belong_to_each_other_and_to_a_commit(
+    file: Path, statement: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "PIECE_BYTES", 4)
+    journal = opened(file)
+    write(journal, [b"one"], [b"two"])
+    journal.replace(b"snapshot")
+    crash(journal)
+    edit(file, statement)
+
+    with pytest.raises(JournalDamaged, match=r"piece . of the snapshot is missing|behind its own mark"):
+        read_all(file)
+
+
+def test_each_commit_has_a_number_and_a_snapshot_says_of_which_it_is(file: Path) -> None:
+    journal = opened(file)
+    write(journal, [b"one"])
+    journal.shelf.put("stamps", "a", [Row(1, 1, b"stamp")])
+    journal.sync()
+    journal.sync()
+    journal.replace(b"both")
+    write(journal, [b"three"])
+    crash(journal)
+
+    mark = read_mark(mark_of(file))
+    assert mark is not None
+    assert mark.commits == 3
+    assert opened_and_left(file) == (b"both", [b"three"])
+
+
+def opened_and_left(file: Path) -> tuple[bytes | None, list[bytes]]:
+    journal = opened(file)
+    try:
+        return journal.load()
+    finally:
+        crash(journal)
+
+
+# -- what is missing --------------------------------------------------------------------------------------------------
+
+
+def killed(file: Path, *batches: list[bytes]) -> dict[str, bytes]:
+    """What a process leaves that is killed after some commits; the store itself is closed then, and removed."""
+    journal = opened(file)
+    write(journal, *batches)
+    files = files_of(file.parent)
+    crash(journal)
+    for left in file.parent.iterdir():
+        left.unlink()
+    return files
+
+
+def lay_down(folder: Path, files: Files) -> None:
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+
+
+@pytest.mark.parametrize("missing", ["stage.db", "stage.db-wal", "stage.db.mark"])
+def test_a_store_of_which_a_file_is_missing_is_refused_and_left_as_it_is(file: Path, missing: str) -> None:
+    files = without(killed(file, [b"one"], [b"two"]), missing)
+    lay_down(file.parent, files)
+
+    with pytest.raises(JournalDamaged, match=r"gone or empty|behind its own mark|its mark .* is not there"):
+        opened(file)
+
+    assert {name: (file.parent / name).read_bytes() for name in files} == files
+
+
+@pytest.mark.parametrize("word", ["stage.db-wal", "stage.db.mark"])
+def test_a_database_that_is_gone_is_not_begun_anew_as_long_as_there_is_word_of_it(file: Path, word: str) -> None:
+    files = killed(file, [b"one"])
+    lay_down(file.parent, {word: files[word]})
+
+    with pytest.raises(JournalDamaged, match=r"To begin anew, remove stage.db\*, all of it"):
+        opened(file)
+
+
+def test_an_older_copy_is_refused(file: Path) -> None:
+    """It is a whole store, but numbers were given after it."""
+    first = killed(file, [b"one"])
+    lay_down(file.parent, first)
+    journal = opened(file)
+    write(journal, [b"two"])
+    crash(journal)
+    for name in ("stage.db", "stage.db-wal"):
+        (file.parent / name).write_bytes(first[name])
+
+    with pytest.raises(
+        JournalDamaged, match=r"behind its own mark: its last commit is number 1, and there were 2.*store salvage"
+    ):
+        opened(file)
+
+
+def test_the_mark_of_another_store_is_refused(file: Path, tmp_path: Path) -> None:
+    opened(file).close(b"")
+    opened(tmp_path / "other.db").close(b"")
+    mark_of(file).write_bytes(mark_of(tmp_path / "other.db").read_bytes())
+
+    with pytest.raises(JournalDamaged, match="is that of another store"):
+        opened(file)
+
+
+def test_a_log_that_is_missing_after_the_machine_has_stopped_is_refused(
+    file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The mark may be older than what is missing."""
+    monkeypatch.setattr(stores, "BOOT_FILE", tmp_path / "boot")
+    (tmp_path / "boot").write_text("first")
+    files = killed(tmp_path / "made" / file.name)
+    lay_down(file.parent, without(files, "stage.db-wal"))
+    crash(opened(file))  # on the same machine the mark says that nothing is missing
+    lay_down(file.parent, without(files, "stage.db-wal"))
+    (tmp_path / "boot").write_text("second")
+
+    with pytest.raises(
+        JournalDamaged, match=r"not stopped cleanly, and its write-ahead log .*stage.db-wal is not there"
+    ):
+        opened(file)
+
+
+def test_after_a_clean_stop_there_is_no_log_and_the_store_says_so(file: Path) -> None:
+    opened(file).close(b"all")
+
+    mark = read_mark(mark_of(file))
+    with closing(sqlite3.connect(file)) as connection:
+        about = read_about(connection)
+    assert (sorted(path.name for path in file.parent.iterdir())) == ["stage.db", "stage.db.mark"]
+    assert mark is not None
+    assert (mark.is_open, about["running"]) == (False, "")
+
+
+def test_a_start_that_was_cut_off_before_anything_was_said_begins_anew(file: Path) -> None:
+    mark, _ = MarkFile.open(mark_of(file))
+    mark.begin(Mark(b"x" * 16))
+    mark.close()
+
+    journal = opened(file)
+
+    assert journal.is_new
+    crash(journal)
+
+
+def test_a_database_of_something_else_is_left_alone(file: Path) -> None:
+    edit(file, "CREATE TABLE pictures (name TEXT)")
+    before = file.read_bytes()
+
+    with pytest.raises(JournalError, match="is a database of something else"):
+        opened(file)
+
+    assert file.read_bytes() == before
+
+
+def test_a_log_that_is_cut_at_a_bad_frame_is_refused_before_it_is_cut(file: Path) -> None:
+    files = killed(file, *([b"record %d" % number] for number in range(9)))
+    log = files["stage.db-wal"]
+    damaged = {**files, "stage.db-wal": flipped(log, 8 * (log.index(b"record 3") + 2))}
+    lay_down(file.parent, damaged)
+
+    with pytest.raises(
+        JournalDamaged, match=r"stage.db-wal: frame \d+, at byte \d+, fails its checksum, but commits follow"
+    ):
+        opened(file)
+
+    assert (file.parent / "stage.db-wal").read_bytes() == damaged["stage.db-wal"]
+
+
+def test_a_file_system_without_write_ahead_logs_is_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Elsewhere(sqlite3.Connection):
+        def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
+            return super().execute(statement.replace("journal_mode = WAL", "journal_mode = DELETE"), *values)
+
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *args, **more: connect(*args, factory=Elsewhere, **more))
+
+    with pytest.raises(
+        JournalError, match=r"stays in journal mode 'delete'. It probably lies on a network file system"
+    ):
+        opened(file)
+
+
+def test_syncs_go_through_to_the_disk_where_they_would_stop_at_its_cache(file: Path) -> None:
+    journal = opened(file)
+
+    assert journal._connection.execute("PRAGMA fullfsync").fetchone() == (1,)
+    assert journal._connection.execute("PRAGMA checkpoint_fullfsync").fetchone() == (1,)
+    crash(journal)
+
+
+# -- one process on one store -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -302,6 +570,54 @@ def test_trying_to_open_a_store_does_not_unlock_it(file: Path) -> None:
     for _ in range(3):
         with pytest.raises(JournalError, match="locked"):
             opened(file)
+
+
+@pytest.fixture(params=["symbolic link", "link to the folder", "hard link"])
+def other_name(request: pytest.FixtureRequest, file: Path, tmp_path: Path) -> Path:
+    """Another name of a store that is there."""
+    opened(file).close(b"")
+    folder = tmp_path / "other"
+    if request.param == "link to the folder":
+        folder.symlink_to(tmp_path)
+        return folder / file.name
+    folder.mkdir()
+    other = folder / "other.db"
+    (other.symlink_to if request.param == "symbolic link" else other.hardlink_to)(file)
+    return other
+
+
+@pytest.mark.parametrize("has_own_flock", [True, False])
+def test_another_name_of_a_store_leads_to_the_same_lock(
+    file: Path, other_name: Path, has_own_flock: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks, "HAS_OWN_FLOCK", has_own_flock)
+    journal = opened(file)
+    program = (
+        "import sys; from ordered_pubsub.server import lock; from ordered_pubsub.server.store import *\n"
+        f"lock.HAS_OWN_FLOCK = {has_own_flock}; SqliteJournal.open(Path(sys.argv[1]), 'fsync', 'main')"
+    )
+
+    other = subprocess.run(
+        [sys.executable, "-c", program, str(other_name)], capture_output=True, text=True, check=False
+    )
+    with pytest.raises(JournalError, match="locked; probably another stage runs on it"):
+        opened(other_name)
+
+    assert "locked; probably another stage runs on it" in other.stderr
+    write(journal, [b"one"])
+    crash(journal)
+
+
+def test_a_store_is_reached_by_links_to_its_name_and_by_no_second_name(file: Path, other_name: Path) -> None:
+    """SQLite has its log beside the name: a second name of the same file would have another log."""
+    if other_name.name == "other.db" and not other_name.is_symlink():
+        with pytest.raises(JournalDamaged, match="A store is opened by the name under which it was made"):
+            opened(other_name)
+    else:
+        journal = opened(other_name)
+        write(journal, [b"one"])
+        crash(journal)
+    crash(opened(file))
 
 
 def test_two_stages_of_one_process_do_not_share_a_store(file: Path) -> None:
@@ -348,6 +664,26 @@ def test_without_durability_nothing_is_written_before_a_clean_stop(file: Path) -
 
     assert again.load() == (b"all", [])
     crash(again)
+
+
+def test_without_durability_no_row_of_the_log_is_written_before_a_clean_stop(file: Path) -> None:
+    journal = opened(file, "none")
+    before = {path.name: path.read_bytes() for path in file.parent.iterdir() if "shm" not in path.name}
+    journal.shelf.put("events", "a", [Row(1, 2, b"two events")])
+    journal.shelf.drop("b", 7, b"full")
+    write(journal, [b"one"])
+    assert list(journal.read_shelf.get("events", "a", 1, 9)) == [Row(1, 2, b"two events")]
+    assert {path.name: path.read_bytes() for path in file.parent.iterdir() if "shm" not in path.name} == before
+    journal.close(b"all")
+
+    again = opened(file, "none")
+    assert list(again.shelf.get("events", "a", 1, 9)) == [Row(1, 2, b"two events")]
+    assert (again.shelf.floor("b"), again.shelf.before("fulls", "b", 7)) == (7, Row(7, 7, b"full"))
+    again.close(b"all")
+
+    later = opened(file, "fsync")
+    assert list(later.read_shelf.get("events", "a", 1, 9)) == [Row(1, 2, b"two events")]
+    crash(later)
 
 
 @pytest.mark.parametrize("afterwards", ["none", "os", "fsync"])
@@ -472,7 +808,7 @@ def test_nobody_else_can_read_a_store(tmp_path: Path) -> None:
         assert stat.S_IMODE((tmp_path / "made").stat().st_mode) == 0o700
     finally:
         os.umask(mask)
-    assert len(list((tmp_path / "made").iterdir())) == 4  # the database, its log, what its readers share, and the lock
+    assert len(list((tmp_path / "made").iterdir())) == 4  # the database, its log, what its readers share, and the mark
     crash(journal)
 
 

@@ -13,10 +13,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
-from ordered_pubsub.core.log import ENDLESS, FULL_AFTER, Kept, LogReader, LogWriter, Reading
+from ordered_pubsub.core.log import ENDLESS, FULL_AFTER, Kept, Kind, LogReader, LogWriter, Reading, Row
 from ordered_pubsub.core.memory_shelf import MemoryShelf
 from ordered_pubsub.core.messages import Chunk, Mark, Publication
+from ordered_pubsub.core.ranges import Ranges
 from ordered_pubsub.errors import JournalDamaged
+from ordered_pubsub.server.shelf import SqliteShelf
 from ordered_pubsub.server.store import SqliteJournal, Store, open_store
 
 TOPICS = ("a", "b/c")
@@ -60,7 +62,15 @@ class Batch:
     def publication(self) -> Publication:
         place = 3 * self.first
         return Publication(
-            self.topic, self.count, float(self.first), self.first, place, self.full, self.entries, self.marks, True
+            topic=self.topic,
+            count=self.count,
+            published_at=float(self.first),
+            first=self.first,
+            place=place,
+            full=self.full,
+            entries=self.entries,
+            marks=self.marks,
+            is_kept=bool(self.sizes),
         )
 
 
@@ -70,6 +80,14 @@ class Model:
 
     batches: dict[str, list[Batch]] = attrs.field(factory=lambda: {topic: [] for topic in TOPICS})
     floors: dict[str, int] = attrs.field(factory=lambda: dict.fromkeys(TOPICS, 0))
+
+    @property
+    def unfinished(self) -> dict[str, Ranges]:
+        """What has no stamp yet."""
+        return {
+            topic: Ranges((batch.first, batch.last) for batch in batches if not batch.is_complete)
+            for topic, batches in self.batches.items()
+        }
 
     def last(self, topic: str) -> int:
         """The last number that was given."""
@@ -151,7 +169,11 @@ class Log(RuleBasedStateMachine):
     def begin(self) -> None:
         self.shelf, self.read_shelf = self.make_shelf()
         self.model = Model()
-        self.writer, self.reader = LogWriter(self.shelf), LogReader(self.read_shelf)
+        self.writer = LogWriter(self.shelf)
+
+    def reader(self) -> LogReader:
+        """Somebody who knows what is under way."""
+        return LogReader(self.read_shelf, self.model.unfinished)
 
     @rule(target=incomplete, topic=st.sampled_from(TOPICS), sizes=CHUNKS)
     def publish(self, topic: str, sizes: list[int]) -> Batch:
@@ -186,7 +208,7 @@ class Log(RuleBasedStateMachine):
     )
     def read(self, topic: str, first: int, count: int, full: bool, bytes_max: int) -> None:
         last = first + count - 1
-        reading = self.reader.read(topic, first, last, bytes_max, full)
+        reading = self.reader().read(topic, first, last, bytes_max, full)
         check(reading, self.model, topic, first, last, full)
 
     @rule(topic=st.sampled_from(TOPICS), up_to=st.integers(0, 60))
@@ -226,7 +248,7 @@ class Log(RuleBasedStateMachine):
     def everything_can_be_read(self) -> None:
         if hasattr(self, "model"):
             for topic in TOPICS:
-                check(self.reader.read(topic, 1, ENDLESS, MUCH), self.model, topic, 1, ENDLESS, full=False)
+                check(self.reader().read(topic, 1, ENDLESS, MUCH), self.model, topic, 1, ENDLESS, full=False)
 
 
 class MemoryLog(Log):
@@ -261,7 +283,7 @@ class SqliteLog(Log):
         assert self.store is not None
         self.store.close(None)
         self.shelf, self.read_shelf = self.make_shelf()
-        self.writer, self.reader = LogWriter(self.shelf), LogReader(self.read_shelf)
+        self.writer = LogWriter(self.shelf)
 
     def teardown(self) -> None:
         if self.store is not None:
@@ -429,7 +451,7 @@ def test_a_log_that_lacks_what_the_journal_promised_is_refused(shelves: tuple[An
     writer.write([kept], [complete])
     sync()
     writer.cut({"a": 5}, {"a": 5})
-    with pytest.raises(JournalDamaged, match=r"ends at number 5 of topic 'a'.*number 6 was kept.*restore"):
+    with pytest.raises(JournalDamaged, match=r"ends at number 5 of topic 'a'.*number 6 was kept: .*lost"):
         writer.cut({"a": 6}, {"a": 6})
 
 
@@ -442,6 +464,103 @@ def test_a_stamp_that_cannot_be_read_is_said_with_its_place(shelves: tuple[Any, 
     sync()
     with pytest.raises(JournalDamaged, match=r"stamp of topic 'a', number 1, cannot be read"):
         LogReader(read_shelf).read("a", 1, 1, MUCH)
+
+
+def without(shelf: Any, kind: Kind, topic: str, number: int) -> None:
+    """A row gets lost, as by a page that SQLite does not find any more."""
+    if isinstance(shelf, MemoryShelf):
+        rows = shelf._rows[topic, kind]
+        del rows.rows[(at := rows.firsts.index(number))], rows.firsts[at]
+    else:
+        shelf._run(f"DELETE FROM {kind} WHERE key = ?", (shelf._base(topic) + number,))
+
+
+@pytest.fixture
+def three(shelves: tuple[Any, Any, Any]) -> tuple[Any, LogReader, Any]:
+    """A log of three events, somebody who knows that nothing is under way, and what is to be done after writing."""
+    shelf, read_shelf, sync = shelves
+    writer = LogWriter(shelf)
+    for number in range(1, 4):
+        kept, complete = published(number, b=number)
+        writer.write([kept], [complete])
+    sync()
+    return shelf, LogReader(read_shelf, {}), sync
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_kept_number_with_a_stamp_and_no_event_is_damage_and_not_silence(
+    three: tuple[Any, LogReader, Any], number: int
+) -> None:
+    shelf, reader, sync = three
+    without(shelf, "events", "a", number)
+    sync()
+    lost = rf"lacks the events of topic 'a' from number {number} on"
+    with pytest.raises(JournalDamaged, match=lost):
+        reader.read("a", 1, 3, MUCH)
+    with pytest.raises(JournalDamaged, match=lost):
+        reader.rows("a", 1, 3, MUCH)
+    assert reader.silence("a", 1, 3) == []
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_timestamp_that_is_lost_is_not_taken_for_one_that_is_to_come(
+    three: tuple[Any, LogReader, Any], number: int
+) -> None:
+    shelf, reader, sync = three
+    without(shelf, "stamps", "a", number)
+    sync()
+    lost = rf"lacks the timestamps of numbers {number} of topic 'a'"
+    for read in (reader.read, reader.rows):
+        with pytest.raises(JournalDamaged, match=lost):
+            read("a", 1, 9, MUCH)
+    with pytest.raises(JournalDamaged, match=lost):
+        reader.full_at("a", 3)
+
+
+def test_what_is_under_way_still_has_no_timestamp_and_is_not_lost(three: tuple[Any, LogReader, Any]) -> None:
+    shelf, reader, sync = three
+    without(shelf, "stamps", "a", 2)
+    sync()
+    knowing = LogReader(reader.shelf, {"a": Ranges([(2, 2)])})
+    assert [item.first for item in knowing.read("a", 1, 9, MUCH).items] == [1, 3]
+    assert knowing.rows("a", 1, 9, MUCH).read_to == 1
+    assert knowing.full_at("a", 3) is None
+
+
+def test_without_the_timestamp_of_what_is_forgotten_nothing_behind_it_has_one(
+    three: tuple[Any, LogReader, Any],
+) -> None:
+    shelf, reader, sync = three
+    LogWriter(shelf).forget("a", 1)
+    without(shelf, "fulls", "a", 1)
+    sync()
+    with pytest.raises(JournalDamaged, match="lacks the full timestamp of number 1 of topic 'a'"):
+        reader.full_at("a", 2)
+
+
+def test_a_batch_is_whole_or_not_there_for_who_reads_while_it_is_written(tmp_path: Path) -> None:
+    """Its events are read before its timestamp: what is written in between must not make the event silence."""
+    store = open_store(str(tmp_path / "stage.db"), "os", "main")
+    journal = store.journal
+    writer = LogWriter(journal.shelf)
+    shelf = journal.read_shelf
+    assert isinstance(shelf, SqliteShelf)
+
+    class Overtaken(SqliteShelf):
+        """Between the two, something is written."""
+
+        def get(self, kind: Kind, topic: str, first: int, last: int) -> Iterator[Row]:
+            rows = list(super().get(kind, topic, first, last))
+            if kind == "events":
+                kept, complete = published(1)
+                writer.write([kept], [complete])
+                journal.sync()
+            return iter(rows)
+
+    overtaken = Overtaken(shelf.file, shelf._connection, shelf._begin, shelf.ids)
+    assert LogReader(overtaken, {}).read("a", 1, 1, MUCH).items == []
+    assert [item.first for item in LogReader(shelf, {}).read("a", 1, 1, MUCH).items] == [1]
+    store.close(None)
 
 
 def test_a_bit_that_has_turned_over_on_the_disk_is_noticed(tmp_path: Path) -> None:

@@ -276,7 +276,13 @@ def test_thousands_of_changes_that_waited_for_their_turn_start_one_after_the_oth
         (0, Frame(1, Pass(operation("l", 2, 0))), ProtocolError, "only the neighbour below, 2, does that"),
         (2, Frame(1, Launch(operation("l", 2, 2))), NotOwner, "ends at stage 2, below stage 1"),
         (2, Frame(1, Pass(operation("l", 2, 0))), NotOwner, "publishes on 'l' without a number"),
-        (2, Hello(THREE.fingerprint, 3), ProtocolError, "runs on an older copy of its journal"),
+        (2, Hello(THREE.fingerprint, 3), JournalDamaged, "has 3 frames of this stage, .*an older copy of its journal"),
+        (
+            2,
+            Hello(THREE.fingerprint, 0, b"", 1),
+            JournalDamaged,
+            "told that 1 of its frames .* there are only 0: .*older copy",
+        ),
         (2, Hello("another", 0), TopologyMismatch, "stage 'low' has another topology"),
     ],
 )

@@ -1,0 +1,56 @@
+"""`ordered-pubsub store`: look at a stage's store, and copy what is good of a damaged one."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from ordered_pubsub.server.salvage import check, salvage
+
+EPILOG = """\
+examples:
+  ordered-pubsub store check ordered_pubsub-main.db
+  ordered-pubsub store salvage ordered_pubsub-main.db --to new.db
+
+Neither changes anything in the store that is named; no stage may be running on it.
+
+exit code: 0 if it is whole, or all of it was copied; 1 if something is damaged, or lost; 2 if the call does not fit
+"""
+
+
+def add_command(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "store",
+        help="look at a stage's store, and copy what is good of a damaged one",
+        description="Says whether a store is whole, and what is damaged; copies what is good into a new one.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    checking = verbs.add_parser("check", help="read all of it, and say what is in it")
+    checking.add_argument("store", metavar="STORE", help="the file that is the stage's `store`")
+    checking.set_defaults(run=_check)
+    salvaging = verbs.add_parser("salvage", help="copy what is good into a new store, and say what is lost")
+    salvaging.add_argument("store", metavar="STORE", help="the damaged one; it is left as it is")
+    salvaging.add_argument("--to", metavar="NEW", required=True, help="a file that is not there yet")
+    salvaging.set_defaults(run=_salvage)
+
+
+def _file(path: str) -> Path:
+    return Path(os.path.realpath(path))
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    is_whole = check(_file(arguments.store), print)
+    print("the store is whole" if is_whole else "the store is damaged")
+    return 0 if is_whole else 1
+
+
+def _salvage(arguments: argparse.Namespace) -> int:
+    is_all = salvage(_file(arguments.store), _file(arguments.to), time.time(), print)
+    print("nothing is lost" if is_all else "what is good was copied")
+    return 0 if is_all else 1
