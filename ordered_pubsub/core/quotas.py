@@ -82,15 +82,15 @@ class Ledger(msgspec.Struct):
 
     used: dict[str, Used] = msgspec.field(default_factory=dict)
     brought: dict[str, str] = msgspec.field(default_factory=dict)
-    """topic → the identity that was the first to publish on it, here or on its way from here"""
+    """own topic → the identity that was the first to publish on it since it rested last"""
     subscriptions: dict[str, Account] = msgspec.field(default_factory=dict)
 
     # -- topics -------------------------------------------------------------------------------------------------------
 
-    def new_topics(self, topics: Iterable[str], known: Mapping[str, int]) -> list[str]:
-        """Those of these topics that nobody has published on yet, as far as is known here."""
+    def new_topics(self, topics: Iterable[str]) -> list[str]:
+        """Those of these topics on which no identity has published, as far as is known here, since they rested last."""
         brought = self.brought
-        return [topic for topic in topics if topic not in brought and topic not in known]
+        return [topic for topic in topics if topic not in brought]
 
     def bring(self, identity: str, topics: Iterable[str]) -> None:
         """An identity is the first to publish on these topics."""
