@@ -36,6 +36,7 @@ from ordered_pubsub.client.event import Receipt
 from ordered_pubsub.client.frames import HELD_ENTRY_BYTES, PACK_BYTES, frame_bytes, packed, stamped
 from ordered_pubsub.client.leasing import Leasing
 from ordered_pubsub.client.logged import Sharing
+from ordered_pubsub.client.remembering import Remembered
 from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.core.messages import Publication
 from ordered_pubsub.core.ranges import Range
@@ -107,9 +108,9 @@ class Publisher:
     """numbers what is collected when it has waited for long enough"""
     _numbered: dict[str, list[tuple[Publication, list[Outgoing]]]] = attrs.field(factory=dict)
     _hand_overs: dict[str, asyncio.Task[None]] = attrs.field(factory=dict)
-    _troubles: dict[str, str] = attrs.field(factory=dict)
+    _troubles: dict[str, str] = attrs.field(factory=Remembered)
     """topic → why the ENS did not take what was handed over"""
-    _given_up: dict[str, bool] = attrs.field(factory=dict)
+    _given_up: dict[str, bool] = attrs.field(factory=Remembered)
     """topics of which the ENS has not taken what their log keeps: until it takes something, it is asked once each time"""
     _backlog_events: int = 0
     """how many have their receipt, since their log has them, and are still to be handed to the ENS"""

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import attrs
 
+from ordered_pubsub.client.remembering import Remembered
 from ordered_pubsub.errors import ConfigurationError, ProtocolError, UsageError
 from ordered_pubsub.wire.content import BYTES, JSON
 from ordered_pubsub.wire.pack import Unreadable
@@ -96,7 +97,7 @@ class Decoder:
     """Reads the payloads of one subscription. What cannot be read is not an exception but an outcome."""
 
     serializer: Serializer | None
-    _complained: dict[str, bool] = attrs.field(factory=dict)
+    _complained: dict[str, bool] = attrs.field(factory=Remembered)
     """topics of which it was logged that something could not be read"""
 
     def decode(self, topic: str, payload: bytes, content_type: object) -> tuple[Any, ProtocolError | None]:

@@ -8,8 +8,8 @@ events are genuine), `changes`, `buffer`, `delivery`, `best_effort` and `vector`
 Then what sees to it that each event comes: `log` and `memory_shelf` (what owners keep), `ranges`, `knowledge` and `curiosity`
 (what is known, and what is missed), `missing`, `hosting` and `pubends` (who asks whom for it), `lease`, `voids` and `sealing`
 (numbers that never have an event), `history`, `past` and `subend` (the subscriber's end of the logs), `acknowledging`,
-`floors`, `retention`, `expiry`, `starving`, `lifeline` and `times` (what may be forgotten, who stops before, and when),
-`filters` (what is wanted at all).
+`floors`, `retention`, `resting`, `expiry`, `starving`, `lifeline` and `times` (what may be forgotten, who stops before, and
+when), `filters` (what is wanted at all).
 
 At last `journal` and `driver` (what is on disk before anything is said).
 Nothing here knows of sockets, threads, event loops, files, clocks or chance.

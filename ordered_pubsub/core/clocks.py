@@ -8,11 +8,15 @@ event is a walk back to the topic's previous one, or over its group if that is s
 
 `stamp` counts the steps of this stage; `own_changed`, `lower_changed` and `visited` hold stamps. Both `changed` tables are
 in rising order of stamp (INVARIANT: list(d.values()) == sorted(d.values())).
+
+Only `numbers` has a topic for longer than it is in a group (`prune`). What enters one is owed, so it has its entry whatever
+`changed` and `visited` say; and whoever lets a lower topic enter brings its count along.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 
 import msgspec
 
@@ -38,13 +42,14 @@ class Clocks(msgspec.Struct):
         self.own_changed = OrderedDict(self.own_changed)
         self.lower_changed = OrderedDict(self.lower_changed)
 
-    def take_numbers(self, topic: str, count: int) -> int:
+    def take_numbers(self, topic: str, count: int, groups: Groups) -> int:
         """Use up `count` numbers of an own topic and return the first."""
         first = self.numbers.get(topic, self.base) + 1
         self.numbers[topic] = first + count - 1
         self.given += count
-        self.own_changed.pop(topic, None)
-        self.own_changed[topic] = self.stamp
+        if topic in groups.filled:
+            self.own_changed.pop(topic, None)
+            self.own_changed[topic] = self.stamp
         return first
 
     def see(self, topic: str, number: int) -> None:
@@ -53,6 +58,20 @@ class Clocks(msgspec.Struct):
             self.seen[topic] = number
             self.lower_changed.pop(topic, None)
             self.lower_changed[topic] = self.stamp
+
+    def passes(self, topic: str, number: int, groups: Groups) -> None:
+        """An event of a lower stage's topic comes by."""
+        if groups.is_wanted(topic):
+            self.see(topic, number)
+
+    def prune(self, topics: Iterable[str], groups: Groups) -> None:
+        """Forget of these topics, one of which may have left a group, what nobody asks for any more."""
+        for topic in [topic for topic in topics if topic not in groups.filled]:
+            self.visited.pop(topic, None)
+            self.own_changed.pop(topic, None)
+            self.lower_changed.pop(topic, None)
+            if topic not in groups.owed_to:
+                self.seen.pop(topic, None)
 
     def count(self, topic: str) -> int:
         """How many events of a topic of this or a lower stage come before whatever is handled now."""
@@ -68,10 +87,12 @@ class Clocks(msgspec.Struct):
             self._write_changed(entries, group, self.own_changed, self.numbers, since)
             if topic in self.numbers:  # a passing event has its lower entries already
                 self._write_changed(entries, group, self.lower_changed, self.seen, since)
-        owed = groups.owed.pop(topic, None)
-        if owed:
+        if topic in groups.owed or topic in groups.owed_up:
+            owed = groups.pay(topic)
             self._write(entries, owed)
-        self.visited[topic] = self.stamp
+            self.prune(owed, groups)
+        if group:
+            self.visited[topic] = self.stamp
 
     def _write(self, entries: dict[str, int], topics: dict[str, bool]) -> None:
         for other in topics:

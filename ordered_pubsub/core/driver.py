@@ -77,6 +77,7 @@ from ordered_pubsub.core.messages import (
 )
 from ordered_pubsub.core.pubends import Pubends
 from ordered_pubsub.core.ranges import Ranges
+from ordered_pubsub.core.resting import LastNumbers, Resting
 from ordered_pubsub.core.retention import Policies, Policy, Retention
 from ordered_pubsub.core.sealing import Rounds
 from ordered_pubsub.core.stage import Effects, Stage
@@ -182,7 +183,14 @@ class Batch:
     def has_news(self) -> bool:
         """Whether there is anything to write down beside the snapshot."""
         effects = self.effects
-        return bool(effects.journal or effects.forget or effects.decided or effects.published)
+        return bool(
+            effects.journal
+            or effects.forget
+            or effects.cleared
+            or effects.awake
+            or effects.decided
+            or effects.published
+        )
 
 
 def _load_of(request: Request) -> int:
@@ -221,6 +229,8 @@ class Driver:
     voids: Voids
     keeper: KeyKeeper
     tagger: Tagger
+    numbers: LastNumbers
+    resting: Resting
     rounds: Rounds = attrs.field(factory=Rounds)
     turns: Turns = attrs.field(factory=Turns)
     """what was caused and waits to be done"""
@@ -239,6 +249,7 @@ class Driver:
     """how often each peer has said what cannot be, and what was wrong with the last of it"""
     failure: Exception | None = None
     """why the journal cannot be used any more"""
+    floors_s: float = FLOORS_S
     _now: float = 0.0
     _wall_s: float = 0.0
     _floors_at: float = float("-inf")
@@ -269,11 +280,13 @@ class Driver:
         """Start a stage from what its journal holds; `founding` as in `Stage.restore`."""
         snapshot, records = journal.load()
         crash_point("restore:journal-read")
-        stage = Stage.restore(rank, topology, snapshot, records, levels, founding)
+        numbers = LastNumbers(journal.read_shelf)
+        stage = Stage.restore(rank, topology, snapshot, records, levels, founding, numbers)
         crash_point("restore:replayed")
         log = LogWriter(journal.shelf, stage.state.clocks.base)
         try:
             log.cut(stage.state.clocks.numbers, stage.state.kept)
+            log.check_resting(stage.state.clocks.numbers, stage.state.resting, stage.state.resting_events)
             begun = {topic: number for topic, number in stage.unlogged.items() if log.begin_after(topic, number)}
             journal.sync()
         except OrderedPubSubError:
@@ -285,21 +298,24 @@ class Driver:
         voids.restore()
         unfinished = {topic: Ranges(batches.items()) for topic, batches in stage.state.unfinished.items()}
         pubends = Pubends(LogReader(journal.read_shelf, unfinished))
-        pubends.given = lambda topic: stage.state.clocks.numbers.get(topic, 0)
+        pubends.given = stage.given
         for topic, number in stage.state.kept.items():
             pubends.published(topic, number)
+        retention = Retention(journal.read_shelf, policies, len(topology.stages), lambda: stage.state.kept)
         return cls(
             stage,
             journal,
             log,
             Hosting(topology, alive_s=min(ALIVE_S, times.session_ttl_s / ALIVE_SHARE)),
             pubends,
-            Retention(journal.read_shelf, policies, len(topology.stages)),
+            retention,
             Expiry(stage.state.registrar, times.session_ttl_s, times.named_ttl_s),
             Needs(stage.state.registrar),
             voids,
             KeyKeeper(rank, security),
             Tagger(security.tags),
+            numbers,
+            Resting(stage, retention, voids, journal.read_shelf),
             unfinished=unfinished,
             crash_point=crash_point,
             begun=begun,
@@ -662,11 +678,21 @@ class Driver:
                 self.hosting.expected(expected)
             else:
                 self.stage.effects.sends.append((home, expected))
+        if self.stage.is_open:
+            self._put_to_rest(self.resting.find(now))
         for sealed in self.rounds.tick(now):
             self._say(sealed.rank, sealed)
         for rank, seal in self.voids.tick(now, wall_s):
             self._say(rank, seal)
         self._spread()
+
+    def _put_to_rest(self, topics: list[str]) -> None:
+        """Nothing is to be remembered of some topics but their last numbers."""
+        if topics:
+            self.stage.rest(topics)
+            self.numbers.note(self.stage.effects.rested or {})
+            self.pubends.rest(topics)
+            self.retention.rest(topics)
 
     def _tick_registrar(self, now: float, wall_s: float) -> None:
         stage = self.stage
@@ -686,7 +712,7 @@ class Driver:
                 self._note(progress)
             elif rank in stage.greeted:
                 stage.effects.sends.append((rank, progress))
-        if now >= self._floors_at + FLOORS_S:
+        if now >= self._floors_at + self.floors_s:
             self._floors_at = now
             self._ask_floors()
 
@@ -720,7 +746,7 @@ class Driver:
     def _ask_floors(self) -> None:
         """Ask all registrars up to where their subscriptions need nothing of the topics here."""
         stage = self.stage
-        asking = self.retention.ask(stage.state.kept)
+        asking = self.retention.ask(stage.state.kept, self.resting.about)
         self._look_for_floors(stage.rank, asking)
         stage.effects.sends += [(peer, asking) for peer in stage.greeted]
 
@@ -731,12 +757,19 @@ class Driver:
 
     def _finding_floors(self) -> Work:
         """Look at all subscriptions once, for all owners that have asked before that."""
+        owner_of = self.stage.topology.owner
         while self._floors_asked:
             asked, self._floors_asked = self._floors_asked, {}
             found: dict[int, dict[str, int]] = {}
-            yield from self.needs.finding(self.stage.topology.owner, found)
+            yield from self.needs.finding(owner_of, found)
             for owner, asking in asked.items():
-                floors = Floors(asking.round, found.get(owner, {}))
+                needed = found.get(owner, {})
+                about = {
+                    topic: low
+                    for topic in asking.about
+                    if (low := found.get(owner_of(topic), {}).get(topic)) is not None
+                }
+                floors = Floors(asking.round, {**needed, **about})
                 if owner == self.stage.rank:
                     self.retention.floors(owner, floors)
                 else:
@@ -765,6 +798,12 @@ class Driver:
             if operation.top != self.stage.rank:
                 for part in self.stage.kept_here(operation):
                     self.unfinished.setdefault(part.topic, Ranges()).add(part.first, part.last)
+        awake = self.stage.state.clocks.numbers
+        if effects.cleared:
+            effects.cleared = [topic for topic in effects.cleared if topic not in awake]
+        if effects.awake:
+            effects.awake = [topic for topic in effects.awake if topic in awake]
+        self.resting.taken += 1
         self._records_since_snapshot += len(effects.journal)
         self._bytes_since_snapshot += sum(map(len, effects.journal))
         published, pending = self._published(effects)
@@ -780,6 +819,12 @@ class Driver:
         """A batch is on disk: what may be sent now."""
         effects = batch.effects
         effects.replies = [self._as_clients_get_it(answer) for answer in effects.replies]
+        self.resting.safe += 1
+        if batch.effects.rested:
+            self.numbers.written(batch.effects.rested)
+            self.stage.effects.cleared = [*batch.effects.rested]
+        if batch.effects.woken:
+            self.stage.effects.awake = [*batch.effects.woken]
         for part in batch.published:
             self.pubends.published(part.topic, part.last)
             self._finished(part)
@@ -832,6 +877,10 @@ class Driver:
         try:
             if batch.has_news:
                 self.crash_point("flush:before-log")
+                self.log.rest(batch.effects.rested or {})
+                self.log.clear(batch.effects.cleared or ())
+                self.log.begin(batch.effects.begun or {})
+                self.log.wake(batch.effects.awake or ())
                 self.log.write(batch.effects.kept, batch.published)
                 for session, sequence, part in batch.pending:
                     self.log.hold(session, sequence, part)

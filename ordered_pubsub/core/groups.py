@@ -10,7 +10,11 @@ A change costs the pairs that it changes: nothing here looks at other subscripti
 
 A topic leaves a group one event late. Whatever entered or left T's group since T's previous event is `owed` in T's next
 event, also if it did both in between: those who held T and U together may still wait for events of U that were numbered
-before the pair ended, and they must not be notified of T's next event before those.
+before the pair ended, and they must not be notified of T's next event before those. Of a topic that is owned further up only
+how far T's next event must go is remembered (`owed_up`): what it says there is owed there as well.
+
+Of what nobody holds any more, and nobody waits for, nothing is owed (`rest`; `core.resting` finds out): who gains T later has
+what comes before in the change that gained it.
 
 And events follow a change. Until a change of a subscription has passed its last stage, the events of the topics that it
 concerns go at least as far up as it does (`following`). Else an event on T that comes after the change at T's owner could
@@ -51,11 +55,17 @@ class Groups(msgspec.Struct):
     reach: dict[str, dict[int, int]] = msgspec.field(default_factory=dict)
     """own topic → rank of a higher stage → how many topics of the group it owns"""
     owed: dict[str, dict[str, bool]] = msgspec.field(default_factory=dict)
-    """topic → what entered or left its group since its previous event here"""
+    """topic → topics of this stage and of lower ones that entered or left its group since its previous event here"""
+    owed_to: dict[str, dict[str, bool]] = msgspec.field(default_factory=dict)
+    """topic → topics to which it is owed"""
+    owed_up: dict[str, int] = msgspec.field(default_factory=dict)
+    """own topic → the highest rank that owns something that entered or left its group since its previous event"""
     following: dict[str, tuple[int, list[str]]] = msgspec.field(default_factory=dict)
     """a change that is still on its way up → the rank of its last stage, and the own topics whose events follow it"""
     full_wanted: dict[str, int] = msgspec.field(default_factory=dict)
     """own topic → how many of its subscriptions need full timestamps"""
+    held: dict[str, int] = msgspec.field(default_factory=dict)
+    """own topic → how many subscriptions hold it"""
 
     def change(self, topology: Topology, part: Change) -> None:
         """Take note of the topics that a subscription holds from now on."""
@@ -63,12 +73,18 @@ class Groups(msgspec.Struct):
         holding = self.holdings.get(subscription) or Holding((), weight, best_effort)
         owners = {t: topology.owner(t) for t in (*holding.topics, *new)}
         self._count_full(holding, [t for t in holding.topics if owners[t] == self.rank], -1)
-        if holding.weight == weight:
-            wanted, held = set(new), set(holding.topics)
-            lost = [t for t in holding.topics if t not in wanted]
-            gained = [t for t in new if t not in held]
-            kept = [t for t in holding.topics if t in wanted]
-        else:
+        wanted, held = set(new), set(holding.topics)
+        lost = [t for t in holding.topics if t not in wanted]
+        gained = [t for t in new if t not in held]
+        kept = [t for t in holding.topics if t in wanted]
+        count, rank = self.held, self.rank
+        for topic in lost:
+            if owners[topic] == rank:
+                _count(count, topic, -1)
+        for topic in gained:
+            if owners[topic] == rank:
+                count[topic] = count.get(topic, 0) + 1
+        if holding.weight != weight:
             lost, gained, kept = list(holding.topics), list(new), []
         self._add_pairs(owners, lost, kept, -holding.weight)
         self._add_pairs(owners, gained, kept, weight)
@@ -118,11 +134,39 @@ class Groups(msgspec.Struct):
             _add(self.reach, topic, other_rank, 1 if entered else -1)
         else:
             return
-        self.owe(topic, other)
+        self.owe(topic, other, other_rank)
 
-    def owe(self, topic: str, other: str) -> None:
+    def owe(self, topic: str, other: str, other_rank: int) -> None:
         """Make sure that the topic's next event has an entry for `other`, and goes far enough up for it."""
+        if other_rank < self.rank:
+            self.owed_up[topic] = min(other_rank, self.owed_up.get(topic, other_rank))
+            return
         self.owed.setdefault(topic, {})[other] = True
+        self.owed_to.setdefault(other, {})[topic] = True
+
+    def pay(self, topic: str) -> dict[str, bool]:
+        """A topic has an event: what was owed in it, here."""
+        self.owed_up.pop(topic, None)
+        row = self.owed.pop(topic, {})
+        for other in row:
+            _take_out(self.owed_to, other, topic)
+        return row
+
+    def rest(self, topics: Iterable[str]) -> list[str]:
+        """Nobody holds these topics, nor waits for any of their events: nothing is owed in theirs, nor are they.
+
+        Return the topics that were owed in theirs.
+        """
+        paid: list[str] = []
+        for topic in topics:
+            paid += self.pay(topic)
+            for other in self.owed_to.pop(topic, ()):
+                _take_out(self.owed, other, topic)
+        return paid
+
+    def is_wanted(self, topic: str) -> bool:
+        """Whether the count of a topic is to be in the timestamp of some other topic's event."""
+        return topic in self.filled or topic in self.owed_to
 
     def follow(self, change: str, top: int, topics: list[str]) -> None:
         """Let the events of own topics go at least as far up as a change that is on its way there."""
@@ -136,12 +180,10 @@ class Groups(msgspec.Struct):
         for topic in topics:
             _add(self.reach, topic, top, -1)
 
-    def highest(self, topology: Topology, topic: str) -> int:
+    def highest(self, topic: str) -> int:
         """The rank of the highest stage that the next event of an own `topic` concerns."""
         top = min(self.reach.get(topic, ()), default=self.rank)
-        for other in self.owed.get(topic, ()):
-            top = min(top, topology.owner(other))
-        return min(top, self.rank)
+        return min(top, self.owed_up.get(topic, top), self.rank)
 
 
 def _count(counts: dict[str, int], key: str, step: int) -> None:
@@ -165,7 +207,11 @@ def _switch(table: dict[str, dict[str, bool]], row: str, column: str, present: b
     if present:
         table.setdefault(row, {})[column] = True
     else:
-        cells = table[row]
-        del cells[column]
-        if not cells:
-            del table[row]
+        _take_out(table, row, column)
+
+
+def _take_out(table: dict[str, dict[str, bool]], row: str, column: str) -> None:
+    cells = table[row]
+    del cells[column]
+    if not cells:
+        del table[row]

@@ -14,11 +14,12 @@ Rows lie on a `Shelf`, in the order of their numbers, of four kinds for each top
 - *pending*: of topics whose events nobody keeps, the stamps of batches that may turn out to be void (`core.voids`). What is
   void gets a stamp, the rest is removed.
 
-What is below a topic's `floor` is gone: dropped, or never kept. Only two things raise it: retention (`forget`), and a stage that
-starts with another level of the topic than it had before (`begin_after`). Nothing that is published does. Above it, up to the
-last number that was kept, nothing is missing: each number has a stamp, unless its operation is under way still, and if that says
-that the events were kept, they are there. So whoever reads can tell what was lost from what never was, and says so. INVARIANT,
-for floor < n ≤ last: n has a stamp or is unfinished; and what has a stamp that `is_kept` has its event.
+What is below a topic's `floor` is gone: dropped, or never kept. Only three things raise it: retention (`forget`), a stage that
+starts with another level of the topic than it had before (`begin_after`), and a topic that has rested: its log begins behind the
+last number that it had. Nothing that is published does. Above it, up to the last number that was kept, nothing is missing: each
+number has a stamp, unless its operation is under way still, and if that says that the events were kept, they are there. So
+whoever reads can tell what was lost from what never was, and says so. INVARIANT, for floor < n ≤ last: n has a stamp or is
+unfinished; and what has a stamp that `is_kept` has its event.
 
 `LogReader` reads what is on disk only, as it is at one moment, and may do so in another thread than the one that writes, if the
 shelf can.
@@ -104,6 +105,21 @@ class Shelf(Protocol):
 
     def topics(self) -> list[str]:
         """The topics that have rows."""
+
+    def rest(self, numbers: Mapping[str, int]) -> None:
+        """Remember the last numbers of topics that rest (`core.resting`). Those of one that has no rows are gone, up to there."""
+
+    def number(self, topic: str) -> int:
+        """What is remembered of a topic that rests, or has rested until just now; 0 if nothing is."""
+
+    def resting(self) -> Iterator[tuple[str, int]]:
+        """The topics of which something is remembered, and what."""
+
+    def wake(self, topics: Iterable[str]) -> None:
+        """These are in use again, and that is on disk: nothing of them is to be remembered."""
+
+    def clear(self, topics: Iterable[str]) -> None:
+        """Remove what is left of topics whose rows are all gone: their floors are their last numbers, which are remembered."""
 
 
 @attrs.frozen(slots=True)
@@ -287,16 +303,61 @@ class LogWriter:
             self._running.pop(topic, None)
         return is_news
 
+    def rest(self, numbers: Mapping[str, int]) -> None:
+        """Nothing but their last numbers is remembered of some topics from now on. What is left of them is cleared later."""
+        if numbers:
+            self.shelf.rest(numbers)
+
+    def clear(self, topics: Iterable[str]) -> None:
+        """These rest, and that is on disk."""
+        topics = list(topics)
+        for topic in topics:
+            self._running.pop(topic, None)
+        if topics:
+            self.shelf.clear(topics)
+
+    def begin(self, numbers: Mapping[str, int]) -> None:
+        """These topics have rested, and are kept: their logs begin behind their last numbers."""
+        for topic, number in numbers.items():
+            self.shelf.drop(topic, number, _encode({}))  # what comes next has a full timestamp
+            self._running.pop(topic, None)
+
+    def wake(self, topics: Iterable[str]) -> None:
+        """These have rested, and are in use again: that is on disk."""
+        topics = list(topics)
+        if topics:
+            self.shelf.wake(topics)
+
     def cut(self, numbers: dict[str, int], kept: dict[str, int]) -> None:
         """Remove what the journal knows nothing of, and see that all is there that it says was kept."""
         for topic in self.shelf.topics():
-            self.shelf.cut(topic, numbers.get(topic, 0))
+            if topic in numbers:
+                self.shelf.cut(topic, numbers[topic])
+            else:  # it rests, or has never been
+                self.shelf.cut(topic, self.shelf.number(topic))
+                self.shelf.clear([topic])
         for topic, last in kept.items():
             if (there := self.shelf.last(topic)) < last and not self._is_void(topic, there + 1, last):
                 raise JournalDamaged(
                     f"the log ends at number {there} of topic {topic!r}, but the journal says that number {last} was kept: what "
                     "was published is lost"
                 )
+
+    def check_resting(self, numbers: Mapping[str, int], count: int, events: int) -> None:
+        """See that the last numbers of all topics that rest are there: a topic must never start again at 1."""
+        topics = total = 0
+        awake: list[str] = []
+        for topic, number in self.shelf.resting():
+            if topic in numbers:
+                awake.append(topic)
+            else:
+                topics, total = topics + 1, total + number
+        self.wake(awake)
+        if (topics, total) != (count, events):
+            raise JournalDamaged(
+                f"the store has the last numbers of {topics:,} topics that rest, {total:,} in all, but the journal says that "
+                f"there are {count:,}, with {events:,}: some are lost"
+            )
 
     def _is_void(self, topic: str, first: int, last: int) -> bool:
         """Whether all of these numbers have stamps that say that nothing was kept of them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
 import attrs
@@ -41,6 +41,8 @@ class MemoryShelf:
 
     _rows: dict[tuple[str, Kind], _Rows] = attrs.field(factory=dict)
     _floors: dict[str, int] = attrs.field(factory=dict)
+    _numbers: dict[str, int] = attrs.field(factory=dict)
+    """topics that rest"""
 
     def at_once(self) -> AbstractContextManager[object]:
         """Nothing changes while something is read."""
@@ -76,7 +78,8 @@ class MemoryShelf:
 
     def floor(self, topic: str) -> int:
         """Up to which number everything is gone."""
-        return self._floors.get(topic, 0)
+        floor = self._floors.get(topic)
+        return self.number(topic) if floor is None else floor
 
     def last(self, topic: str) -> int:
         """The last number that has events."""
@@ -109,9 +112,40 @@ class MemoryShelf:
             del found.firsts[at], found.rows[at]
         MemoryShelf.put(self, "stamps", topic, stamps)
 
+    def rest(self, numbers: Mapping[str, int]) -> None:
+        """Remember the last numbers of topics that rest."""
+        self._numbers.update(numbers)
+
+    def number(self, topic: str) -> int:
+        """What is remembered of a topic that rests."""
+        return self._numbers.get(topic, 0)
+
+    def resting(self) -> Iterator[tuple[str, int]]:
+        """The topics of which something is remembered, and what."""
+        return iter(list(self._numbers.items()))
+
+    def wake(self, topics: Iterable[str]) -> None:
+        """These are in use again."""
+        for topic in topics:
+            self._numbers.pop(topic, None)
+
+    def clear(self, topics: Iterable[str]) -> None:
+        """Remove what is left of topics whose rows are all gone."""
+        for topic in topics:
+            self._clear(topic)
+
+    def _clear(self, topic: str) -> None:
+        if any(
+            (found := self._rows.get((topic, kind))) is not None and found.rows for kind in KINDS if kind != "fulls"
+        ):
+            return
+        self._floors.pop(topic, None)
+        for kind in KINDS:
+            self._rows.pop((topic, kind), None)
+
     def copy(self, other: MemoryShelf) -> None:
         """Have the rows that another shelf has, and no others."""
-        self._floors = dict(other._floors)
+        self._floors, self._numbers = dict(other._floors), dict(other._numbers)
         self._rows = {key: _Rows(list(found.firsts), list(found.rows)) for key, found in other._rows.items()}
 
     def topics(self) -> list[str]:

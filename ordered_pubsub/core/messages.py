@@ -393,13 +393,15 @@ class AckExpected(msgspec.Struct, frozen=True, array_like=True, tag="expected", 
 
 
 class AskFloors(msgspec.Struct, frozen=True, array_like=True, tag="ask-floors", gc=False):
-    """An owner asks a registrar up to where its subscriptions need nothing any more."""
+    """An owner asks a registrar up to where its subscriptions need nothing any more, and which of some other topics they need."""
 
     round: int
+    about: tuple[str, ...] = ()
+    """topics of lower stages, of which the asking one remembers something"""
 
 
 class Floors(msgspec.Struct, frozen=True, array_like=True, tag="floors", gc=False):
-    """A registrar answers: those of the owner's topics of which a subscription may need something, and from where on."""
+    """A registrar answers: those of the topics in question of which a subscription may need something, and from where on."""
 
     round: int
     acked: dict[str, int]
@@ -770,4 +772,19 @@ class Rotated(msgspec.Struct, frozen=True, array_like=True, tag="rotated", gc=Fa
     keys: SystemKeys
 
 
-Input = Opened | Asked | Framed | Acknowledged | Passed | Leveled | Founded | Rotated
+class Rested(msgspec.Struct, frozen=True, array_like=True, tag="rested", gc=False):
+    """Nobody holds these topics, and nobody needs any of their events: nothing is remembered of them.
+
+    Of those that are this stage's own, the last number is in a table of its own beside the log.
+    """
+
+    topics: tuple[str, ...]
+
+
+class Woken(msgspec.Struct, frozen=True, array_like=True, tag="woken", gc=False):
+    """What comes next concerns topics that rested: their last numbers, from that table."""
+
+    numbers: dict[str, int]
+
+
+Input = Opened | Asked | Framed | Acknowledged | Passed | Leveled | Founded | Rotated | Rested | Woken

@@ -17,7 +17,7 @@ is expected of anybody that is younger than `aet_s` less a tick, and a topic has
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import attrs
 
@@ -137,6 +137,15 @@ class Pubends:
         """Nothing is known of the clients of a stage any more."""
         for topic in list(self._topics.get(home, ())):
             self._leave(topic, home)
+
+    def rest(self, topics: Iterable[str]) -> None:
+        """Nobody holds these, and nobody misses anything of them."""
+        for topic in topics:
+            for home in list(self._homes.get(topic, ())):
+                self._leave(topic, home)
+            self._last.pop(topic, None)
+            self._stirred.pop(topic, None)
+            self._restless.pop(topic, None)
 
     def _leave(self, topic: str, home: int) -> None:
         homes = self._homes.get(topic, {})

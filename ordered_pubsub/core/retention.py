@@ -12,7 +12,7 @@ of a topic that it does not name, nobody needs what there was when it was asked,
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import attrs
 
@@ -81,6 +81,10 @@ class _Sizes:
         return last
 
 
+def _nothing(round: int) -> tuple[str, ...]:
+    return ()
+
+
 @attrs.define(eq=False)
 class Retention:
     """What the log of one stage may forget."""
@@ -90,25 +94,46 @@ class Retention:
     policies: Policies
     registrars: int
     """how many stages there are, each of which is a registrar"""
+    topics: Callable[[], Iterable[str]] = attrs.field(
+        default=attrs.Factory(lambda self: self.shelf.topics, takes_self=True)
+    )
+    """the topics that have a log"""
     _floors: dict[int, tuple[dict[str, int], dict[str, int]]] = attrs.field(factory=dict)
     """rank → what its registrar has said, and the last numbers when it was asked"""
-    _round: int = 0
+    _answered: dict[int, int] = attrs.field(factory=dict)
+    """rank → the round in which it has said so"""
+    round: int = 0
+    """how often all were asked"""
     _asked_with: dict[str, int] = attrs.field(factory=dict)
     """the last numbers when this round began"""
     _sizes: dict[str, _Sizes] = attrs.field(factory=dict)
     _turn: deque[str] = attrs.field(factory=deque)
     _looked_at: float = float("-inf")
 
-    def ask(self, numbers: Mapping[str, int]) -> AskFloors:
-        """Begin another round of asking the registrars; these are the last numbers now."""
-        self._round += 1
+    def ask(self, numbers: Mapping[str, int], about: Callable[[int], tuple[str, ...]] = _nothing) -> AskFloors:
+        """Begin another round of asking the registrars; these are the last numbers now. `about` says what else to ask for."""
+        self.round += 1
         self._asked_with = dict(numbers)
-        return AskFloors(self._round)
+        return AskFloors(self.round, about(self.round))
 
     def floors(self, registrar: int, floors: Floors) -> None:
         """A registrar says up to where its subscriptions need nothing any more."""
-        if floors.round == self._round:
+        if floors.round == self.round:
             self._floors[registrar] = (floors.acked, self._asked_with)
+            self._answered[registrar] = floors.round
+
+    def has_answers(self, after: int) -> bool:
+        """Whether all registrars have answered in a round after this one."""
+        return len(self._answered) == self.registrars and min(self._answered.values()) > after
+
+    def is_named(self, topic: str) -> bool:
+        """Whether a subscription may need something of a topic, or is gaining it, by what the registrars have said last."""
+        return any(topic in acked for acked, _ in self._floors.values())
+
+    def rest(self, topics: Iterable[str]) -> None:
+        """Nothing is left of these."""
+        for topic in topics:
+            self._sizes.pop(topic, None)
 
     def written(self, topic: str, last: int, size: int) -> None:
         """Events were written."""
@@ -122,7 +147,7 @@ class Retention:
             if now < self._looked_at + LOOK_S:
                 return []
             self._looked_at = now
-            self._turn.extend(self.shelf.topics())
+            self._turn.extend(self.topics())
         old: list[tuple[str, int]] = []
         for _ in range(min(TOPICS_AT_ONCE, len(self._turn))):
             topic = self._turn.popleft()

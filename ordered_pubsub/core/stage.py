@@ -27,7 +27,8 @@ Inputs that are refused raise a `ProtocolError` or are answered with a `Refusal`
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Iterable, Iterator
+from typing import Protocol, TypeVar
 
 import attrs
 import msgspec
@@ -73,11 +74,13 @@ from ordered_pubsub.core.messages import (
     Relay,
     Reply,
     Request,
+    Rested,
     Rotated,
     Saved,
     Secrets,
     SystemKeys,
     ToSession,
+    Woken,
     find_change,
 )
 from ordered_pubsub.core.registrar import EXPIRING, Registrar, Waiting
@@ -92,6 +95,26 @@ MARKS_MAX = 16
 RESEND_AFTER_S = 1.0
 WRONG_LEVEL = "level"
 """The code of a refusal of events that were not brought to be kept, on a topic whose events are, or the other way round."""
+
+
+class Numbers(Protocol):
+    """The last numbers of topics that rest: where nobody but who asks for them has to remember them."""
+
+    def number(self, topic: str) -> int:
+        """The last number of a topic that rests; 0 if it is not there."""
+
+    def resting(self) -> Iterator[tuple[str, int]]:
+        """The topics that are there, and their numbers."""
+
+
+class _NoNumbers:
+    """Nothing has ever rested."""
+
+    def number(self, topic: str) -> int:
+        return 0
+
+    def resting(self) -> Iterator[tuple[str, int]]:
+        return iter(())
 
 
 class State(msgspec.Struct):
@@ -116,6 +139,10 @@ class State(msgspec.Struct):
     """which system this is, and its keys"""
     unfinished: dict[str, dict[int, int]] = msgspec.field(default_factory=dict)
     """own topic → first → last number of batches in the log whose operations are on their way further up the line"""
+    resting: int = 0
+    """own topics that rest, and have numbers"""
+    resting_events: int = 0
+    """… and how many events they had"""
 
 
 @attrs.define
@@ -133,6 +160,16 @@ class Effects:
     """what clients miss: for a session, what it is brought"""
     forget: list[tuple[str, int]] = attrs.field(factory=list)
     """topics, and up to which number the log may forget them"""
+    rested: dict[str, int] | None = None
+    """topics of which nothing but their last number is remembered any more"""
+    woken: dict[str, int] | None = None
+    """topics that rested and are used again, with their last numbers"""
+    begun: dict[str, int] | None = None
+    """… those of them that have a log: it begins behind these numbers"""
+    awake: list[str] | None = None
+    """topics that rested and are used again, and that is on disk"""
+    cleared: list[str] | None = None
+    """topics that rest, and that is on disk: what is left of their logs may go"""
     decided: list[Decision] = attrs.field(factory=list)
     """what has become of numbers whose publisher had vanished"""
     published: list[Decision] = attrs.field(factory=list)
@@ -158,6 +195,10 @@ class Stage:
     """peers that have not been seen with this topology since it was changed; nothing is taken before they were"""
     needs_system: bool = False
     """whether nothing is taken before it is known of which system this stage is a part"""
+    numbers: Numbers = attrs.field(factory=_NoNumbers)
+    """what is known of topics that rest"""
+    touched: dict[str, bool] = attrs.field(factory=dict)
+    """topics that changes have concerned since who watches for topics that may rest has looked"""
     replayed: Effects = attrs.field(factory=Effects)
     """what was handled and completed by the records that `restore` read"""
     _acks: dict[int, bool] = attrs.field(factory=dict)
@@ -183,6 +224,7 @@ class Stage:
         records: list[bytes],
         levels: Levels | None = None,
         founding: SystemKeys | None = None,
+        numbers: Numbers | None = None,
     ) -> Stage:
         """A stage, from its last snapshot and the records journalled since; a new one if there are none.
 
@@ -194,6 +236,8 @@ class Stage:
             stage = cls(topology, _empty_state(rank, [], len(topology.stages)))
         else:
             stage = cls.replay(snapshot, records, topology)
+        if numbers is not None:
+            stage.numbers = numbers
         stage._open(rank, topology)
         if levels is not None and levels.dump() != stage.state.levels:
             stage._take(Leveled(levels.dump()))
@@ -227,7 +271,7 @@ class Stage:
         for place, event in enumerate(inputs, 1):
             stage._replay(event, place)
         stage.replayed, stage.effects = stage.effects, Effects()
-        stage._acks = {}
+        stage._acks, stage.touched = {}, {}
         return stage
 
     def go_on_beyond(self, count: int, now: float) -> list[Publication]:
@@ -238,16 +282,23 @@ class Stage:
         """
         clocks = self.state.clocks
         clocks.base += count
+        self.lose_resting()
         self.state.requests = Requests()
         left_out: list[Publication] = []
         for topic in list(clocks.numbers):
             clocks.stamp += 1
-            first = clocks.take_numbers(topic, count)
+            first = clocks.take_numbers(topic, count, self.state.groups)
             part = Publication(topic, count, now, first, clocks.stamp, is_kept=topic in self.state.kept)
             if part.is_kept:
                 self.state.kept[topic] = part.last
             left_out.append(part)
         return left_out
+
+    def lose_resting(self) -> None:
+        """Nobody knows the last numbers of topics that rest: they go on like those that are new, behind all that they can be."""
+        state = self.state
+        state.clocks.base += state.resting_events
+        state.resting = state.resting_events = 0
 
     def _open(self, rank: int, topology: Topology) -> None:
         """Start under this topology, at once if the journal has it already, else when all stages were seen to have it."""
@@ -255,13 +306,19 @@ class Stage:
             raise JournalError(
                 f"this journal belongs to the stage of rank {self.state.rank}, not {rank}: check `store`"
             )
-        topology.check_still_owned(rank, self.topology, self.state.clocks.numbers)
+        topology.check_still_owned(rank, self.topology, self._owned(topology))
         self.topology = topology
         if self.state.topology != topology.dump():
             self._take_opened(confirmed=False)
         if not self.state.confirmed:
             self.unconfirmed = dict.fromkeys(self.state.links, True)
             self._confirm(rank)
+
+    def _owned(self, topology: Topology) -> Iterator[str]:
+        """The topics that must stay here. Those that rest are looked at only if one may have moved: there may be very many."""
+        yield from self.state.clocks.numbers
+        if topology.dump() != self.topology.dump():
+            yield from (topic for topic, _ in self.numbers.resting())
 
     def _confirm(self, peer: int) -> None:
         """A peer has this topology, too. When all do, no topic can have moved.
@@ -317,6 +374,8 @@ class Stage:
             or effects.replies
             or effects.tells
             or effects.forget
+            or effects.cleared
+            or effects.awake
             or effects.decided
             or effects.published
         )
@@ -326,8 +385,9 @@ class Stage:
         state = self.state
         return {
             "rank": state.rank,
-            "topics": len(state.clocks.numbers),
-            "events": sum(state.clocks.numbers.values()),
+            "topics": len(state.clocks.numbers) + state.resting,
+            "resting": state.resting,
+            "events": sum(state.clocks.numbers.values()) + state.resting_events,
             "subscriptions": len(state.groups.holdings),
             "registered": len(state.registrar.subscriptions),
             "sessions": len(state.requests.sessions),
@@ -375,6 +435,12 @@ class Stage:
     def _consider(self, request: Request, home: int, now: float, refusal: Refusal | None) -> None:
         verdict = self.state.requests.judge(request, now)
         if verdict is Verdict.TAKE:
+            if refusal is None:
+                known = self.state.clocks.numbers
+                for part in request.parts:
+                    if not (isinstance(part, PublishAsk) and part.topic in known):
+                        self._wake(request.parts)
+                        break
             self._take(Asked(request, home, now, refusal))
         elif verdict is Verdict.WAIT:
             self.state.requests.sessions[request.client].home = home
@@ -503,8 +569,8 @@ class Stage:
         if owner < self.rank:
             return  # its turn comes further up
         if owner == self.rank:
-            operation.top = min(operation.top, groups.highest(self.topology, part.topic))
-            part.first = clocks.take_numbers(part.topic, part.count)
+            operation.top = min(operation.top, groups.highest(part.topic))
+            part.first = clocks.take_numbers(part.topic, part.count, groups)
             part.place = clocks.stamp
             part.full = part.topic in groups.full_wanted
             if self._is_misfit(part):
@@ -515,7 +581,7 @@ class Stage:
             if marks:
                 part.marks = marks
         else:
-            clocks.see(part.topic, part.last)
+            clocks.passes(part.topic, part.last, groups)
         clocks.fill(part.topic, part.entries, groups, part.full)
 
     @staticmethod
@@ -534,9 +600,10 @@ class Stage:
             part.chunks = ()
 
     def _handle_change(self, part: Change, top: int) -> None:
-        clocks = self.state.clocks
-        own: list[str] = []
-        for topic in part.topics:
+        clocks, groups = self.state.clocks, self.state.groups
+        topics, own = part.topics, list[str]()
+        self.touched.update(dict.fromkeys(topics, True))
+        for topic in topics:
             owner = self.topology.owner(topic)
             if owner > self.rank:
                 clocks.see(topic, part.entries.get(topic, 0))
@@ -547,9 +614,10 @@ class Stage:
                     part.entries[topic] = clocks.numbers[topic]
                 self._mark(topic, Mark(part.subscription, part.version))
         if own:
-            self.state.groups.change(self.topology, part)
+            groups.change(self.topology, part)
             if top < self.rank:
-                self.state.groups.follow(part.identity, top, own)
+                groups.follow(part.identity, top, own)
+        clocks.prune(topics, groups)
 
     def _mark(self, topic: str, mark: Mark) -> None:
         """The next event says that this change was before it. Only the last one of a subscription counts.
@@ -712,6 +780,7 @@ class Stage:
         link = self.state.links[peer]
         if link.is_next(frame.number):
             self._check_message(peer, frame.message)
+            self._wake(self._concerned(frame.message))
             self._take(Framed(peer, frame.number, frame.message))
         self._acks[peer] = True
 
@@ -740,6 +809,85 @@ class Stage:
             self._remember(event.message.operation, answer_to(event.message.operation))
         else:
             self._handle(event.message.operation)
+
+    # -- topics that rest ---------------------------------------------------------------------------------------------
+
+    def rest(self, topics: Iterable[str]) -> None:
+        """Nothing is to be remembered of these topics but their last numbers. `core.resting` says which may rest."""
+        self._take(Rested(tuple(topics)))
+
+    def _take_rest(self, topics: tuple[str, ...]) -> None:
+        state = self.state
+        paid = state.groups.rest(topics)
+        state.clocks.prune((*topics, *paid), state.groups)
+        rested = self.effects.rested = self.effects.rested or {}
+        for topic in topics:
+            number = state.clocks.numbers.pop(topic, 0)
+            state.kept.pop(topic, None)
+            state.marks.pop(topic, None)
+            if number:
+                rested[topic] = number
+                state.resting += 1
+                state.resting_events += number
+
+    def _concerned(self, message: Durable) -> Iterable[Part | PublishAsk | ChangeAsk]:
+        """What may be handled because of a message: it itself, or changes that wait until one is done."""
+        operation = message.operation
+        if not isinstance(message, Done):
+            return operation.parts
+        subscriptions = self.state.registrar.subscriptions
+        return [
+            ask
+            for part in operation.parts
+            if isinstance(part, Change) and part.subscription in subscriptions
+            for waiting in subscriptions[part.subscription].waiting
+            for ask in waiting.request.parts
+        ]
+
+    def _wake(self, parts: Iterable[Part | PublishAsk | ChangeAsk]) -> None:
+        """Remember what was in the table of numbers of topics that are to be used: the journal says so before they are.
+
+        So the journal is read without the table, in which there may be later numbers by then.
+        """
+        known = self.state.clocks.numbers
+        found: dict[str, int] = {}
+        for part in parts:
+            if isinstance(part, ChangeAsk):
+                topics = (*part.add, *part.remove)
+            elif isinstance(part, Change):
+                topics = (*part.old, *part.new)
+            elif part.topic in known:
+                continue
+            else:
+                topics = (part.topic,)
+            for topic in topics:
+                if topic not in known and self._is_own(topic) and (number := self.numbers.number(topic)):
+                    found[topic] = number
+        if found:
+            self._take(Woken(found))
+
+    def given(self, topic: str) -> int:
+        """The last number of an own topic that was given, complete or not; also of one that rests."""
+        clocks = self.state.clocks
+        return clocks.numbers.get(topic) or self.numbers.number(topic) or clocks.base
+
+    def _is_own(self, topic: str) -> bool:
+        return self.topology.owner(topic) == self.rank
+
+    def _take_woken(self, numbers: dict[str, int]) -> None:
+        """Nobody knows any more which marks the next events were to have: who has a change under way waits for its outcome."""
+        state = self.state
+        woken = self.effects.woken = self.effects.woken or {}
+        begun = self.effects.begun = self.effects.begun or {}
+        for topic, number in numbers.items():
+            state.clocks.numbers[topic] = number
+            state.marks[topic] = [EVERYBODY_ASKS]
+            self.touched[topic] = True
+            woken[topic] = number
+            if self.levels is not None and self.levels.is_kept(topic):
+                begun[topic] = number
+            state.resting -= 1
+            state.resting_events -= number
 
     def tick(self, now: float) -> None:
         """Send again what a connected peer has not acknowledged for a while."""
@@ -798,6 +946,10 @@ class Stage:
             self._know_levels()
         elif isinstance(event, (Founded, Rotated)):
             self.state.keys = event.keys
+        elif isinstance(event, Rested):
+            self._take_rest(event.topics)
+        elif isinstance(event, Woken):
+            self._take_woken(event.numbers)
         else:
             self.state.topology, self.state.confirmed = event.topology, event.confirmed
             if event.topology != self.topology.dump():
@@ -844,7 +996,7 @@ def _has_events(part: Part | PublishAsk | ChangeAsk) -> bool:
     return isinstance(part, (Publication, PublishAsk)) and bool(part.chunks)
 
 
-def topics_of(parts: list[Part] | tuple[PublishAsk | ChangeAsk, ...]) -> list[str]:
+def topics_of(parts: Iterable[Part | PublishAsk | ChangeAsk]) -> list[str]:
     """All topics that some parts concern."""
     topics: list[str] = []
     for part in parts:

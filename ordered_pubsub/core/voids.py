@@ -114,6 +114,10 @@ class Voids:
         for publisher in self._publishers.values():
             publisher.heard = max(now, publisher.heard)
 
+    def has_pending(self, topic: str) -> bool:
+        """Whether some numbers of a topic may turn out to be void."""
+        return topic in self._batches or any(decided == topic for decided, _ in self._deciding)
+
     # -- publishers ---------------------------------------------------------------------------------------------------
 
     def numbered(self, session: str, sequence: int, topic: str, first: int, last: int, now: float) -> Decision | None:

@@ -8,6 +8,7 @@ they are on disk; nothing here looks into them, unless a filter was asked for.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Protocol
 
 import attrs
@@ -118,12 +119,14 @@ class Bulk:
     def _finding(self, reader: Reader, ask: Find, answers: list[ToReader]) -> Work:
         """Compare the topics with the patterns, so many at a time."""
         topics, shelf = self.topics(), self.log.shelf
-        named = {name: True for name in ask.patterns if name in topics}
-        patterns = [pattern for pattern in dict.fromkeys(ask.patterns) if "*" in pattern]
+        named = dict.fromkeys(ask.patterns, True)
+        patterns = [pattern for pattern in named if "*" in pattern]
         found: dict[str, tuple[int, int]] = {}
         done = 0
-        for topic in list(topics) if patterns else named:
-            is_wanted = topic in named
+        for topic in chain(list(topics), (name for name, _ in shelf.resting())) if patterns else named:
+            if topic in found:
+                continue  # it has rested, and is in use again
+            is_wanted = topic in named and bool(patterns or topic in topics or shelf.number(topic))
             for pattern in () if is_wanted else patterns:
                 done += 1
                 is_wanted = matches(pattern, topic)

@@ -4,6 +4,7 @@
     snapshot   a stage's state, in pieces, after the commit of which it is
     batch      the commits since then, one row of journal records each, numbered without holes
     topic, events, stamps, fulls, pending      the log (`shelf`)
+    number     the last numbers of topics that rest
 
 What is read here is what is good: up to the first row that is missing, or is not what its checksum says.
 """

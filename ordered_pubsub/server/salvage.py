@@ -36,7 +36,7 @@ from ordered_pubsub.server.contents import Found, read_about, read_journal
 from ordered_pubsub.server.examining import check_pages, examine, log_of
 from ordered_pubsub.server.lock import FileLock
 from ordered_pubsub.server.mark import Mark, boot_mark, mark_of, read_mark
-from ordered_pubsub.server.shelf import SHIFT, SQLITE_ERRORS, is_topic_sound, sound_row
+from ordered_pubsub.server.shelf import SHIFT, SQLITE_ERRORS, is_number_sound, is_topic_sound, sound_row
 from ordered_pubsub.server.store import SqliteJournal, boot_id
 from ordered_pubsub.server.write_ahead import PAGE_BYTES, mended
 
@@ -95,6 +95,9 @@ class Findings:
     journal: Found | None = None
     stage: Stage | None = None
     topics: list[TopicLog] = attrs.field(factory=list)
+    numbers: dict[str, int] = attrs.field(factory=dict)
+    """the last numbers of topics that rest"""
+    are_numbers_whole: bool = False
 
     @property
     def is_journal_whole(self) -> bool:
@@ -179,11 +182,34 @@ def _look(file: Path, connection: sqlite3.Connection, findings: Findings) -> Non
         topic = TopicLog(name, number, floor, kept.get(name, 0), begins_after=floor)
         _judge(connection, topic, findings.stage)
         findings.topics.append(topic)
+    _look_for_numbers(connection, findings)
     known = {topic.name for topic in findings.topics}
     for name, last in kept.items():
         if last and name not in known:
             findings.troubles.append(f"topic {name!r} is gone, of which {last} numbers were kept")
             findings.topics.append(TopicLog(name, 0, 0, last, begins_after=last))
+
+
+def _look_for_numbers(connection: sqlite3.Connection, findings: Findings) -> None:
+    """The last numbers of topics that rest, as far as they are good."""
+    awake = findings.stage.state.clocks.numbers if findings.stage is not None else {}
+    damaged_rows = 0
+    try:
+        for name, last, checksum in connection.execute("SELECT name, last, checksum FROM number"):
+            if not is_number_sound(name, last, checksum):
+                damaged_rows += 1
+            elif name not in awake:
+                findings.numbers[name] = last
+    except SQLITE_ERRORS:
+        damaged_rows += 1
+    state = None if findings.stage is None else findings.stage.state
+    expected = None if state is None else (state.resting, state.resting_events)
+    found = (len(findings.numbers), sum(findings.numbers.values()))
+    findings.are_numbers_whole = not damaged_rows and found == expected
+    if damaged_rows or (expected is not None and found != expected):
+        findings.troubles.append(
+            "the last numbers of topics that rest are not all there: a new store gives them later ones"
+        )
 
 
 def _judge(connection: sqlite3.Connection, topic: TopicLog, stage: Stage | None) -> None:
@@ -311,6 +337,10 @@ def _write(new: Path, connection: sqlite3.Connection, findings: Findings, now: f
             _copy(connection, journal, topic, stage)
         if not findings.is_journal_whole:
             _go_on_beyond(journal, stage, findings, now, say)
+        elif findings.are_numbers_whole:
+            journal.shelf.rest(findings.numbers)
+        else:
+            stage.lose_resting()
         journal.append([], stage.state.clocks.given)
         journal.sync()
         snapshot = stage.snapshot()

@@ -4,6 +4,9 @@ A row's key is its topic's number, shifted, plus its first number: so each table
 a stage writes at its right edge for each topic. What is put belongs to the transaction of the journal's next batch: both are on
 disk or neither. Who reads has a connection of its own, so it sees what is on disk, and waits for nobody.
 
+Of topics that rest (`core.resting`) there is the last number, by name, in the table `number`, and nothing else: what numbered
+them in this file numbers others from the next batch on, when who reads cannot take the one for the other any more.
+
 A row's checksum covers all that it says: its kind, its key, its last number, and its data; that of a topic's row, what its number
 stands for. So a row that got another key, or into another table, is not taken for what it is not. What says that a row is missing
 is `core.log`.
@@ -13,7 +16,7 @@ from __future__ import annotations
 
 import sqlite3
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -31,17 +34,22 @@ TABLES = (
         "(key INTEGER PRIMARY KEY, last INTEGER NOT NULL, checksum INTEGER NOT NULL, data BLOB NOT NULL)"
         for kind in KINDS
     ),
+    "CREATE TABLE number (name TEXT PRIMARY KEY, last INTEGER NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID",
 )
 PRIME = 4_294_967_291
 """The largest below 2³²: by what is left of a number, a checksum covers it, and no single bit of it goes without a trace."""
 SHIFT = 40
 assert ENDLESS < 1 << SHIFT
+TOPICS_MAX = (1 << 63 - SHIFT) - 1
+"""Topics that may have rows at a time."""
+NAMES_AT_ONCE = 1_000
 _SPAN = struct.Struct(">QQ")
 _KIND_SUMS: dict[Kind, int] = {kind: crc32(kind.encode()) for kind in KINDS}
 _PUT: dict[Kind, str] = {kind: f"INSERT OR REPLACE INTO {kind} VALUES (?, ?, ?, ?)" for kind in KINDS}
 _GET: dict[Kind, str] = {
     kind: f"SELECT key, last, checksum, data FROM {kind} WHERE key BETWEEN ? AND ? ORDER BY key" for kind in KINDS
 }
+_ANY: dict[Kind, str] = {kind: f"SELECT key FROM {kind} WHERE key BETWEEN ? AND ? LIMIT 1" for kind in KINDS}
 _TROUBLES = ("i/o error", "disk is full", "locked", "unable to open", "readonly", "busy", "interrupted")
 """What SQLite says when the file cannot be used; anything else means that there is something wrong in it."""
 
@@ -88,6 +96,16 @@ def is_topic_sound(number: Any, name: Any, floor: Any, checksum: Any) -> bool:
     )
 
 
+def number_sum(name: str, last: int) -> int:
+    """The checksum of the last number of a topic that rests."""
+    return crc32(name.encode(), last % PRIME)
+
+
+def is_number_sound(name: Any, last: Any, checksum: Any) -> bool:
+    """Whether the last number of a topic that rests is what its checksum says."""
+    return (type(name), type(last)) == (str, int) and 0 < last <= ENDLESS and number_sum(name, last) == checksum
+
+
 def sound_row(kind: Kind, base: int, values: tuple[Any, ...]) -> Row | None:
     """A row of the log, of the topic whose keys begin there; None if it is not what its checksum says."""
     key, last, checksum, data = values
@@ -117,6 +135,10 @@ class SqliteShelf:
     """makes sure that a transaction is open"""
     ids: dict[str, int] = attrs.field(factory=dict)
     """topic → its number in the file; those who read and who writes have one together"""
+    _free: list[int] = attrs.field(factory=list)
+    """numbers in the file that no topic has, lowest last"""
+    _freed: list[int] = attrs.field(factory=list)
+    """… of late: in a transaction that may not have ended"""
 
     def _run(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
         try:
@@ -141,6 +163,8 @@ class SqliteShelf:
             if name in self.ids:
                 raise damaged(self.file, f"topic {name!r} is there twice")
             self.ids[name] = number
+        taken = set(self.ids.values())
+        self._free = [number for number in range(max(taken, default=0), 0, -1) if number not in taken]
 
     def _check_topic(self, number: Any, name: Any, floor: Any, checksum: Any) -> None:
         if not is_topic_sound(number, name, floor, checksum):
@@ -172,7 +196,12 @@ class SqliteShelf:
         """The number of a topic, which gets one if it has none."""
         known = self.ids.get(topic)
         if known is None:
-            known = next(reversed(self.ids.values()), 0) + 1  # they rise
+            known = self._free.pop() if self._free else len(self.ids) + len(self._freed) + 1
+            if known > TOPICS_MAX:
+                raise JournalError(
+                    f"the store {self.file} has rows of {TOPICS_MAX:,} topics, and no room for those of another one: let the log "
+                    "forget more (`retention`), or publish on fewer topics"
+                )
             self._run("INSERT INTO topic VALUES (?, ?, 0, ?)", (known, topic, topic_sum(known, topic, 0)))
             self.ids[topic] = known
         return known
@@ -217,7 +246,7 @@ class SqliteShelf:
         """Up to which number everything is gone."""
         known = self.ids.get(topic)
         if known is None:
-            return 0
+            return self.number(topic)
         found = self._row("SELECT id, name, floor, checksum FROM topic WHERE id = ?", (known,))
         if found is None:
             if self._begin is may_not_write:
@@ -254,6 +283,63 @@ class SqliteShelf:
         self._run("DELETE FROM pending WHERE key = ?", (self._base(topic) + first,))
         if stamps:
             self.put("stamps", topic, stamps)
+
+    def rest(self, numbers: Mapping[str, int]) -> None:
+        """Remember the last numbers of topics that rest."""
+        self._begin()
+        values = [(name, last, number_sum(name, last)) for name, last in sorted(numbers.items())]
+        try:
+            self._connection.executemany("INSERT OR REPLACE INTO number VALUES (?, ?, ?)", values)
+        except SQLITE_ERRORS as error:
+            raise failed(self.file, error) from error
+
+    def number(self, topic: str) -> int:
+        """The last number of a topic that rests."""
+        found = self._row("SELECT name, last, checksum FROM number WHERE name = ?", (topic,))
+        return 0 if found is None else self._checked_number(*found)
+
+    def _checked_number(self, name: Any, last: Any, checksum: Any) -> int:
+        if not is_number_sound(name, last, checksum):
+            raise damaged(self.file, f"the last number of topic {name!r}, which rests, fails its checksum")
+        return int(last)
+
+    def resting(self) -> Iterator[tuple[str, int]]:
+        """The topics that rest, and their numbers: some at a time."""
+        last = ""
+        while True:
+            rows = list(
+                self._rows(
+                    "SELECT name, last, checksum FROM number WHERE name > ? ORDER BY name LIMIT ?",
+                    (last, NAMES_AT_ONCE),
+                )
+            )
+            for row in rows:
+                yield row[0], self._checked_number(*row)
+                last = row[0]
+            if len(rows) < NAMES_AT_ONCE:
+                return
+
+    def wake(self, topics: Iterable[str]) -> None:
+        """These are in use again."""
+        self._begin()
+        try:
+            self._connection.executemany("DELETE FROM number WHERE name = ?", [(topic,) for topic in topics])
+        except SQLITE_ERRORS as error:
+            raise failed(self.file, error) from error
+
+    def clear(self, topics: Iterable[str]) -> None:
+        """Remove what is left of topics whose rows are all gone."""
+        self._begin()
+        self._free += self._freed  # whoever reads now sees what the batches before this one have written
+        self._freed = []
+        for topic in topics:
+            known = self.ids.get(topic)
+            span = ((known or 0) << SHIFT, ((known or 0) << SHIFT) + ENDLESS)
+            if known is not None and not any(self._row(_ANY[kind], span) for kind in KINDS if kind != "fulls"):
+                self._run("DELETE FROM fulls WHERE key BETWEEN ? AND ?", span)
+                self._run("DELETE FROM topic WHERE id = ?", (known,))
+                del self.ids[topic]
+                self._freed.append(known)
 
     def topics(self) -> list[str]:
         """The topics that have rows."""

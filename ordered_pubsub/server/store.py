@@ -291,6 +291,7 @@ class LateJournal(SqliteJournal):
             self._rows_in_memory.begin(topic, stored.floor(topic))
             for kind in KINDS:
                 self._rows_in_memory.put(kind, topic, list(stored.get(kind, topic, 0, ENDLESS)))
+        self._rows_in_memory.rest(dict(stored.resting()))
 
     @property
     def shelf(self) -> Shelf:
@@ -313,7 +314,7 @@ class LateJournal(SqliteJournal):
         """Nothing is written."""
 
     def _put_last_words(self) -> None:
-        for table in ("topic", *KINDS):
+        for table in ("topic", "number", *KINDS):
             self._run(f"DELETE FROM {table}")
         self._shelf.ids.clear()
         rows = self._rows_in_memory
@@ -321,6 +322,7 @@ class LateJournal(SqliteJournal):
             self._shelf.begin(topic, rows.floor(topic))
             for kind in KINDS:
                 self._shelf.put(kind, topic, list(rows.get(kind, topic, 0, ENDLESS)))
+        self._shelf.rest(dict(rows.resting()))
 
 
 # -- the beginning --------------------------------------------------------------------------------------------------------

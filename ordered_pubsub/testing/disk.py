@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from random import Random
 
@@ -48,6 +48,24 @@ class DiskShelf(MemoryShelf):
         super().settle(topic, first, stamps)
         self._unsynced.append(partial(MemoryShelf.settle, topic=topic, first=first, stamps=stamps))
         self.crash_point("log:settle")
+
+    def rest(self, numbers: Mapping[str, int]) -> None:
+        """Remember the last numbers of topics that rest, without a sync."""
+        super().rest(numbers)
+        self._unsynced += [partial(MemoryShelf.rest, numbers={topic: number}) for topic, number in numbers.items()]
+        self.crash_point("log:rest")
+
+    def wake(self, topics: Iterable[str]) -> None:
+        """Topics that rested are in use again, without a sync."""
+        topics = list(topics)
+        super().wake(topics)
+        self._unsynced += [partial(MemoryShelf.wake, topics=[topic]) for topic in topics]
+
+    def clear(self, topics: Iterable[str]) -> None:
+        """Remove what is left of topics whose rows are all gone, without a sync."""
+        topics = list(topics)
+        super().clear(topics)
+        self._unsynced += [partial(MemoryShelf.clear, topics=[topic]) for topic in topics]
 
     def sync(self) -> None:
         """Make what was written safe."""

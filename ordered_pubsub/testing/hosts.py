@@ -5,7 +5,7 @@ They hold no protocol decision: they feed the state machines of `ordered_pubsub.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -83,6 +83,8 @@ INLINE_LOAD = 3
 """So little is handled as it comes, so that much of it waits for its turn."""
 WORKERS = 2
 """So many tasks of an application read a subscription with a name; each has one event in hand at most."""
+RESTING_FLOORS_S = 1.5
+"""So often the registrars are asked what they need where topics rest at once."""
 REACTIONS_MAX = 60
 """How many publications of a world happen because of others."""
 
@@ -135,6 +137,9 @@ class StageHost:
             ttl_s = simulation.world.session_ttl_s
             self.driver.expiry.session_ttl_s, self.driver.hosting.alive_s = ttl_s, min(ALIVE_S, ttl_s / 10)
             self.driver.voids.lease_s = simulation.world.lease_s
+            if simulation.world.rests:
+                self.driver.floors_s = RESTING_FLOORS_S
+                self.driver.resting.after_s = self.driver.resting.look_s = 0.0
         except Died:
             self.die()
             return
@@ -186,6 +191,28 @@ class StageHost:
             self.simulation.record.note_completed(self.rank, operation)
         for decision in effects.decided:
             self.simulation.record.note_decided(decision, self.simulation.now)
+
+    def number_of(self, topic: str) -> int:
+        """How many numbers of a topic this stage has given; also of one that rests."""
+        assert self.driver is not None
+        return self.driver.stage.given(topic)
+
+    def remembered(self) -> dict[str, list[str]]:
+        """What this stage remembers of topics that nobody holds, and that have no log, beside their last numbers."""
+        if self.driver is None:
+            return {}
+        state = self.driver.stage.state
+        clocks, groups, logged = state.clocks, state.groups, self.simulation.logged
+        own: dict[str, Iterable[str]] = {
+            "numbers": clocks.numbers,
+            "kept": state.kept,
+            "marks": state.marks,
+            "owed further up": groups.owed_up,
+        }
+        found = {what: [topic for topic in table if topic not in logged] for what, table in own.items()}
+        if not logged:
+            found.update({"seen": list(clocks.seen), "owed": list(groups.owed), "owed to": list(groups.owed_to)})
+        return {what: topics for what, topics in found.items() if topics}
 
     def note_snapshot(self) -> None:
         """A snapshot replaced the journal."""

@@ -267,14 +267,17 @@ class Record:
         for host in simulation.stages:
             assert host.driver is not None
             state = host.driver.stage.state
-            self.owner_counts.update(
-                (t, n) for t, n in state.clocks.numbers.items() if self.world.owners[t] == host.rank
-            )
             for what, held in (("marks", state.marks), ("owed entries", state.groups.owed)):
                 if held:
                     self.violation("I12", f"stage {host.rank} still keeps {what} at rest: {held}")
             self._check_decisions(host.disk.shelf)
+        self.note_counts(simulation)
         self._check_statistics(simulation)
+
+    def note_counts(self, simulation: Simulation) -> None:
+        """How many numbers the owners have given."""
+        for topic, owner in self.world.owners.items():
+            self.owner_counts[topic] = simulation.stages[owner].number_of(topic)
 
     def _check_decisions(self, shelf: MemoryShelf) -> None:
         """What was decided stays so; what a stage had no time to say, since it died just then, is decided all the same."""
@@ -298,6 +301,10 @@ class Record:
                 ("groups", groups.filled),
                 ("reach", groups.reach),
                 ("full timestamps", groups.full_wanted),
+                ("holders", groups.held),
+                ("visits", state.clocks.visited),
+                ("changes of own topics", state.clocks.own_changed),
+                ("changes of lower topics", state.clocks.lower_changed),
                 ("registered subscriptions", state.registrar.subscriptions),
             ):
                 if held:

@@ -213,6 +213,8 @@ class World:
     session_ttl_s: float = 50.0
     """after so long without a word a subscription without a name is ended"""
     lease_s: float = 8.0
+    rests: bool = False
+    """whether topics that nobody needs rest at once"""
     """after so long without a word of its publisher a number may be void"""
     late_max_s: float | None = None
     """nobody is notified later than this after an event was published, if that is to be checked"""
@@ -268,6 +270,7 @@ class World:
             f"  who is silent for {self.session_ttl_s:g} s is given up; a lease is {self.lease_s:g} s",
             f"  somebody forges beside {self.forging:.0%} of what the ENS carries, "
             f"with{'' if self.forger_has_keys else 'out'} keys; there are {'' if self.tags else 'no '}tags",
+            f"  topics that nobody needs rest {'at once' if self.rests else 'after a while'}",
             f"  of what is not wanted, who misses it is told {'that it was' if self.silent else 'all'}",
             *(f"  {action}" for action in self.actions),
             *(f"  {fault}" for fault in self.faults),
@@ -303,6 +306,7 @@ CRASH_POINTS = (
     "handled:decided",
     "log:drop",
     "log:settle",
+    "log:rest",
     "handled:tick",
     "flush:before-log",
     "log:put",
@@ -335,7 +339,8 @@ def draw(seed: int) -> World:
     world = _with_filters(_with_logs(world, Random(f"logs {seed}")), Random(f"filters {seed}"))
     world = _with_forger(_with_impatience(world, Random(f"patience {seed}")), Random(f"forger {seed}"))
     world = _with_strangers(world, Random(f"strangers {seed}"))
-    return _with_deafness(world, Random(f"deaf {seed}"))
+    world = _with_deafness(world, Random(f"deaf {seed}"))
+    return attrs.evolve(world, rests=Random(f"rests {seed}").random() < 0.7)
 
 
 def _with_forger(world: World, random: Random) -> World:

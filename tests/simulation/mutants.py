@@ -7,7 +7,7 @@ else it could not be trusted to find a fault of ours. `make mutants` writes what
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -24,7 +24,7 @@ from ordered_pubsub.core.clocks import Clocks
 from ordered_pubsub.core.curiosity import Consolidation
 from ordered_pubsub.core.delivery import Delivery, Lane
 from ordered_pubsub.core.driver import Batch, Driver
-from ordered_pubsub.core.groups import IN_GROUP, Groups
+from ordered_pubsub.core.groups import IN_GROUP, Groups, _take_out
 from ordered_pubsub.core.hosting import Hosting, _Curious
 from ordered_pubsub.core.inspection import ARRIVED, Inspection
 from ordered_pubsub.core.lease import Lease
@@ -35,6 +35,8 @@ from ordered_pubsub.core.messages import (
     Change,
     ChangeAsk,
     Chunk,
+    Done,
+    Durable,
     FromSubscriber,
     Inform,
     Operation,
@@ -48,6 +50,7 @@ from ordered_pubsub.core.pubends import Pubends
 from ordered_pubsub.core.ranges import ENDLESS, Ranges
 from ordered_pubsub.core.registrar import Registrar, Subscription
 from ordered_pubsub.core.requests import Requests, Verdict
+from ordered_pubsub.core.resting import LastNumbers, Resting
 from ordered_pubsub.core.retention import Retention
 from ordered_pubsub.core.sealing import Aside
 from ordered_pubsub.core.session import Session
@@ -196,11 +199,14 @@ def _settle_at_once(registrar: Registrar, change: Change) -> None:
 _owe = Groups.owe
 
 
-def _owe_only_who_enters(groups: Groups, topic: str, other: str) -> None:
+def _owe_only_who_enters(groups: Groups, topic: str, other: str, rank: int) -> None:
     if groups.weights.get(topic, {}).get(other, 0) >= IN_GROUP:
-        _owe(groups, topic, other)
-    elif groups.owed.get(topic, {}).pop(other, False) and not groups.owed[topic]:
-        del groups.owed[topic]
+        _owe(groups, topic, other, rank)
+    elif rank < groups.rank:
+        groups.owed_up.pop(topic, None)
+    elif other in groups.owed.get(topic, {}):
+        _take_out(groups.owed, topic, other)
+        _take_out(groups.owed_to, other, topic)
 
 
 def _delta_only(log: Any, number: int) -> dict[str, int]:
@@ -464,6 +470,77 @@ def _never_doubted(delivery: Delivery, topic: str) -> None:
     """It waits."""
 
 
+# -- the guards of topics that rest ---------------------------------------------------------------------------------------
+
+
+def _no_number(numbers: LastNumbers, topic: str) -> int:
+    return 0
+
+
+def _on_disk_only(numbers: LastNumbers, topic: str) -> int:
+    return numbers.shelf.number(topic)
+
+
+def _wake_unsaid(stage: Stage, parts: Iterable[Any]) -> None:
+    """It is woken, and the journal does not say so."""
+    before = len(stage.effects.journal)
+    _wake(stage, parts)
+    del stage.effects.journal[before:]
+
+
+_wake = Stage._wake
+
+
+def _wake_what_comes(stage: Stage, message: Durable) -> Iterable[Any]:
+    """What waits until a change is done is forgotten."""
+    return [] if isinstance(message, Done) else _concerned(stage, message)
+
+
+_concerned = Stage._concerned
+
+
+def _rest_at_once(resting: Resting, topic: str) -> bool:
+    """Whatever subscriptions hold it, or follow a change of it."""
+    state = resting.stage.state
+    return topic not in state.kept or resting.shelf.floor(topic) >= state.kept[topic]
+
+
+def _named_by_nobody(retention: Retention, topic: str) -> bool:
+    return False
+
+
+def _take_woken_unmarked(stage: Stage, numbers: dict[str, int]) -> None:
+    _take_woken(stage, numbers)
+    for topic in numbers:
+        stage.state.marks.pop(topic, None)
+
+
+_take_woken = Stage._take_woken
+
+
+def _always_still(resting: Resting, topic: str, candidate: object) -> bool:
+    """Whoever has begun to hold it in the meantime."""
+    return topic in resting.stage.state.clocks.numbers or topic in resting.stage.state.groups.owed
+
+
+def _logged_or_not(resting: Resting, topic: str) -> bool:
+    groups, clocks = resting.stage.state.groups, resting.stage.state.clocks
+    return topic in clocks.numbers and topic not in groups.held and topic not in groups.reach
+
+
+def _see_if_counted(clocks: Clocks, topic: str, number: int, groups: Groups) -> None:
+    """Only of what has been counted already."""
+    if topic in clocks.seen:
+        clocks.see(topic, number)
+
+
+def _prune_what_is_owed(clocks: Clocks, topics: Iterable[str], groups: Groups) -> None:
+    for topic in topics:
+        if topic not in groups.filled:
+            for table in (clocks.visited, clocks.own_changed, clocks.lower_changed, clocks.seen):
+                table.pop(topic, None)
+
+
 MUTANTS = (
     Mutant(
         "jump",
@@ -715,6 +792,54 @@ MUTANTS = (
         "client-unchecked",
         "what a client may say, every stage takes from every other",
         ((Driver, "handle_subscriber", _unchecked),),
+    ),
+    # Topics that rest.
+    Mutant("begin-again", "a topic that rested goes on after its last number", ((LastNumbers, "number", _no_number),)),
+    Mutant(
+        "not-yet-there",
+        "… also if that is only on its way to the disk",
+        ((LastNumbers, "number", _on_disk_only),),
+    ),
+    Mutant(
+        "wake-unsaid",
+        "what wakes a topic is in the journal before what needs it",
+        ((Stage, "_wake", _wake_unsaid),),
+        "woken-then-crashed",
+    ),
+    Mutant(
+        "wake-what-comes",
+        "a topic is woken for a change as well that has waited for its turn",
+        ((Stage, "_concerned", _wake_what_comes),),
+        "waits-while-resting",
+    ),
+    Mutant("rest-held", "no topic rests that somebody holds", ((Resting, "_may_rest", _rest_at_once),)),
+    Mutant(
+        "rest-needed",
+        "no topic rests of which a registrar knows somebody who needs it, or is gaining it",
+        ((Retention, "is_named", _named_by_nobody),),
+        "left-and-late",
+    ),
+    Mutant(
+        "rest-gained",
+        "what was gained while the registrars were asked does not rest",
+        ((Resting, "_is_still_idle", _always_still), (Resting, "_drop_touched", _nothing)),
+    ),
+    Mutant("rest-logged", "no topic rests of which the log has something", ((Resting, "_may_rest", _logged_or_not),)),
+    Mutant(
+        "wake-unmarked",
+        "whoever has a change under way waits for its outcome before the first event of a topic that rested",
+        ((Stage, "_take_woken", _take_woken_unmarked),),
+        "left-without-outcome",
+    ),
+    Mutant(
+        "see-again",
+        "what passes is counted from the change on that lets it enter a group",
+        ((Clocks, "passes", _see_if_counted),),
+    ),
+    Mutant(
+        "prune-owed",
+        "the count of a topic is not forgotten while it is owed",
+        ((Clocks, "prune", _prune_what_is_owed),),
     ),
 )
 

@@ -10,6 +10,7 @@ from ordered_pubsub.testing.world import (
     Alter,
     Away,
     Crash,
+    Cut,
     Deaf,
     Die,
     Forbid,
@@ -233,6 +234,67 @@ STARVED = attrs.evolve(
 )
 """The ENS brings nothing to a subscriber any more, while its topics are published on more often than owners look around."""
 
+WOKEN_THEN_CRASHED = attrs.evolve(
+    _world(
+        {"t": 0},
+        2,
+        *(Publish(0.5 + 4.0 * n, 0, (("t", 1),)) for n in range(5)),
+        *(Publish(1.0 + 4.0 * n, 1, (("t", 2),)) for n in range(5)),
+        Subscribe(18.0, 0, "s", ("t",)),
+    ),
+    stages=1,
+    rests=True,
+    faults=tuple(Crash(0.7 + 4.0 * n, 0, "idle", 0, 0.05) for n in range(5)),
+)
+"""A topic that nobody holds rests, and is woken by a publication just before its owner dies."""
+
+WAITS_WHILE_RESTING = attrs.evolve(
+    _world(
+        {"t": 0, "u": 2, "v": 2, "w": 2},
+        2,
+        Publish(0.2, 1, (("u", 1),)),
+        Subscribe(0.5, 0, "s2", ("v",)),
+        Alter(5.5, "s2", ("t",)),
+        Alter(5.6, "s2", ("w",), together=(("u", 1),)),
+    ),
+    rests=True,
+    faults=(Cut(5.0, 0, 1, 9.0),),
+)
+"""A change waits, with a publication, for one that cannot go on; meanwhile the topic that is published on rests again."""
+
+LEFT_AND_LATE = attrs.evolve(
+    _world(
+        {"t": 1, "u": 1},
+        3,
+        Subscribe(0.0, 0, "s", ("t", "u")),
+        Subscribe(0.0, 1, "d", ("t", "u")),
+        *(Publish(2.1 + 0.02 * n, 2, (("t", 1),)) for n in range(5)),
+        Alter(3.0, "s", (), ("t",)),
+        Alter(3.0, "d", (), ("t",)),
+        *(Publish(8.5 + 0.02 * n, 2, (("u", 1),)) for n in range(3)),
+    ),
+    stages=2,
+    rests=True,
+    faults=(Away(2.0, 0, "ens", 8.0),),
+)
+"""Two subscribers leave a topic; one of them is away from the ENS, and has still to be notified of its last events."""
+
+LEFT_WITHOUT_OUTCOME = attrs.evolve(
+    _world(
+        {"t": 0, "u": 0},
+        2,
+        Subscribe(0.0, 0, "s", ("t", "u"), best_effort=True),
+        Publish(1.0, 1, (("t", 1),)),
+        Alter(3.0, "s", (), ("t",)),
+        *(Publish(9.0 + 0.1 * n, 1, (("t", 1),)) for n in range(5)),
+    ),
+    stages=1,
+    rests=True,
+    weather=attrs.evolve(FAR_APART, client_delay_s=0.1),
+    faults=(Away(3.15, 0, "home", 9.0),),
+)
+"""A best-effort subscriber leaves a topic, which rests and is published on again before it has heard that it has left it."""
+
 SCENARIOS = {
     "slow-then-quick": SLOW_THEN_QUICK,
     "exchange": EXCHANGE,
@@ -245,4 +307,8 @@ SCENARIOS = {
     "seen-between": SEEN_BETWEEN,
     "filter-after-filter": FILTER_AFTER_FILTER,
     "starved": STARVED,
+    "woken-then-crashed": WOKEN_THEN_CRASHED,
+    "waits-while-resting": WAITS_WHILE_RESTING,
+    "left-and-late": LEFT_AND_LATE,
+    "left-without-outcome": LEFT_WITHOUT_OUTCOME,
 }
