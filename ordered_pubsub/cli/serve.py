@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import sys
 from collections.abc import Callable, Coroutine
@@ -16,6 +17,10 @@ from ordered_pubsub.config.checks import stages_to_serve
 from ordered_pubsub.config.reading import Loaded, load
 from ordered_pubsub.server.serving import Serving
 
+GARBAGE_AFTER = 20_000
+"""Python looks for cycles after so many new objects. In a large stage that takes long, and there are hardly any."""
+HAND_OVER_S = 0.0005
+"""So soon the loop lets the thread go on that has waited for the disk: answers wait for it."""
 _EXAMPLES = """\
 examples:
   ordered-pubsub serve
@@ -54,6 +59,8 @@ def _run(arguments: argparse.Namespace) -> int:
     for note in loaded.notes:
         logging.getLogger(__name__).warning("%s", note)
     serving = Serving(read, loaded, stages_to_serve(loaded.configuration, arguments.stage))
+    gc.set_threshold(GARBAGE_AFTER, 20, 50)
+    sys.setswitchinterval(HAND_OVER_S)
     run_on_fastest_loop(serving.run(_say_ready))
     return 0
 

@@ -18,6 +18,7 @@ from ordered_pubsub.config.kinds import as_tuple, hashes_as_tuple, one_or_more
 from ordered_pubsub.config.naming import is_named
 from ordered_pubsub.core.keys import OLD_KEYS_VALID_S, Security
 from ordered_pubsub.core.levels import EXACTLY_ONCE, Levels
+from ordered_pubsub.core.quotas import Quota, Quotas
 from ordered_pubsub.core.retention import Policies, Policy
 from ordered_pubsub.core.times import Times
 from ordered_pubsub.core.topics import matches
@@ -350,6 +351,30 @@ class Rights:
 
 
 @attrs.frozen(kw_only=True)
+class IdentityLimits:
+    """What one identity may take up at a stage; what is left out is what [limits] says."""
+
+    sessions: int | None = attrs.field(default=None, validator=kinds.whole(1, is_optional=True))
+    """as `sessions_per_identity_max`"""
+    subscriptions: int | None = attrs.field(default=None, validator=kinds.whole(1, is_optional=True))
+    """as `subscriptions_per_identity_max`"""
+    held_topics: int | None = attrs.field(default=None, validator=kinds.whole(1, is_optional=True))
+    """as `held_topics_per_identity_max`"""
+    pairs: int | None = attrs.field(default=None, validator=kinds.whole(0, is_optional=True))
+    """as `pairs_per_identity_max`"""
+    topics: int | None = attrs.field(default=None, validator=kinds.whole(1, is_optional=True))
+    """as `topics_per_identity_max`"""
+    state_bytes: int | None = attrs.field(default=None, validator=kinds.whole(MEBIBYTE, is_optional=True))
+    """as `state_bytes_per_identity_max`"""
+
+    def over(self, quota: Quota) -> Quota:
+        """These, and of the other quota what is left out here."""
+        names = {"held": "held_topics"}
+        given = {field.name: getattr(self, names.get(field.name, field.name)) for field in attrs.fields(Quota)}
+        return attrs.evolve(quota, **{name: value for name, value in given.items() if value is not None})
+
+
+@attrs.frozen(kw_only=True)
 class IdentitySection:
     """`[[identity]]`: somebody who may connect, how that is known, and with which rights."""
 
@@ -365,6 +390,9 @@ class IdentitySection:
     """what it may do; nothing unless it is said"""
     deny: Rights = attrs.field(factory=Rights, validator=kinds.section(Rights))
     """what it may not do, also if it is allowed"""
+
+    limits: IdentityLimits | None = attrs.field(default=None, validator=kinds.section(IdentityLimits, is_optional=True))
+    """what it may take up, where that is not what [limits] says"""
 
     def may(self, right: str, topic: str | None = None) -> bool:
         """Whether it has a right (one of `RIGHTS`), on a topic where the right is about topics. Deny wins."""
@@ -413,6 +441,18 @@ class LimitsSection:
     """subscriptions of one client"""
     topics_per_subscription_max: int = attrs.field(default=1_000, validator=kinds.whole(1))
     """topics of one subscription"""
+    sessions_per_identity_max: int = attrs.field(default=10_000, validator=kinds.whole(1))
+    """sessions of one identity that a stage remembers; those not heard of for longest are forgotten for new ones"""
+    subscriptions_per_identity_max: int = attrs.field(default=10_000, validator=kinds.whole(1))
+    """subscriptions of one identity, with a name and without, at one stage"""
+    held_topics_per_identity_max: int = attrs.field(default=200_000, validator=kinds.whole(1))
+    """topics of all these together"""
+    pairs_per_identity_max: int = attrs.field(default=2_000_000, validator=kinds.whole(0))
+    """pairs of topics of all these that are ordered against each other"""
+    topics_per_identity_max: int = attrs.field(default=100_000, validator=kinds.whole(1))
+    """topics that one identity was the first to publish on, as long as they do not rest"""
+    state_bytes_per_identity_max: int = attrs.field(default=64 * MEBIBYTE, validator=kinds.whole(MEBIBYTE))
+    """bytes of all that, about"""
     authentication_s: float = attrs.field(default=5.0, validator=kinds.SECONDS)
     """how long a connection may take to say who it is"""
     unauthenticated_bytes_max: int = attrs.field(default=8_192, validator=kinds.whole(1_024))
@@ -501,6 +541,23 @@ class Configuration:
     def topology(self) -> Topology:
         """Who owns what."""
         return Topology(tuple(StageSpec(stage.name, stage.topics) for stage in self.stages))
+
+    @property
+    def quotas(self) -> Quotas:
+        """What each identity may take up at a stage. Where everybody is let in, nobody is anybody, and nothing is counted."""
+        if self.identity is None:
+            return Quotas()
+        limits = self.limits
+        default = Quota(
+            limits.sessions_per_identity_max,
+            limits.subscriptions_per_identity_max,
+            limits.held_topics_per_identity_max,
+            limits.pairs_per_identity_max,
+            limits.topics_per_identity_max,
+            limits.state_bytes_per_identity_max,
+        )
+        others = {one.name: one.limits.over(default) for one in self.identity if one.limits is not None}
+        return Quotas(default, others)
 
     @property
     def levels(self) -> Levels:

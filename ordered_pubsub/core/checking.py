@@ -94,7 +94,7 @@ ID_LENGTH_MAX = 512
 """Sessions and subscriptions: a name has up to 128 characters, and there may be one of each in an id."""
 REASON_LENGTH_MAX = 1 << 16
 BATCH_EVENTS_MAX = 100_000
-PARTS_MAX = 1_000
+PARTS_MAX = 256
 SPANS_MAX, RANGES_MAX = 1_000, 10_000
 """Stretches of numbers that a client may ask for in a message, and that its answer may name."""
 

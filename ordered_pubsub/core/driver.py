@@ -17,7 +17,9 @@ reads a piece of the log for somebody; `is_asked` says whether there is anything
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import attrs
@@ -64,6 +66,7 @@ from ordered_pubsub.core.messages import (
     Recall,
     Refusal,
     Relay,
+    Reply,
     Request,
     Rotate,
     Saved,
@@ -80,7 +83,7 @@ from ordered_pubsub.core.ranges import Ranges
 from ordered_pubsub.core.resting import LastNumbers, Resting
 from ordered_pubsub.core.retention import Policies, Policy, Retention
 from ordered_pubsub.core.sealing import Rounds
-from ordered_pubsub.core.stage import Effects, Stage
+from ordered_pubsub.core.stage import Effects, Stage, taken_at
 from ordered_pubsub.core.times import Times
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.core.turns import Turns, Work, once
@@ -89,6 +92,10 @@ from ordered_pubsub.errors import JournalDamaged, JournalError, OrderedPubSubErr
 
 INLINE_LOAD = 256
 """So much of an identity is handled as it comes, until what came of it is on disk; what is more waits for its turn."""
+OPEN_LOAD, OPEN_S = 512, 4.0
+"""So much of an identity may be relayed and have no answer, and so long it is waited for."""
+TOLD_BYTES_MAX = 16 << 20
+"""So much of what owners tell may wait for its turn."""
 LOAD_BYTES = 4_096
 """So many bytes of events cost as much as a part of a request."""
 KEYS_A_STEP = 100
@@ -206,6 +213,11 @@ def _load_of(request: Request) -> int:
     return load
 
 
+def _is_free(peer: int) -> bool:
+    """Nothing waits for it."""
+    return False
+
+
 def _nothing(name: str) -> None:
     """No process dies here."""
 
@@ -253,6 +265,14 @@ class Driver:
     _now: float = 0.0
     _wall_s: float = 0.0
     _floors_at: float = float("-inf")
+    is_clogged: Callable[[int], bool] = _is_free
+    """whether so much waits to be sent to a stage that nothing is read for it from the log"""
+    _open: dict[str, int] = attrs.field(factory=dict)
+    """identity → how much of it was relayed and has no answer yet"""
+    _open_requests: OrderedDict[tuple[str, int, int], tuple[str, int, float]] = attrs.field(factory=OrderedDict)
+    """those requests: client, epoch, sequence → identity, load, when"""
+    _told_bytes: int = 0
+    """what owners have told, and waits for its turn"""
     _loads: dict[Hashable, int] = attrs.field(factory=dict)
     """who → how much of it was handled as it came since the last batch was taken"""
     _floors_asked: dict[int, AskFloors] = attrs.field(factory=dict)
@@ -329,11 +349,55 @@ class Driver:
 
     def handle_request(self, request: Request, now: float, refusal: Refusal | None = None) -> None:
         """A client at home here asks for something; with a refusal, if it may not."""
-        if self._may_go_on(request.identity, request.client, load := _load_of(request)):
-            self.stage.handle_request(request, now, refusal)
+        load = _load_of(request)
+        if not self._has_much_open(request) and self._may_go_on(request.identity, request.client, load):
+            self._ask(request, now, refusal, load)
         else:
-            work = once(lambda: self.stage.handle_request(request, now, refusal))
+            work = self._asking_later(request, now, refusal, load)
             self.turns.put(request.identity, request.client, work, load * LOAD_BYTES)
+
+    def _ask(self, request: Request, now: float, refusal: Refusal | None, load: int) -> None:
+        sends = self.stage.effects.sends
+        before = len(sends)
+        self.stage.handle_request(request, now, refusal)
+        if request.identity and len(sends) > before and isinstance(sends[-1][1], Relay):
+            self._opened(request, load)
+
+    def _asking_later(self, request: Request, now: float, refusal: Refusal | None, load: int) -> Work:
+        while self._has_much_open(request):
+            yield False
+        self._ask(request, now, refusal, load)
+
+    # -- what was relayed, and has no answer yet: so much of an identity that nothing queues up on the way --------------
+
+    def _has_much_open(self, request: Request) -> bool:
+        """Whether a request has to wait until some of its identity's, which were relayed, have their answers."""
+        is_much = self._open.get(request.identity, 0) >= OPEN_LOAD
+        return is_much and taken_at(self.stage.topology, request) != self.stage.rank
+
+    def _opened(self, request: Request, load: int) -> None:
+        key = (request.client, request.epoch, request.sequence)
+        if key not in self._open_requests:
+            self._open_requests[key] = (request.identity, load, self._now)
+            self._open[request.identity] = self._open.get(request.identity, 0) + load
+
+    def _answered(self, answer: Answer | Refusal) -> None:
+        self._close((answer.client, answer.epoch, answer.sequence))
+
+    def _close(self, key: tuple[str, int, int]) -> None:
+        identity, load, _ = self._open_requests.pop(key, ("", 0, 0.0))
+        if identity:
+            self._open[identity] -= load
+            if not self._open[identity]:
+                del self._open[identity]
+
+    def _give_up_old(self) -> None:
+        """What has no answer for so long was lost, or waits for something: it is asked again."""
+        while self._open_requests:
+            key, (_, _, at) = next(iter(self._open_requests.items()))
+            if at + OPEN_S > self._now:
+                return
+            self._close(key)
 
     # -- who is served when -------------------------------------------------------------------------------------------
 
@@ -347,11 +411,11 @@ class Driver:
         self._loads[owner] = used + load
         return True
 
-    def _begin(self, owner: Hashable, session: str, work: Work, load: int = 1) -> None:
-        """Do the first step of some work now, if its turn is now; what is left waits."""
+    def _begin(self, owner: Hashable, session: str, work: Work, load: int = 1) -> bool:
+        """Do the first step of some work now, if its turn is now; what is left waits. Return whether there is room for it."""
         if self._may_go_on(owner, session, load) and next(work, _OVER) is _OVER:
-            return
-        self.turns.put(owner, session, work)
+            return True
+        return self.turns.put(owner, session, work)
 
     def _begin_chore(self, name: str, work: Work) -> None:
         """Begin something that this stage does for itself, unless it is still at it."""
@@ -363,15 +427,24 @@ class Driver:
         """Whether somebody waits for something that `serve` does."""
         return self.turns.has_work or self.pubends.has_work
 
-    def serve(self) -> None:
-        """A little work: a step of what waits for its turn, and a piece of the log for somebody who misses it."""
-        self.turns.step()
-        if self.pubends.has_work:
-            home, told = self.pubends.serve()
+    def serve(self) -> bool:
+        """A little work: a step of what waits for its turn, and a piece of the log for somebody who misses it.
+
+        Return whether anything was done: if not, all that is left waits for something else.
+        """
+        has_done = self.turns.step()
+        home = self.pubends.next_home(self._has_enough)
+        if home is not None:
+            told = self.pubends.serve_home(home)
             if home == self.stage.rank:
                 self._tell(told)
             else:
                 self.stage.effects.sends.append((home, told))
+        return has_done or home is not None
+
+    def _has_enough(self, home: int) -> bool:
+        """Whether a home stage has so much to do with what it was told that more of it may wait."""
+        return self._told_bytes > TOLD_BYTES_MAX // 2 if home == self.stage.rank else self.is_clogged(home)
 
     def is_busy_with(self, identity: str, session: str) -> bool:
         """Whether something that a client said still waits for its turn."""
@@ -440,6 +513,8 @@ class Driver:
         elif isinstance(message, Rotate):
             self._rotate_for(peer, message)
         else:
+            if isinstance(message, Reply):
+                self._answered(message.answer)
             self.stage.handle_peer(peer, message, now)
             if isinstance(message, Secrets):
                 self.keeper.heard_at = self._now
@@ -482,7 +557,7 @@ class Driver:
         if isinstance(message, Curious):
             for _ in self.hosting.wanting(session, message, now):
                 self._spread()
-                yield
+                yield True
                 if session not in self.hosting.sessions:
                     return  # it is gone
             self._spread()
@@ -499,13 +574,20 @@ class Driver:
 
     def _tell(self, told: Told) -> None:
         """An owner says what its log has: those who miss it here are told one after the other."""
-        self._begin((TOPIC, told.topic), "", self._telling(told), load=8)
+        size = sum(len(chunk.data) for item in told.items for chunk in item.chunks)
+        if self._told_bytes + size > TOLD_BYTES_MAX and self._told_bytes:
+            self.turns.dropped += 1  # it is asked for again
+            return
+        self._told_bytes += size
+        if not self._begin((TOPIC, told.topic), "", self._telling(told, size), load=8):
+            self._told_bytes -= size
 
-    def _telling(self, told: Told) -> Work:
+    def _telling(self, told: Told, size: int) -> Work:
         for _ in self.hosting.telling(told):
             self._spread()
-            yield
+            yield True
         self._spread()
+        self._told_bytes -= size
 
     def _locating_everywhere(self, locate: Locate) -> Work:
         """Ask the owners of some topics where these were at a time."""
@@ -525,7 +607,7 @@ class Driver:
         for topic in dict.fromkeys(locate.topics):
             numbers[topic] = self.pubends.reader.last_before(topic, locate.at)
             if len(numbers) < len(locate.topics):
-                yield
+                yield True
         located = Located(locate.session, locate.serial, numbers)
         if home == self.stage.rank:
             self.stage.effects.tells.append((locate.session, located))
@@ -548,7 +630,7 @@ class Driver:
         for first in range(0, len(ask.topics), KEYS_A_STEP):
             keys, topics = self.stage.state.keys, ask.topics[first : first + KEYS_A_STEP]
             if first:
-                yield
+                yield True
             if keys.epoch:
                 given = self.keeper.give(replace(ask, topics=topics), keys, self._now)
                 self.stage.effects.tells.append((ask.session, given))
@@ -627,7 +709,7 @@ class Driver:
         for _ in self.voids.telling(asked, decided):
             while decided:
                 self._say(peer, decided.pop(0))
-            yield
+            yield True
 
     def _finding_holders(self, peer: int, seal: Seal) -> Work:
         found: dict[str, bool] = {}
@@ -663,16 +745,13 @@ class Driver:
     def tick(self, now: float, wall_s: float) -> None:
         """Time passes: by the clock that never jumps, and by the one on the wall."""
         self._now, self._wall_s = now, wall_s
+        self._give_up_old()
         self.stage.tick(now)
         self._tick_keys()
         self._begin_chore("tidy", self.hosting.tidying(now))
         self._tick_registrar(now, wall_s)
         self._begin_chore("forget", self._forgetting(now, wall_s))
-        for rank, hosts in self.hosting.take_hosts():
-            if rank == self.stage.rank:
-                self.pubends.hosts(rank, hosts)
-            else:
-                self.stage.effects.sends.append((rank, hosts))
+        self._begin_chore("hosts", self._telling_owners())
         for home, expected in self.pubends.tick(now):
             if home == self.stage.rank:
                 self.hosting.expected(expected)
@@ -707,14 +786,30 @@ class Driver:
             else:
                 stage.expire(ended.subscription, wall_s)
                 stage.effects.tells.append((ended.session, ended))
-        for rank, progress in self.hosting.take_progress():
-            if rank == stage.rank:
-                self._note(progress)
-            elif rank in stage.greeted:
-                stage.effects.sends.append((rank, progress))
+        self._begin_chore("progress", self._telling_registrars())
         if now >= self._floors_at + self.floors_s:
             self._floors_at = now
             self._ask_floors()
+
+    def _telling_registrars(self) -> Work:
+        """Tell the registrars what subscriptions have said: some of it at each step."""
+        while news := self.hosting.take_progress():
+            for rank, progress in news:
+                if rank == self.stage.rank:
+                    self._note(progress)
+                elif rank in self.stage.greeted:
+                    self.stage.effects.sends.append((rank, progress))
+            yield True
+
+    def _telling_owners(self) -> Work:
+        """Tell the owners how far their topics are here: some topics at each step."""
+        while news := self.hosting.take_hosts():
+            for rank, hosts in news:
+                if rank == self.stage.rank:
+                    self.pubends.hosts(rank, hosts)
+                else:
+                    self.stage.effects.sends.append((rank, hosts))
+            yield True
 
     def _forgetting(self, now: float, wall_s: float) -> Work:
         """What the log may forget: some topics at each step."""
@@ -722,7 +817,7 @@ class Driver:
             self.stage.effects.forget += self.retention.find_old(now, wall_s)
             if not self.retention.is_looking:
                 return
-            yield
+            yield True
 
     def _note(self, progress: Progress) -> None:
         for said in progress.news:
@@ -804,6 +899,9 @@ class Driver:
         if effects.awake:
             effects.awake = [topic for topic in effects.awake if topic in awake]
         self.resting.taken += 1
+        if self._open_requests:
+            for answer in effects.replies:
+                self._answered(answer)
         self._records_since_snapshot += len(effects.journal)
         self._bytes_since_snapshot += sum(map(len, effects.journal))
         published, pending = self._published(effects)
@@ -874,7 +972,12 @@ class Driver:
 
     def make_safe(self, batch: Batch) -> None:
         """Put a batch on disk. After a failure nobody knows what is there, so this stage does nothing any more."""
-        try:
+        self.write_down(batch)
+        self.make_sure(batch)
+
+    def write_down(self, batch: Batch) -> None:
+        """The first half of that: write all of it, which is quick, for it need not be on the disk yet."""
+        with self._failing():
             if batch.has_news:
                 self.crash_point("flush:before-log")
                 self.log.rest(batch.effects.rested or {})
@@ -891,6 +994,11 @@ class Driver:
                 self.crash_point("flush:before-append")
                 if batch.effects.journal:
                     self.journal.append(batch.effects.journal, batch.given)
+
+    def make_sure(self, batch: Batch) -> None:
+        """The second half: return when it is on the disk. May run in a thread."""
+        with self._failing():
+            if batch.has_news:
                 self.crash_point("flush:before-sync")
                 self.journal.sync()
                 self.on_synced(batch.effects)
@@ -899,6 +1007,11 @@ class Driver:
                 self.crash_point("snapshot:before-write")
                 self.journal.replace(batch.snapshot)
                 self.crash_point("snapshot:after-write")
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
         except Exception as error:
             self.failure = error
             kind = JournalDamaged if isinstance(error, JournalDamaged) else JournalError

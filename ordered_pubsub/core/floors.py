@@ -12,10 +12,14 @@ from collections.abc import Callable, Iterator
 import attrs
 
 from ordered_pubsub.core.messages import Follows, Passed
-from ordered_pubsub.core.registrar import Registrar
+from ordered_pubsub.core.registrar import Registrar, Subscription
 
-AT_ONCE = 500
+AT_ONCE = 200
 """So many topics of subscriptions are looked at in one step."""
+
+
+LONG = 16
+"""So many changes of a subscription are looked through anew each time."""
 
 
 @attrs.define(eq=False)
@@ -25,6 +29,8 @@ class Needs:
     registrar: Registrar
     _said: dict[str, dict[str, int]] = attrs.field(factory=dict)
     """subscription without a name → up to where it needs nothing, as its client says"""
+    _long: dict[str, tuple[tuple[int, ...], dict[str, int], dict[str, int]]] = attrs.field(factory=dict)
+    """subscription with a name and many changes that it has not acknowledged → what it was like, and its floors then"""
 
     def follows(self, said: Follows) -> Passed | None:
         """A client says how far a subscription is; return what is to be journalled of that."""
@@ -58,7 +64,7 @@ class Needs:
             if subscription is None:
                 continue
             said = self._said.get(name, {})
-            floors = subscription.floors()
+            floors = self._floors_of(name, subscription)
             for topic, low in floors.items():
                 need, of_owner = max(low, said.get(topic, 0)), found.setdefault(owner_of(topic), {})
                 of_owner[topic] = min(need, of_owner.get(topic, need))
@@ -66,5 +72,17 @@ class Needs:
             if done >= AT_ONCE:
                 done = 0
                 yield
-        for name in [name for name in self._said if name not in self.registrar.subscriptions]:
-            del self._said[name]
+        for known in (self._said, self._long):
+            for name in [name for name in known if name not in self.registrar.subscriptions]:
+                del known[name]
+
+    def _floors_of(self, name: str, subscription: Subscription) -> dict[str, int]:
+        """Up to where a subscription needs nothing; remembered where that is long to find, as long as nothing has changed."""
+        resume = subscription.resume
+        if resume is None or len(resume.changes) < LONG:
+            return subscription.floors()
+        state = (subscription.version, resume.version, resume.position, len(resume.changes), len(subscription.gaining))
+        known = self._long.get(name)
+        if known is None or known[0] != state or known[1] is not resume.clock:
+            known = self._long[name] = (state, resume.clock, subscription.floors())
+        return known[2]

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 
 import attrs
 from msgspec.structs import replace
@@ -44,6 +45,10 @@ from ordered_pubsub.core.topology import Topology
 CACHE_BYTES_MAX = 32 << 20
 CACHED_NUMBERS_MAX = 1_024
 """What is told of more numbers at once is somebody's replay, which nobody else will ask for."""
+ANSWERED_MAX = 64
+"""So many items are brought at once from what is known here; what is more is asked for."""
+TOLD_AT_ONCE = 250
+"""So many topics an owner is told of in one message."""
 CURIOUS_FOR_S = 4 * NRT_CEILING_S
 """Who has not repeated what it asked for in so long does not miss it any more."""
 ALIVE_S = 15.0
@@ -54,7 +59,7 @@ ITEM_BYTES = 200
 FILTERS_MAX = 4
 """So many filters of one subscription are known at once for a topic; what is missed by the oldest is asked for again."""
 
-CURIOUS_MAX = 200_000
+CURIOUS_MAX = 100_000
 """So much may be missed at once by the sessions of one identity: stretches of numbers, and `CURIOUS_WEIGHT` for each topic."""
 CURIOUS_WEIGHT = 8
 FOLLOWED_MAX = 200_000
@@ -118,11 +123,11 @@ class Hosting:
     """topic → the subscriptions that hold it, and up to where they have acknowledged it"""
     _held: dict[Follower, dict[str, bool]] = attrs.field(factory=dict)
     """subscription → its topics"""
-    _news: dict[Follower, Follows] = attrs.field(factory=dict)
+    _news: OrderedDict[Follower, Follows] = attrs.field(factory=OrderedDict)
     """what subscriptions have said and the registrars do not know yet"""
     _spoken_of: dict[str, dict[str, dict[str, bool]]] = attrs.field(factory=dict)
     """session → its subscriptions that have said something → topics of which they have missed something"""
-    _stirred: dict[str, bool] = attrs.field(factory=dict)
+    _stirred: dict[str, bool] = attrs.field(factory=OrderedDict)
     """topics of which the owners are to be told"""
     sessions: dict[str, int] = attrs.field(factory=dict)
     """who is connected → the serial of what it has said last"""
@@ -184,11 +189,13 @@ class Hosting:
         self._news[follower] = follows
 
     def take_progress(self) -> list[tuple[int, Progress]]:
-        """What the registrars are to be told."""
+        """What the registrars are to be told, some of it at a time."""
         by_rank: dict[int, list[Follows]] = {}
-        for follows in self._news.values():
+        count = 0
+        while self._news and count < TOLD_AT_ONCE:
+            _, follows = self._news.popitem(last=False)
+            count += 1 + len(follows.acked)
             by_rank.setdefault(self.topology.registrar(follows.subscription), []).append(follows)
-        self._news.clear()
         return [(rank, Progress(news)) for rank, news in by_rank.items()]
 
     def _leave(self, follower: Follower, topic: str) -> None:
@@ -218,12 +225,13 @@ class Hosting:
         return Alive(dict(self.sessions))
 
     def take_hosts(self) -> list[tuple[int, Hosts]]:
-        """What the owners are to be told of acknowledgements since the last call."""
+        """What the owners are to be told of acknowledgements since the last call, of some topics at a time."""
         news: dict[int, dict[str, int | None]] = {}
-        for topic in self._stirred:
+        stirred = list(islice(self._stirred, TOLD_AT_ONCE))
+        for topic in stirred:
+            del self._stirred[topic]
             acked = min(self._acked.get(topic, {}).values(), default=None)
             news.setdefault(self.topology.owner(topic), {})[topic] = acked
-        self._stirred.clear()
         return [(rank, Hosts(acked)) for rank, acked in news.items()]
 
     def all_hosts(self, owner: int) -> Hosts:
@@ -272,7 +280,10 @@ class Hosting:
 
     def _answer(self, want: Want, stream: _Stream, follower: Follower) -> None:
         """Tell what is known here."""
-        items = [value for _, _, value in stream.cache.data(want.first, want.last)]
+        items = [
+            value for _, _, value in stream.cache.data(want.first, min(want.last, want.first + CACHED_NUMBERS_MAX))
+        ]
+        items = items[:ANSWERED_MAX]
         if want.full:
             items = [item for item in items if item.first > want.first]
         if items:

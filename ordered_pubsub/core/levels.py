@@ -18,7 +18,7 @@ from ordered_pubsub.core.topics import matches
 EXACTLY_ONCE, ORDERED, BEST_EFFORT = "exactly-once", "ordered", "best-effort"
 LEVELS = (EXACTLY_ONCE, ORDERED, BEST_EFFORT)
 """From the most to the least."""
-REMEMBERED_MAX = 200_000
+REMEMBERED_MAX = 50_000
 
 
 @attrs.frozen

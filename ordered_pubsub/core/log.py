@@ -49,7 +49,7 @@ FULL_AFTER = 256
 """A full timestamp is written after so many batches and entries, or four times its own entries if that is more."""
 ROW_BYTES = 64
 """What reading a row costs, in bytes: so a piece of many small ones is bounded, too."""
-SILENCE_ROWS = 16
+SILENCE_ROWS = 8
 """So many rows are looked at at once to find what is void."""
 RUNNING_MAX = 1_000
 """Topics whose full timestamp is kept in memory."""

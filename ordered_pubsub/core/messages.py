@@ -731,6 +731,8 @@ class Asked(msgspec.Struct, frozen=True, array_like=True, tag="asked", gc=False)
     home: int
     now: float
     refusal: Refusal | None = None
+    forgets: tuple[str, ...] = ()
+    """sessions of the same identity that are forgotten to make room for it"""
 
 
 class Framed(msgspec.Struct, frozen=True, array_like=True, tag="framed", gc=False):

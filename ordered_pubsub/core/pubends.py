@@ -28,7 +28,7 @@ from ordered_pubsub.core.ranges import Ranges
 AET_S = 2.0
 """Ack expected threshold: so long after a topic's last event everybody should have acknowledged it."""
 AET_MOST_S = 10.0
-PIECE_BYTES = 64 * 1024
+PIECE_BYTES = 16 * 1024
 """About so much is read at a time."""
 FULLS_MAX = 64
 """So many full timestamps of a topic are waited for at a time."""
@@ -203,7 +203,16 @@ class Pubends:
 
     def serve(self) -> tuple[int, Told]:
         """Read one piece; return it, and for which home stage it is."""
-        home, topics = next(iter(self._waiting.items()))
+        home = next(iter(self._waiting))
+        return home, self.serve_home(home)
+
+    def next_home(self, is_clogged: Callable[[int], bool]) -> int | None:
+        """The home stage whose turn it is, of those that can be told something now."""
+        return next((home for home in self._waiting if not is_clogged(home)), None)
+
+    def serve_home(self, home: int) -> Told:
+        """Read one piece for a home stage that waits for some."""
+        topics = self._waiting[home]
         topic, wanted = next(iter(topics.items()))
         before = len(wanted.numbers)
         first, last, full = wanted.take()
@@ -219,4 +228,4 @@ class Pubends:
         else:
             del self._waiting[home], self._pieces[home]
         given = -1 if self.given is None else self.given(topic)
-        return home, Told(topic, first, reading.read_to, reading.floor, reading.items, given=given)
+        return Told(topic, first, reading.read_to, reading.floor, reading.items, given=given)

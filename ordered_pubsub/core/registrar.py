@@ -140,8 +140,9 @@ class Subscription(msgspec.Struct):
             first = resume.changes[0]
             floors = {topic: resume.clock.get(topic, resume.start.get(topic, 0)) for topic in first.new}
         for change in resume.changes:
+            held = set(change.old)
             for topic in change.new:
-                if topic not in change.old:
+                if topic not in held:
                     floors.setdefault(topic, change.entries.get(topic, 0))
         return floors
 

@@ -7,11 +7,15 @@ there are at most `UNANSWERED_MAX`, with at most `UNANSWERED_LOAD_MAX` names of 
 that it is done with some.
 
 A session of a higher epoch replaces that of a lower one, whose requests are refused from then on. Sessions that have been
-silent for long are forgotten once there are too many; a chain that refers to a forgotten session is refused as expired.
+silent for long are forgotten once there are too many; a chain that refers to a forgotten session is refused as expired. Of one
+identity there are no more than it may have, and their answers take no more room than they may: of these sessions the one not
+heard of for longest goes first, unless something of it is under way. Which of them goes is written down with the request that
+needs the room (`Asked.forgets`), since how many there may be can be another number when that is read again.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from enum import Enum, auto
 from itertools import islice
 
@@ -23,6 +27,8 @@ UNANSWERED_MAX = 4096
 UNANSWERED_LOAD_MAX = 65_536
 SESSIONS_MAX = 100_000
 SESSION_TTL_S = 3600.0
+LOOKED_AT_MAX = 64
+"""So many sessions are forgotten at once, to make room."""
 
 
 class Verdict(Enum):
@@ -47,6 +53,8 @@ class Session(msgspec.Struct):
     answers: dict[int, Answer | Refusal] = msgspec.field(default_factory=dict)
     load: int = 0
     """names of topics in the answers, and as far as is known in those to come"""
+    identity: str = ""
+    """whose it is, if that is known"""
 
     def forget_answers(self, done: int) -> None:
         """The client has the answers up to this sequence."""
@@ -58,6 +66,52 @@ class Requests(msgspec.Struct):
     """The sessions of all clients that ask at this stage, the one not heard of for longest first."""
 
     sessions: dict[str, Session] = msgspec.field(default_factory=dict)
+    owned: dict[str, dict[str, bool]] = msgspec.field(default_factory=dict)
+    """identity → its sessions, the one not heard of for longest first"""
+    loads: dict[str, int] = msgspec.field(default_factory=dict)
+    """identity → names of topics in the answers to all its sessions"""
+
+    def __post_init__(self) -> None:
+        # As in `Clocks`: what is taken from the front of a plain dict leaves holes.
+        self.owned = {identity: OrderedDict(sessions) for identity, sessions in self.owned.items()}
+
+    def room_for(self, request: Request, sessions_max: int, load_max: int) -> list[str] | None:
+        """The sessions of an identity that are forgotten to take a request of it; None if there is no room all the same."""
+        identity = request.identity
+        owned = self.owned.get(identity)
+        if not identity or owned is None:
+            return []
+        session = self.sessions.get(request.client)
+        excess = len(owned) + (session is None) - sessions_max
+        load = self.loads.get(identity, 0) - load_max
+        if excess <= 0 and load <= 0:
+            return []
+        found: list[str] = []
+        for client in islice(owned, 2 * LOOKED_AT_MAX):
+            if (excess <= 0 and load <= 0) or len(found) >= LOOKED_AT_MAX:
+                break
+            other = self.sessions[client]
+            if client != request.client and not other.pending and (excess > 0 or other.load):
+                found.append(client)
+                excess -= 1
+                load -= other.load
+        return None if excess > 0 else found
+
+    def forget(self, client: str) -> None:
+        """A session is not remembered any more."""
+        session = self.sessions.pop(client, None)
+        owned = self.owned.get(session.identity) if session is not None else None
+        if session is not None and owned is not None:
+            owned.pop(client, None)
+            self._weigh(session.identity, -session.load)
+            if not owned:
+                del self.owned[session.identity]
+
+    def _weigh(self, identity: str, change: int) -> None:
+        if identity and change:
+            self.loads[identity] = load = self.loads.get(identity, 0) + change
+            if not load:
+                del self.loads[identity]
 
     def judge(self, request: Request, now: float) -> Verdict | Answer | Refusal:
         """Say what is to be done with a request; changes nothing."""
@@ -96,19 +150,33 @@ class Requests(msgspec.Struct):
 
     def take(self, request: Request, home: int, now: float) -> None:
         """Remember a request that was judged `TAKE`."""
-        session = self.sessions.pop(request.client, None)
+        session = self.sessions.get(request.client)
         if session is None or request.epoch > session.epoch:
-            session = Session(request.epoch, home, now)
+            self.forget(request.client)
+            session = Session(request.epoch, home, now, identity=request.identity)
             if len(self.sessions) >= SESSIONS_MAX:
                 for client in self._silent(now):
-                    del self.sessions[client]
+                    self.forget(client)
+        else:
+            del self.sessions[request.client]
         self.sessions[request.client] = session
+        if session.identity:
+            self._heard(session.identity, request.client)
+        before = session.load
         session.home = home
         session.heard = now
         session.last = request.sequence
         session.pending[request.sequence] = len(request.parts)
         session.load += len(request.parts)
         session.forget_answers(request.done)
+        self._weigh(session.identity, session.load - before)
+
+    def _heard(self, identity: str, client: str) -> None:
+        owned = self.owned.get(identity)
+        if owned is None:
+            owned = self.owned[identity] = OrderedDict()
+        owned.pop(client, None)
+        owned[client] = True
 
     def answered(self, answer: Answer | Refusal) -> int | None:
         """Remember the answer to a request that was taken; return where its client asked from last."""
@@ -116,7 +184,9 @@ class Requests(msgspec.Struct):
         if session is None or session.epoch != answer.epoch or answer.sequence not in session.pending:
             return None
         session.answers[answer.sequence] = answer
-        session.load += _load(answer) - session.pending.pop(answer.sequence)
+        change = _load(answer) - session.pending.pop(answer.sequence)
+        session.load += change
+        self._weigh(session.identity, change)
         return session.home
 
     def _silent(self, now: float) -> list[str]:

@@ -22,7 +22,7 @@ from ordered_pubsub.core.topics import matches
 
 LOOK_S = 5.0
 """So often each topic is looked at."""
-TOPICS_AT_ONCE = 10
+TOPICS_AT_ONCE = 2
 """… so many in one step."""
 BUCKETS = 64
 """In so many parts the bytes of a topic are counted: what is dropped for its size is a multiple of one."""

@@ -43,6 +43,7 @@ from ordered_pubsub.core.links import FRAMES_UNDER_WAY_MAX, Link
 from ordered_pubsub.core.log import NEVER_KEPT, Decision, Kept
 from ordered_pubsub.core.messages import (
     EVERYBODY_ASKS,
+    LOAD_BYTES,
     Ack,
     Acked,
     Acknowledged,
@@ -54,6 +55,7 @@ from ordered_pubsub.core.messages import (
     Chunk,
     Done,
     Durable,
+    Ended,
     Founded,
     Frame,
     Framed,
@@ -83,6 +85,7 @@ from ordered_pubsub.core.messages import (
     Woken,
     find_change,
 )
+from ordered_pubsub.core.quotas import Ledger, Quota, Quotas
 from ordered_pubsub.core.registrar import EXPIRING, Registrar, Waiting
 from ordered_pubsub.core.requests import Requests, Verdict
 from ordered_pubsub.core.topology import Topology
@@ -133,6 +136,8 @@ class State(msgspec.Struct):
     marks: dict[str, list[Mark]] = msgspec.field(default_factory=dict)
     kept: dict[str, int] = msgspec.field(default_factory=dict)
     """own topic → its last number that is in the log"""
+    ledger: Ledger = msgspec.field(default_factory=Ledger)
+    """what identities take up"""
     levels: list[list[str]] | None = None
     """what topics give, as this stage knew it when it was last started (`core.levels`); None: what is asked for"""
     keys: SystemKeys = msgspec.field(default_factory=SystemKeys)
@@ -201,6 +206,8 @@ class Stage:
     """topics that changes have concerned since who watches for topics that may rest has looked"""
     replayed: Effects = attrs.field(factory=Effects)
     """what was handled and completed by the records that `restore` read"""
+    quotas: Quotas = attrs.field(factory=Quotas)
+    """what each identity may take up"""
     _acks: dict[int, bool] = attrs.field(factory=dict)
     _turns: list[Waiting] = attrs.field(factory=list)
     """changes whose turn has come; empty between two inputs"""
@@ -415,6 +422,8 @@ class Stage:
         if rank == self.rank:
             self._consider(request, self.rank, now, refusal)
         elif rank in self.greeted:
+            if refusal is not None:
+                request = replace(request, parts=tuple(map(_bare, request.parts)))
             self.effects.sends.append((rank, Relay(self.rank, request, refusal)))
 
     def _refuse_level(self, request: Request) -> Refusal | None:
@@ -435,20 +444,52 @@ class Stage:
     def _consider(self, request: Request, home: int, now: float, refusal: Refusal | None) -> None:
         verdict = self.state.requests.judge(request, now)
         if verdict is Verdict.TAKE:
-            if refusal is None:
-                known = self.state.clocks.numbers
-                for part in request.parts:
-                    if not (isinstance(part, PublishAsk) and part.topic in known):
-                        self._wake(request.parts)
-                        break
-            self._take(Asked(request, home, now, refusal))
+            self._take_or_refuse(request, home, now, refusal)
         elif verdict is Verdict.WAIT:
             self.state.requests.sessions[request.client].home = home
         elif isinstance(verdict, (Answer, Refusal)):
             self._reply(home, verdict)
 
+    def _take_or_refuse(self, request: Request, home: int, now: float, refusal: Refusal | None) -> None:
+        """Take a request, perhaps only to refuse it. Nothing but its place is then remembered of it."""
+        requests, quota = self.state.requests, self.quotas.of(request.identity)
+        forgets = requests.room_for(request, quota.sessions, quota.state_bytes // LOAD_BYTES)
+        if forgets is None:
+            reason = (
+                f"identity {request.identity!r} may have {quota.sessions} sessions at one stage "
+                "(limits.sessions_per_identity_max), and something of each is under way: try again when some of it is done"
+            )
+            self._reply(home, request.refused("limit", reason))
+            return
+        if refusal is None:
+            known = self.state.clocks.numbers
+            if not all(isinstance(part, PublishAsk) and part.topic in known for part in request.parts):
+                self._wake(request.parts)
+            refusal = self._refusal(request, quota)
+        if refusal is not None:
+            request = replace(request, parts=())
+        self._take(Asked(request, home, now, refusal, tuple(forgets)))
+
+    def _refusal(self, request: Request, quota: Quota) -> Refusal | None:
+        """Why a request is not taken but to be refused, if so: by what is known of its subscription, or for its quota."""
+        ledger, registrar = self.state.ledger, self.state.registrar
+        ask = find_change(request.parts)
+        if ask is not None and (refusal := registrar.refuse(request, ask)) is not None:
+            return refusal
+        if not request.identity:
+            return None
+        topics = dict.fromkeys(part.topic for part in request.parts if isinstance(part, PublishAsk))
+        new = ledger.new_topics(topics, self.state.clocks.numbers) if topics else []
+        excess = ledger.excess_of_topics(request.identity, new, quota) if new else ""
+        if ask is not None and not excess:
+            found = registrar.subscriptions.get(ask.subscription)
+            excess = ledger.excess_of_change(request.identity, ask, found, quota)
+        return request.refused("limit", excess, taken=True) if excess else None
+
     def _take_request(self, event: Asked) -> None:
         request = event.request
+        for client in event.forgets:
+            self.state.requests.forget(client)
         self.state.requests.take(request, event.home, event.now)
         ask = find_change(request.parts)
         waiting = Waiting(request, event.home, event.now)
@@ -458,10 +499,26 @@ class Stage:
         if refusal is not None:
             self.state.requests.answered(refusal)
             self._reply(event.home, refusal)
-        elif ask is None:
+            return
+        if request.identity:
+            self._count_topics(request)
+        if ask is None:
             self._launch(self._operation(waiting, None))
         else:
-            self._start_turn(self.state.registrar.ask(ask, waiting))
+            turn = self.state.registrar.ask(ask, waiting)
+            self._count(ask.subscription, request.identity)
+            self._start_turn(turn)
+
+    def _count_topics(self, request: Request) -> None:
+        """Take note of the topics that an identity is the first to publish on."""
+        numbers, ledger = self.state.clocks.numbers, self.state.ledger
+        topics = [part.topic for part in request.parts if isinstance(part, PublishAsk)]
+        if new := ledger.new_topics(topics, numbers):
+            ledger.bring(request.identity, new)
+
+    def _count(self, subscription: str, identity: str = "") -> None:
+        """A subscription has changed: its identity may have more of it, or less."""
+        self.state.ledger.count(subscription, self.state.registrar.subscriptions.get(subscription), identity)
 
     def expire(self, subscription: str, now: float) -> None:
         """Nothing was heard of a subscription's client for too long: end it, as if it had asked for that."""
@@ -483,7 +540,11 @@ class Stage:
         registrar = self.state.registrar
         ended = registrar.refuse_ack(acked)
         if ended is None and registrar.is_news(acked):
-            self._take(Acknowledged(acked))
+            excess = self.state.ledger.excess_of_clock(acked.subscription, acked.clock, self.quotas)
+            if excess:
+                ended = Ended(acked.subscription, acked.session, "limit", excess)
+            else:
+                self._take(Acknowledged(acked))
         answer = ended or Saved(acked.subscription, acked.session, acked.serial)
         if home == self.rank:
             self.effects.tells.append((acked.session, answer))
@@ -661,7 +722,9 @@ class Stage:
             if isinstance(part, Change):
                 self.state.groups.passed(part.identity)
                 if self.topology.registrar(part.subscription) == self.rank:
-                    self._start_turn(self.state.registrar.settle(part))
+                    turn = self.state.registrar.settle(part)
+                    self._count(part.subscription)
+                    self._start_turn(turn)
 
     def _finish(self, part: Publication) -> None:
         batches = self.state.unfinished.get(part.topic, {})
@@ -825,6 +888,7 @@ class Stage:
             number = state.clocks.numbers.pop(topic, 0)
             state.kept.pop(topic, None)
             state.marks.pop(topic, None)
+            state.ledger.rest(topic)
             if number:
                 rested[topic] = number
                 state.resting += 1
@@ -939,8 +1003,10 @@ class Stage:
             self._start_turns()
         elif isinstance(event, Acknowledged):
             self.state.registrar.acknowledged(event.acked)
+            self._count(event.acked.subscription)
         elif isinstance(event, Passed):
             self.state.registrar.passed(event)
+            self._count(event.subscription)
         elif isinstance(event, Leveled):
             self.state.levels = event.levels
             self._know_levels()
@@ -990,6 +1056,13 @@ def taken_at(topology: Topology, request: Request) -> int:
             return topology.registrar(part.subscription)
         lowest = max(lowest, topology.owner(part.topic))
     return lowest
+
+
+def _bare(part: PublishAsk | ChangeAsk) -> PublishAsk | ChangeAsk:
+    """As much of what is to be refused as says who has to refuse it."""
+    if isinstance(part, PublishAsk):
+        return PublishAsk(part.topic, part.count)
+    return ChangeAsk(part.subscription)
 
 
 def _has_events(part: Part | PublishAsk | ChangeAsk) -> bool:

@@ -19,7 +19,7 @@ import attrs
 from ordered_pubsub.core.topics import check_pattern, matches
 from ordered_pubsub.errors import ConfigurationError, TopologyMismatch
 
-OWNERS_REMEMBERED_MAX = 200_000
+OWNERS_REMEMBERED_MAX = 50_000
 
 
 @attrs.frozen

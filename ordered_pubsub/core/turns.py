@@ -22,14 +22,15 @@ WORKS_MAX = 4_096
 BYTES_MAX = 16 << 20
 """… and about so many bytes of one owner."""
 
-Work = Iterator[None]
+Work = Iterator[bool | None]
+"""A step that yields False has done nothing: it waits for something else."""
 
 
 def once(step: Callable[[], object]) -> Work:
     """Work that is one step."""
     step()
     return
-    yield
+    yield True
 
 
 @attrs.define(slots=True)
@@ -97,19 +98,21 @@ class Turns:
             if not found.sessions:
                 del self._owners[owner]
 
-    def step(self) -> None:
-        """One step of the work whose turn it is. What it raises is the caller's; such work is over."""
+    def step(self) -> bool:
+        """One step of the work whose turn it is; whether it has done something. If it raises, it is over."""
         if not self._owners:
-            return
+            return False
         owner, found = next(iter(self._owners.items()))
         session, queue = next(iter(found.sessions.items()))
         work, size = queue.works[0]
-        is_over = True
+        is_over, found_something = True, True
         try:
-            is_over = next(work, _OVER) is _OVER
+            outcome = next(work, _OVER)
+            is_over, found_something = outcome is _OVER, outcome is not False
         finally:
             if self._owners.get(owner) is found and found.sessions.get(session) is queue:  # else it was forgotten
                 self._pass_on(owner, found, session, queue, size if is_over else None)
+        return found_something
 
     def _pass_on(self, owner: Hashable, found: _Owner, session: Hashable, queue: _Queue, done: int | None) -> None:
         """The turn goes to the next one."""

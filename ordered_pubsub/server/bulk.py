@@ -31,7 +31,7 @@ from ordered_pubsub.wire.reading import (
     ToReader,
 )
 
-COMPARISONS_MAX = 200
+COMPARISONS_MAX = 50
 """So often topics are compared with patterns in one step."""
 LOOKED_UP = 10
 """Looking up how far a topic is costs as much as so many comparisons."""
@@ -85,11 +85,12 @@ class Bulk:
         """Whether anybody waits for anything."""
         return self.turns.has_work
 
-    def serve(self) -> None:
-        """Do a little for who comes next, if there is anybody."""
-        if self.turns.has_work:
-            self.pieces += 1
-            self.turns.step()
+    def serve(self) -> bool:
+        """Do a little for who comes next; whether there is anybody."""
+        if not self.turns.has_work:
+            return False
+        self.pieces += 1
+        return self.turns.step()
 
     def _answering(self, reader: Reader, message: LogQuestion) -> Work:
         """Find the answer in small steps, and bring it."""
@@ -134,13 +135,13 @@ class Bulk:
                     break
                 if done >= COMPARISONS_MAX:
                     done = 0
-                    yield
+                    yield True
             if is_wanted and reader.may_read(topic):
                 found[topic] = (shelf.floor(topic), shelf.last(topic))
                 done += LOOKED_UP
             if done >= COMPARISONS_MAX:
                 done = 0
-                yield
+                yield True
         answers.append(Found(ask.number, found))
 
     def _bounding(self, ask: Bound, answers: list[ToReader]) -> Work:
@@ -152,7 +153,7 @@ class Bulk:
                 low = middle
             else:
                 high = middle - 1
-            yield
+            yield True
         last = max(ask.low, self.log.whole_batches(ask.topic, low)) if ask.is_whole else low
         is_complete = ask.high <= self.log.shelf.floor(ask.topic) or self.log.full_at(ask.topic, ask.high) is not None
         answers.append(Bounded(ask.number, min(last, ask.high), is_complete))

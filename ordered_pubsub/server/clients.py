@@ -74,7 +74,7 @@ from ordered_pubsub.wire.sessions import NAMELESS, publisher_of
 from ordered_pubsub.wire.weighing import check_weight
 
 JUDGED_MAX = 10_000
-SLICE_REQUESTS, SLICE_BYTES = 256, 1 << 16
+SLICE_REQUESTS, SLICE_BYTES = 64, 1 << 14
 """So many requests, or about so many bytes of them, are looked at in one step."""
 WAITING_BYTES_MAX = 1 << 18
 """When so much of a connection waits to be looked at, no more is read from it."""
@@ -103,6 +103,8 @@ class Rules:
     """something was sent to somebody of an identity, who may not read it"""
     judged: dict[str, dict[tuple[str, str], tuple[str, str]]] = attrs.field(factory=dict)
     """identity → (right, topic) → why not: a code and a reason"""
+    held: dict[str, int] = attrs.field(factory=dict)
+    """identity → how many topics its clients have asked for on their connections"""
 
 
 @attrs.define(eq=False)
@@ -176,9 +178,9 @@ class ClientConnection:
             while self._waiting and self.channel.is_open:
                 yield from self._look_at(self._waiting.popleft())
                 while self.node.is_busy_with(self.identity_name, self.session):
-                    yield
+                    yield False
                 if self._waiting:
-                    yield
+                    yield True
         except ProtocolError as error:
             self.broken(error)
         finally:
@@ -228,10 +230,10 @@ class ClientConnection:
             if len(some) >= SLICE_REQUESTS or size >= SLICE_BYTES:
                 self._ask(some)
                 some, size = [], 0
-                yield
+                yield True
         self._ask(some)
 
-    def _unfit_filters(self, change: ChangeAsk) -> Generator[None, None, tuple[str, str]]:
+    def _unfit_filters(self, change: ChangeAsk) -> Generator[bool, None, tuple[str, str]]:
         """What is wrong with the filters that a change brings, if anything is: a code and a reason."""
         wheres = dict.fromkeys(change.where.values())
         if len(wheres) > CHANGE_FILTERS_MAX:
@@ -242,7 +244,7 @@ class ClientConnection:
         try:
             for where in wheres:
                 read_filter(where)
-                yield
+                yield True
         except FilterError as error:
             return ("bad-request", f"subscription {change.subscription!r} has a filter that is none: {error}")
         strange = next((topic for topic in change.where if topic not in change.add), None)
@@ -257,7 +259,7 @@ class ClientConnection:
                     raise ProtocolError(f"client {self.session} asks by more than {FILTERS_MAX} filters")
                 _check_filter(where, f"client {self.session}")
                 self._filters[hash(where)] = True
-                yield
+                yield True
 
     def _ask(self, requests: list[Request], unfit: tuple[str, str] = ("", "")) -> None:
         if not requests:
@@ -502,7 +504,7 @@ class ClientConnection:
     def _count(self, ask: ChangeAsk) -> str:
         limits = self.rules.limits
         if ask.ends:
-            self._held.pop(ask.subscription, None)
+            self._count_held(-len(self._held.pop(ask.subscription, ())))
             return ""
         held = self._held.get(ask.subscription)
         if held is None and len(self._held) >= limits.subscriptions_per_client_max:
@@ -516,8 +518,18 @@ class ClientConnection:
                 f"a subscription may hold {limits.topics_per_subscription_max} topics "
                 f"(limits.topics_per_subscription_max), not {len(then)}"
             )
+        most = self.rules.limits.held_topics_per_identity_max
+        if len(then) > len(held or ()) and self._count_held(0) + len(then) - len(held or ()) > most:
+            return f"the clients of an identity may hold {most} topics (limits.held_topics_per_identity_max)"
+        self._count_held(len(then) - len(held or ()))
         self._held[ask.subscription] = then
         return ""
+
+    def _count_held(self, change: int) -> int:
+        """The clients of this identity ask for more topics, or fewer; return how many these are now."""
+        held = self.rules.held
+        held[self.identity_name] = count = held.get(self.identity_name, 0) + change
+        return count
 
     def _inform(self, number: int) -> None:
         if self.identity.may("administer"):
@@ -573,6 +585,8 @@ class ClientConnection:
     def lost(self, reason: str) -> None:
         """The client is gone."""
         self.node.forget(self.identity_name, self)
+        self._count_held(-sum(map(len, self._held.values())))
+        self._held.clear()
         self.on_gone(self)
 
 

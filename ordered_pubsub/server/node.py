@@ -18,7 +18,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -52,12 +52,13 @@ from ordered_pubsub.wire.sessions import draw_system
 _log = logging.getLogger(__name__)
 
 TICK_S = 0.5
-INLINE_S = 0.002
+INLINE_S = 0.001
 """So much of each turn of the loop one identity has before what it says waits for its turn."""
-SERVE_S = 0.003
+IDLE_S = 0.001
+SERVE_S = 0.001
 """So long, and one step more, is worked at what may wait before it is looked again for what may not."""
 INLINE_COMMIT_S = 0.0005
-"""Commits that take longer than this, on average, are left to a thread."""
+"""Commits that wait for the disk longer than this, on average, are left to a thread."""
 AVERAGE_OVER = 16
 _OVER = object()
 COMPLAIN_S = 10.0
@@ -126,6 +127,8 @@ class Node:
     """what clients have said, as far as nobody has looked at it yet"""
     _spent: dict[str, float] = attrs.field(factory=dict)
     """identity → how long this turn of the loop has worked for it"""
+    _servers: deque[Callable[[], bool]] = attrs.field(init=False)
+    """who does a little step, whose turn it is first; each says whether it has done something"""
     _from_peers: dict[int, deque[PeerMessage]] = attrs.field(factory=dict)
     """what peers have said and was not handled yet, in its order"""
     bulk: Bulk = attrs.field(init=False)
@@ -136,6 +139,10 @@ class Node:
     """whether clients are to ask elsewhere"""
     _is_flushing: bool = False
     """a flush is planned or under way"""
+    _is_flush_next: bool = False
+    """a flush is planned, and not under way yet"""
+    _has_given_way: bool = False
+    """what may wait has let a flush go first"""
     _is_serving: bool = False
     """a piece of the log is about to be read"""
     _is_closed: bool = False
@@ -178,6 +185,7 @@ class Node:
             )
         self.driver.hosting.choose = choose
         self.bulk = Bulk(self.driver.pubends.reader, lambda: self.driver.stage.state.kept)
+        self._servers = deque((self.turns.step, lambda: self.driver.serve(), self.bulk.serve))
         self.driver.stage.replayed = Effects()  # it is for those who watch
         self._plan_flush()
         self._tick()
@@ -355,7 +363,7 @@ class Node:
         if self._is_over:
             return
         if not self._is_flushing and self.driver.has_work:
-            self._is_flushing = True
+            self._is_flushing = self._is_flush_next = True
             self._supervisor.soon(self._flush, "writing a batch")
         if not self._is_serving and self._is_asked:
             self._is_serving = True
@@ -370,50 +378,70 @@ class Node:
         """For a few milliseconds do a little at a time of what was caused and waits for its turn, and read pieces of the log.
         Whatever else there is to do comes before the next ones, also in other processes: who shares the processor and is
         waiting for one event comes before who is reading a million."""
-        self._is_serving = False
+        if self._is_flush_next and not self._has_given_way:
+            self._has_given_way = True  # but only once: somebody always has something to say
+            self._supervisor.soon(self._serve, "reading the log")
+            return
+        self._is_serving = self._has_given_way = False
         if self._is_over:
             return
+        is_idle = True
         try:
-            os.sched_yield()
+            if not self.turns.has_work and not self.driver.is_asked:
+                os.sched_yield()
             until = time.perf_counter() + SERVE_S
-            while self._is_asked:
-                if self._from_peers:
-                    self._hear_peers(time.perf_counter())
-                self.turns.step()
-                self.driver.serve()
-                self.bulk.serve()
+            if self._from_peers:
+                self._hear_peers(until)
+            idle_steps = 0
+            while idle_steps < len(self._servers):
+                has_done = self._servers[0]()
+                self._servers.rotate(-1)
+                idle_steps = 0 if has_done else idle_steps + 1
+                is_idle = is_idle and not has_done
                 if time.perf_counter() >= until:
                     break
         except JournalError as error:
             self._fail(error)
         except Exception as error:
             self._break_down(error)
+        if is_idle and self._is_asked:  # all of it waits for something else
+            self._is_serving = True
+            self._supervisor.later(IDLE_S, self._serve, "reading the log")
         self._plan_flush()
 
     def _flush(self) -> None:
+        self._is_flush_next = False
         if self._is_over:
             return
         batch = self.driver.take()
-        is_slow = self._commit_s > INLINE_COMMIT_S and batch.has_news
+        try:
+            self.driver.write_down(batch)
+        except JournalError as error:
+            self._finish(batch, error)
+            return
+        is_slow = self.store.durability == "fsync" and self._commit_s > INLINE_COMMIT_S and batch.has_news
         if is_slow or batch.snapshot is not None:
-            writing = self._loop.run_in_executor(self._pool, self._make_safe, batch)
+            writing = self._loop.run_in_executor(self._pool, self._make_sure, batch)
             writing.add_done_callback(
                 lambda written: self._supervisor.guarded(self._written, "writing", batch, written)
             )
         else:
-            self._finish(batch, self._make_safe(batch))
+            self._finish(batch, self._make_sure(batch))
 
     def _written(self, batch: Batch, written: asyncio.Future[JournalError | float]) -> None:
         """A thread has written a batch."""
         self._finish(batch, written.result())
 
-    def _make_safe(self, batch: Batch) -> JournalError | float:
-        """Write a batch; return how long it took, or why it failed. May run in a thread."""
+    def _make_sure(self, batch: Batch) -> JournalError | float:
+        """See to it that a batch is on disk; return how long it took, or why it failed. May run in a thread.
+
+        Only this does: whoever writes row by row in a thread waits for the loop's thread at each of them, if that is busy.
+        """
         if not batch.has_news and batch.snapshot is None:
             return 0.0
         started = time.perf_counter()
         try:
-            self.driver.make_safe(batch)
+            self.driver.make_sure(batch)
         except JournalError as error:
             return error
         return time.perf_counter() - started

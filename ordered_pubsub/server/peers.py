@@ -50,6 +50,8 @@ DIAL_S = 5.0
 WELCOME_S = 10.0
 LINK_BYTES_MAX = 1 << 28
 """What one frame of a link may have, and what may wait to be sent on one."""
+MUCH_BYTES = 1 << 19
+"""When so much waits to be sent on a link, nothing is read from the log for the other side."""
 SAY_BYTES_MAX = 1 << 20
 """More than this is said in several frames, if it is several messages."""
 
@@ -199,6 +201,11 @@ class PeerLink:
     def is_up(self) -> bool:
         """Whether the other side has let us in, or we it."""
         return self._is_up
+
+    @property
+    def is_clogged(self) -> bool:
+        """Whether so much waits to be sent that what can wait should."""
+        return self._channel is not None and self._channel.is_open and self._channel.unsent_bytes > MUCH_BYTES
 
     def say(self, messages: Sequence[PeerMessage]) -> None:
         """Send what the state machine says."""

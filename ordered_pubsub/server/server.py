@@ -143,6 +143,8 @@ class Server:
         except BaseException:
             store.close(None)
             raise
+        self._set_quotas()
+        self.node.driver.is_clogged = lambda peer: self.links[peer].is_clogged
         self.node.neighbours.update(self.links)
         return store
 
@@ -371,6 +373,7 @@ class Server:
         self.token = renewal.token
         self._rules.limits = renewal.limits
         self._rules.judged.clear()
+        self._set_quotas()
         doors = self.doors
         doors.access, doors.limits, doors.tls = Access.of(renewal.identities), renewal.limits, renewal.tls
         for connection in list(self._clients):
@@ -395,6 +398,11 @@ class Server:
         """Whether this is the token of somebody who may see and change what belongs to others."""
         identity = None if self.doors.access.is_open else self.doors.access.identify(Proof.of(token, None))
         return identity is not None and identity.may("administer")
+
+    def _set_quotas(self) -> None:
+        """What each identity may take up."""
+        self.node.driver.stage.quotas = self.configuration.quotas
+        self.node.driver.hosting.followed_max = self.configuration.limits.held_topics_per_identity_max
 
     def status(self) -> dict[str, Any]:
         """What this stage is doing, as plain data."""

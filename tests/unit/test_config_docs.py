@@ -21,6 +21,7 @@ from ordered_pubsub.config.schema import (
     ClientTls,
     Configuration,
     GroupSection,
+    IdentityLimits,
     IdentitySection,
     LimitsSection,
     Retention,
@@ -45,6 +46,7 @@ TABLES = {
     "[[group]]": GroupSection,
     "[[identity]]": IdentitySection,
     "[identity.allow] and [identity.deny]": Rights,
+    "[identity.limits]": IdentityLimits,
     "[limits]": LimitsSection,
     "[times]": TimesSection,
 }

@@ -254,9 +254,7 @@ def test_a_stage_does_not_start_where_a_last_number_is_lost(journal: Any) -> Non
     stage.go_on(LONG_S)
     journal.shelf.wake(["u"])
     journal.sync()
-    with pytest.raises(
-        JournalDamaged, match="the last numbers of 1 topics that rest, 1 in all"
-    ):
+    with pytest.raises(JournalDamaged, match="the last numbers of 1 topics that rest, 1 in all"):
         stage.open()
 
 

@@ -123,7 +123,7 @@ def test_a_request_that_continues_a_forgotten_session_is_refused_as_expired() ->
 @pytest.mark.parametrize(
     ("parts", "says"),
     [
-        ((), "has 1 to 1000 parts, not 0"),
+        ((), "has 1 to 256 parts, not 0"),
         ((PublishAsk("", 1),), "must not be empty"),
         ((PublishAsk("x" * 256, 1),), "at most 255"),
         ((PublishAsk("a\tb", 1),), "control character"),
