@@ -6,11 +6,12 @@ Remembered per client: the last sequence taken, and the answers that the client 
 there are at most `UNANSWERED_MAX`, with at most `UNANSWERED_LOAD_MAX` names of topics. Who has more is not heard until it says
 that it is done with some.
 
-A session belongs to the identity of its first request: nobody else asks in it. A session of a higher epoch replaces that of a lower one, whose requests are refused from then on. Sessions that have been
-silent for long are forgotten once there are too many; a chain that refers to a forgotten session is refused as expired. Of one
-identity there are no more than it may have, and their answers take no more room than they may: of these sessions the one not
-heard of for longest goes first, unless something of it is under way. Which of them goes is written down with the request that
-needs the room (`Asked.forgets`), since how many there may be can be another number when that is read again.
+A session belongs to the identity of its first request: nobody else asks in it. A session of a higher epoch replaces that of a
+lower one, whose requests are refused from then on. Sessions that have been silent for long are forgotten once there are too
+many; a chain that refers to a forgotten session is refused as expired. Of one identity there are no more than it may have, and
+their answers take no more room than they may: of these sessions the one not heard of for longest goes first, unless something of
+it is under way. Which of them goes is written down with the request that needs the room (`Asked.forgets`), since how many there
+may be can be another number when that is read again.
 """
 
 from __future__ import annotations
