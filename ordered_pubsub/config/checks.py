@@ -14,6 +14,7 @@ import attrs
 
 from ordered_pubsub.config.kinds import Path, spell
 from ordered_pubsub.config.schema import MEMORY, Configuration, StageSection
+from ordered_pubsub.core.messages import ANYBODY
 from ordered_pubsub.errors import ConfigurationError
 
 
@@ -234,6 +235,10 @@ def _check_identities(configuration: Configuration) -> None:
     for index, identity in enumerate(configuration.identity):
         path: Path = ("identity", index)
         _take(names, identity.name, index, (*path, "name"), f"={identity.name!r} is the name of")
+        if identity.name == ANYBODY:
+            raise Conflict(
+                (*path, "name"), f"={ANYBODY!r} stands for everybody where there are no identities: take another one"
+            )
         for proof in identity.token_sha256:
             _take(proofs, proof, index, (*path, "token_sha256"), "has a hash that belongs to")
         if identity.certificate is not None:

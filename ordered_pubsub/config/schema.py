@@ -18,6 +18,7 @@ from ordered_pubsub.config.kinds import as_tuple, hashes_as_tuple, one_or_more
 from ordered_pubsub.config.naming import is_named
 from ordered_pubsub.core.keys import OLD_KEYS_VALID_S, Security
 from ordered_pubsub.core.levels import EXACTLY_ONCE, Levels
+from ordered_pubsub.core.messages import Reading
 from ordered_pubsub.core.quotas import Quota, Quotas
 from ordered_pubsub.core.retention import Policies, Policy
 from ordered_pubsub.core.times import Times
@@ -398,6 +399,11 @@ class IdentitySection:
         """Whether it has a right (one of `RIGHTS`), on a topic where the right is about topics. Deny wins."""
         return self.allow.covers(right, topic) and not self.deny.covers(right, topic)
 
+    @property
+    def reading(self) -> Reading:
+        """What it may subscribe to."""
+        return Reading(self.allow.subscribe, self.deny.subscribe)
+
     def has_name(self, name: str) -> bool:
         """Whether a name is one of those that were given to it."""
         return any(is_named(pattern, name) for pattern in self.names)
@@ -435,6 +441,8 @@ class LimitsSection:
     """connections in all"""
     connections_per_identity_max: int = attrs.field(default=1_000, validator=kinds.whole(1))
     """connections of one identity"""
+    names_per_identity_max: int = attrs.field(default=10_000, validator=kinds.whole(1))
+    """names of clients of one identity that one stage keeps"""
     connections_per_address_max: int = attrs.field(default=1_000, validator=kinds.whole(1))
     """connections from one network address"""
     subscriptions_per_client_max: int = attrs.field(default=1_000, validator=kinds.whole(1))

@@ -1,10 +1,10 @@
 """The protocol, sans-IO: plain state machines that take an input and the time, and return what to store and to send.
 
 Read in this order: `topics`, `topology` and `levels` (who owns what, and keeps what), `messages` (what travels), `groups` and
-`clocks` (what a timestamp contains), `requests`, `registrar` and `quotas` (how operations begin, and how many), `checking`
-(what can be said at all), `links` (FIFO between stages), `stage` (the journey), `turns` (who is served when), `authenticity`,
-`keys` and `inspection` (which events are genuine), `changes`, `buffer`, `delivery`, `best_effort` and `vector` (the
-subscriber), `session` (the client).
+`clocks` (what a timestamp contains), `requests`, `registrar` and `quotas` (how operations begin, and how many), `naming`
+(whose names are), `checking` (what can be said at all), `links` (FIFO between stages), `stage` (the journey), `turns` (who is
+served when), `authenticity`, `keys` and `inspection` (which events are genuine), `changes`, `buffer`, `delivery`,
+`best_effort` and `vector` (the subscriber), `session` (the client).
 
 Then what sees to it that each event comes: `log` and `memory_shelf` (what owners keep), `ranges`, `knowledge` and `curiosity`
 (what is known, and what is missed), `missing`, `hosting` and `pubends` (who asks whom for it), `lease`, `voids` and `sealing`

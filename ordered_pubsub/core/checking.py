@@ -130,6 +130,11 @@ def _check_chain(request: Request) -> None:
         raise UsageError(f"a session has an epoch from 1 to {EPOCH_MAX}, not {request.epoch}")
     if len(request.client) > ID_LENGTH_MAX or request.client.startswith(EXPIRING):
         raise UsageError(f"no session is called {request.client:.80}")
+    reading = request.reading
+    if len(request.identity) > ID_LENGTH_MAX or (
+        reading is not None and not all(map(_is_topic, (*reading.allow, *reading.deny)))
+    ):
+        raise UsageError("nobody can be who asks: a name or a pattern of topics is longer than any")
 
 
 def _check_batch(ask: PublishAsk) -> None:
@@ -345,6 +350,7 @@ def _is_of_named(message: Acked | Saved | Ended) -> bool:
     return isinstance(message, Saved) or (
         0 <= message.version <= VERSION_MAX
         and 0 <= message.position <= POSITION_MAX
+        and _is_text(message.identity)
         and len(message.clock) <= 2 * TOPICS_MAX
         and are_counts(message.clock)
     )

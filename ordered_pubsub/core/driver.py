@@ -548,10 +548,14 @@ class Driver:
         if isinstance(message, Here):
             self.hosting.sessions[session] = message.serial
         else:
-            self._begin(identity, session, self._hearing(session, message, now))
+            self._begin(identity, session, self._hearing(session, message, now, identity))
 
     def _hearing(
-        self, session: str, message: Curious | Follows | Acked | Locate | AskKeys | VoidOfClient, now: float
+        self,
+        session: str,
+        message: Curious | Follows | Acked | Locate | AskKeys | VoidOfClient,
+        now: float,
+        identity: str,
     ) -> Work:
         """A client says something: what grows with what it names is done in small steps."""
         if isinstance(message, Curious):
@@ -566,7 +570,7 @@ class Driver:
         elif isinstance(message, Locate):
             yield from self._locating_everywhere(message)
         elif isinstance(message, Acked):
-            self._pass_on(message)
+            self._pass_on(replace(message, identity=identity))
         elif isinstance(message, AskKeys):
             yield from self._giving_keys(message)
         else:
@@ -889,9 +893,6 @@ class Driver:
             )
         effects = self.stage.take_effects()
         self._loads.clear()
-        if self._open_requests:
-            for answer in effects.replies:
-                self._answered(answer)
         for operation in effects.handled:
             if operation.top != self.stage.rank:
                 for part in self.stage.kept_here(operation):
@@ -902,6 +903,9 @@ class Driver:
         if effects.awake:
             effects.awake = [topic for topic in effects.awake if topic in awake]
         self.resting.taken += 1
+        if self._open_requests:
+            for answer in effects.replies:
+                self._answered(answer)
         self._records_since_snapshot += len(effects.journal)
         self._bytes_since_snapshot += sum(map(len, effects.journal))
         published, pending = self._published(effects)

@@ -188,6 +188,11 @@ class Hosting:
             )
         self._news[follower] = follows
 
+    def followed_by(self, session: str) -> dict[str, list[str]]:
+        """The subscriptions of a session that have said how far they are, and of which topics."""
+        names = self._spoken_of.get(session, ())
+        return {name: list(self._held[session, name]) for name in names if (session, name) in self._held}
+
     def take_progress(self) -> list[tuple[int, Progress]]:
         """What the registrars are to be told, some of it at a time."""
         by_rank: dict[int, list[Follows]] = {}

@@ -17,6 +17,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from ordered_pubsub.core.topics import matches
+
 
 class Mark(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Tells a subscriber that a change of its own subscription has its place before this event."""
@@ -76,12 +78,35 @@ class ChangeAsk(msgspec.Struct, frozen=True, array_like=True, tag="change", gc=F
     """what is wanted of the topics that it adds: filters, as they are written"""
 
 
+ANYBODY = "anyone"
+"""The identity of all who come where there are none. What was begun then is whoever's comes first when there are some."""
+
+
+class Reading(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What an identity may subscribe to, as its home stage knows it: patterns of topics. Deny wins."""
+
+    allow: tuple[str, ...]
+    deny: tuple[str, ...] = ()
+
+    def denied(self, topics: Iterable[str]) -> str | None:
+        """A topic that it may not subscribe to, if there is one."""
+        for topic in topics:
+            if not _is_among(topic, self.allow) or _is_among(topic, self.deny):
+                return topic
+        return None
+
+
+def _is_among(topic: str, patterns: Iterable[str]) -> bool:
+    return any(matches(pattern, topic) for pattern in patterns)
+
+
 class Request(msgspec.Struct, frozen=True, array_like=True, tag="request", gc=False):
     """What a client asks, under an identity that makes asking again harmless.
 
     `after` is the sequence of the request that the client sent to the same stage before this one: a stage takes the
     requests of a client in that order. `done` says that the answers up to this sequence have arrived and may be forgotten.
-    `identity` is who asks, as its home stage knows it: what a client writes there counts for nothing.
+    `identity` is who asks, as its home stage knows it; and where it opens a subscription with a name, which may hold topics that
+    it does not name, `reading` is what it may subscribe to. What a client writes there counts for nothing.
     """
 
     client: str
@@ -91,6 +116,10 @@ class Request(msgspec.Struct, frozen=True, array_like=True, tag="request", gc=Fa
     done: int
     parts: tuple[PublishAsk | ChangeAsk, ...]
     identity: str = ""
+    reading: Reading | None = None
+    is_guest: bool = False
+    """whether it comes from somebody who goes on under a name that is perhaps not his: only a stage that knows the session takes
+    it"""
 
     def refused(self, code: str, reason: str, taken: bool = False) -> Refusal:
         """The answer that refuses it."""
@@ -256,7 +285,7 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True, tag="refusal", gc=Fa
 class Acked(msgspec.Struct, frozen=True, array_like=True, tag="acked", gc=False):
     """A named subscription has acknowledged its events up to a clock, at which the change `version` had taken effect.
 
-    `serial` rises with each, and comes back when it is on disk.
+    `serial` rises with each, and comes back when it is on disk. `identity` is whose session it is, as its home stage knows it.
     """
 
     subscription: str
@@ -265,6 +294,7 @@ class Acked(msgspec.Struct, frozen=True, array_like=True, tag="acked", gc=False)
     version: int
     clock: dict[str, int]
     position: int
+    identity: str = ""
 
 
 class Saved(msgspec.Struct, frozen=True, array_like=True, tag="saved", gc=False):
@@ -756,6 +786,16 @@ class Passed(msgspec.Struct, frozen=True, array_like=True, tag="passed", gc=Fals
     topics: tuple[str, ...]
 
 
+class Named(msgspec.Struct, frozen=True, array_like=True, tag="named", gc=False):
+    """A session of an identity gets a name that is kept here; others that nobody has used for long are given up for it."""
+
+    name: str
+    identity: str
+    session: str
+    at: float
+    forgets: tuple[str, ...] = ()
+
+
 class Leveled(msgspec.Struct, frozen=True, array_like=True, tag="leveled", gc=False):
     """What topics give from now on, by the rules of `core.levels`."""
 
@@ -789,4 +829,4 @@ class Woken(msgspec.Struct, frozen=True, array_like=True, tag="woken", gc=False)
     numbers: dict[str, int]
 
 
-Input = Opened | Asked | Framed | Acknowledged | Passed | Leveled | Founded | Rotated | Rested | Woken
+Input = Opened | Asked | Framed | Acknowledged | Passed | Leveled | Founded | Rotated | Rested | Woken | Named

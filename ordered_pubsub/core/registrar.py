@@ -11,9 +11,12 @@ before have passed. How many subscriptions a session may have is judged here as 
 session's connections.
 
 A subscription with a name outlives its client's session: another session of the same client goes on with it (`opens`), by a
-change that changes no topic, but has a place in the order and marks it there for the session that had it before. It names an
-epoch that is later than the last, so that what a dead session had asked for, and that comes late, takes nothing back. How far it
+change that changes no topic, but has a place in the order and marks it there for the session that had it before. It names the
+epoch after the last, so that what a dead session had asked for, and that comes late, takes nothing back. How far it
 has acknowledged, and the changes since, are kept here (`Resume`), so that whoever resumes can repeat them.
+
+A subscription belongs to the identity that began it (`owner`): nobody else opens, changes, acknowledges or ends it, whatever he
+is called. Who opens one must be allowed to subscribe to all that it holds then, not only to what he adds.
 
 What a subscription has lost it may still need events of, from before that place. So it is remembered where it has gained and
 lost a topic until its client says that it is beyond that, and the subscription itself is forgotten when all is said. Its id is
@@ -27,7 +30,19 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 from msgspec.structs import replace
 
-from ordered_pubsub.core.messages import Acked, Change, ChangeAsk, Ended, Follows, Passed, Refusal, Request, Resume
+from ordered_pubsub.core.messages import (
+    ANYBODY,
+    Acked,
+    Change,
+    ChangeAsk,
+    Ended,
+    Follows,
+    Passed,
+    Reading,
+    Refusal,
+    Request,
+    Resume,
+)
 
 TOPICS_MAX = 10_000
 """Topics that one request may name, and that a subscription of weight 0 may hold."""
@@ -69,6 +84,8 @@ class Subscription(msgspec.Struct):
     weight: int = 2
     epoch: int = 0
     """how often it was begun or resumed, if it has a name"""
+    owner: str = ""
+    """the identity whose it is"""
     resume: Resume | None = None
     """how far it has acknowledged, if it has a name and has not ended"""
     where: dict[str, str] = msgspec.field(default_factory=dict)
@@ -166,6 +183,10 @@ class Subscription(msgspec.Struct):
         """Whether it may wait for events of a topic: for those of one that it has left as well."""
         return bool(self.leaving) or topic in self.gaining or topic in self.topics
 
+    def denied(self, reading: Reading | None) -> str | None:
+        """A topic that it holds, and that who opens it may not subscribe to, if there is one."""
+        return None if reading is None else reading.denied(dict.fromkeys((*self.topics, *self.held)))
+
     @property
     def held(self) -> tuple[str, ...]:
         """What it will hold when all changes that were taken have passed."""
@@ -190,7 +211,10 @@ class Registrar(msgspec.Struct):
         found = self.subscriptions.get(ask.subscription)
         subscription = found or Subscription(request.client)
         topics_max = ORDERED_TOPICS_MAX if ask.weight else TOPICS_MAX
-        if subscription.client != request.client and not ask.opens and not request.client.startswith(EXPIRING):
+        is_expiring = request.client.startswith(EXPIRING)
+        if found is not None and found.owner not in (request.identity, ANYBODY) and not is_expiring:
+            code, reason = "not-yours", f"subscription {ask.subscription!r} belongs to another identity"
+        elif subscription.client != request.client and not ask.opens and not is_expiring:
             code, reason = _not_yours(subscription, ask)
         elif subscription.ended:
             code, reason = "ended", f"subscription {ask.subscription!r} has ended; begin another one"
@@ -199,8 +223,11 @@ class Registrar(msgspec.Struct):
                 "unknown",
                 f"subscription {ask.subscription!r} is not there: name the topics that it is to hold",
             )
-        elif ask.opens and found is not None and ask.opens <= found.epoch:
-            code, reason = WRONG_EPOCH, str(found.epoch)
+        elif ask.opens and ask.opens != subscription.epoch + 1:
+            code, reason = WRONG_EPOCH, str(subscription.epoch)
+        elif ask.opens and found is not None and (denied := found.denied(request.reading)) is not None:
+            code = "forbidden"
+            reason = f"subscription {ask.subscription!r} holds {denied!r}, and {request.identity!r} may not subscribe to that"
         elif ask.opens and found is not None and (difference := found.difference(ask)):
             code, reason = "exists", f"subscription {ask.subscription!r} {difference}"
         elif found is None and self._is_full(request.client):
@@ -220,13 +247,14 @@ class Registrar(msgspec.Struct):
         client = waiting.request.client
         subscription = self.subscriptions.get(ask.subscription)
         if subscription is None:
-            subscription = self.subscriptions[ask.subscription] = Subscription(client, weight=ask.weight)
+            subscription = Subscription(client, weight=ask.weight, owner=waiting.request.identity)
+            self.subscriptions[ask.subscription] = subscription
             if ask.opens:
                 subscription.epoch = ask.opens
                 subscription.resume = Resume(0, (), {}, 0, ask.start, {})
             self.held[client] = self.held.get(client, 0) + 1
         elif ask.opens:
-            subscription.epoch = ask.opens
+            subscription.epoch, subscription.owner = ask.opens, waiting.request.identity
             self._hand_over(subscription, client)
         subscription.ended = ask.ends
         before, subscription.planned = subscription.held, subscription.after(ask)
@@ -345,6 +373,8 @@ class Registrar(msgspec.Struct):
         subscription = self.subscriptions.get(acked.subscription)
         if subscription is None or subscription.resume is None:
             code, reason = "ended", f"subscription {acked.subscription!r} is not there any more"
+        elif subscription.owner != acked.identity:
+            code, reason = "not-yours", f"subscription {acked.subscription!r} belongs to another identity"
         elif subscription.client != acked.session:
             code, reason = "taken-over", f"subscription {acked.subscription!r} goes on in another session now"
         else:

@@ -6,11 +6,12 @@ Remembered per client: the last sequence taken, and the answers that the client 
 there are at most `UNANSWERED_MAX`, with at most `UNANSWERED_LOAD_MAX` names of topics. Who has more is not heard until it says
 that it is done with some.
 
-A session of a higher epoch replaces that of a lower one, whose requests are refused from then on. Sessions that have been
-silent for long are forgotten once there are too many; a chain that refers to a forgotten session is refused as expired. Of one
-identity there are no more than it may have, and their answers take no more room than they may: of these sessions the one not
-heard of for longest goes first, unless something of it is under way. Which of them goes is written down with the request that
-needs the room (`Asked.forgets`), since how many there may be can be another number when that is read again.
+A session belongs to the identity of its first request: nobody else asks in it. A session of a higher epoch replaces that of a
+lower one, whose requests are refused from then on. Sessions that have been silent for long are forgotten once there are too
+many; a chain that refers to a forgotten session is refused as expired. Of one identity there are no more than it may have, and
+their answers take no more room than they may: of these sessions the one not heard of for longest goes first, unless something of
+it is under way. Which of them goes is written down with the request that needs the room (`Asked.forgets`), since how many there
+may be can be another number when that is read again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from itertools import islice
 
 import msgspec
 
-from ordered_pubsub.core.messages import Answer, Refusal, Request, load_of
+from ordered_pubsub.core.messages import ANYBODY, Answer, Refusal, Request, load_of
 
 UNANSWERED_MAX = 4096
 UNANSWERED_LOAD_MAX = 65_536
@@ -54,7 +55,7 @@ class Session(msgspec.Struct):
     load: int = 0
     """names of topics in the answers, and as far as is known in those to come"""
     identity: str = ""
-    """whose it is, if that is known"""
+    """whose it is, since its first request here"""
 
     def forget_answers(self, done: int) -> None:
         """The client has the answers up to this sequence."""
@@ -116,6 +117,12 @@ class Requests(msgspec.Struct):
     def judge(self, request: Request, now: float) -> Verdict | Answer | Refusal:
         """Say what is to be done with a request; changes nothing."""
         session = self.sessions.get(request.client)
+        if session is not None and session.identity not in (request.identity, ANYBODY):
+            return request.refused(
+                "forbidden", f"session {request.client!r} is another identity's, and not one of {request.identity!r}"
+            )
+        if session is None and request.is_guest:
+            return Verdict.IGNORE  # it is asked again; by then it is known whose the name is
         if session is None or request.epoch > session.epoch:
             if request.after > request.done:
                 return Verdict.IGNORE  # the one before it has no answer yet and will be asked again

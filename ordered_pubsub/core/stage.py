@@ -64,6 +64,7 @@ from ordered_pubsub.core.messages import (
     Launch,
     Leveled,
     Mark,
+    Named,
     Opened,
     Operation,
     Part,
@@ -85,6 +86,7 @@ from ordered_pubsub.core.messages import (
     Woken,
     find_change,
 )
+from ordered_pubsub.core.naming import NameTable
 from ordered_pubsub.core.quotas import Ledger, Quota, Quotas
 from ordered_pubsub.core.registrar import EXPIRING, Registrar, Waiting
 from ordered_pubsub.core.requests import Requests, Verdict
@@ -140,6 +142,7 @@ class State(msgspec.Struct):
     """what identities take up"""
     levels: list[list[str]] | None = None
     """what topics give, as this stage knew it when it was last started (`core.levels`); None: what is asked for"""
+    names: NameTable = msgspec.field(default_factory=NameTable)
     keys: SystemKeys = msgspec.field(default_factory=SystemKeys)
     """which system this is, and its keys"""
     unfinished: dict[str, dict[int, int]] = msgspec.field(default_factory=dict)
@@ -179,6 +182,8 @@ class Effects:
     """what has become of numbers whose publisher had vanished"""
     published: list[Decision] = attrs.field(factory=list)
     """what is pending no more"""
+    named: list[tuple[str, str]] = attrs.field(factory=list)
+    """names that belong to these sessions now"""
     handled: list[Operation] = attrs.field(factory=list)
     """operations in the order in which this stage handled them, for those who watch"""
 
@@ -385,6 +390,7 @@ class Stage:
             or effects.awake
             or effects.decided
             or effects.published
+            or effects.named
         )
 
     def statistics(self) -> dict[str, int]:
@@ -461,7 +467,11 @@ class Stage:
             )
             self._reply(home, request.refused("limit", reason))
             return
-        refusal = refusal or self._refusal(request, quota)
+        if refusal is None:
+            known = self.state.clocks.numbers
+            if not all(isinstance(part, PublishAsk) and part.topic in known for part in request.parts):
+                self._wake(request.parts)
+            refusal = self._refusal(request, quota)
         if refusal is not None:
             request = replace(request, parts=())
         else:
@@ -533,6 +543,27 @@ class Stage:
         last = 0 if before is None else before.last
         ask = ChangeAsk(subscription, ends=True)
         self._consider(Request(client, 1, last + 1, last, last, (ask,)), self.rank, now, None)
+
+    def give_name(self, named: Named, most: int, unused_s: float, is_given: bool = False) -> str:
+        """Give a name that is kept here to a session that no other session has; return why not, if not.
+
+        It has it when `effects.named` says so. An identity that has as many as it may have (`most`) loses those that it has not
+        used for `unused_s`. What the configuration says `is_given` to it, it has whoever had it before.
+        """
+        names, name, identity = self.state.names, named.name, named.identity
+        if names.is_anothers(name, identity) and not is_given:
+            return f"the name {name!r} belongs to another identity; take another one"
+        if names.is_of(name, identity, named.session):
+            self.effects.named.append((name, named.session))
+            return ""
+        has_room, forgets = names.make_room(name, identity, most, named.at - unused_s)
+        if not has_room:
+            return (
+                f"identity {identity!r} has {most} names at one stage, as many as allowed (limits.names_per_identity_max): go on "
+                "under one of these, or without a name"
+            )
+        self._take(replace(named, forgets=forgets))
+        return ""
 
     def handle_passed(self, passed: Passed) -> None:
         """A subscription needs nothing any more of topics that it had left."""
@@ -894,6 +925,7 @@ class Stage:
             number = state.clocks.numbers.pop(topic, 0)
             state.kept.pop(topic, None)
             state.marks.pop(topic, None)
+            state.ledger.rest(topic)
             if number:
                 rested[topic] = number
                 state.resting += 1
@@ -1015,6 +1047,9 @@ class Stage:
         elif isinstance(event, Leveled):
             self.state.levels = event.levels
             self._know_levels()
+        elif isinstance(event, Named):
+            self.state.names.take(event)
+            self.effects.named.append((event.name, event.session))
         elif isinstance(event, (Founded, Rotated)):
             self.state.keys = event.keys
         elif isinstance(event, Rested):

@@ -17,9 +17,10 @@ from typing import Any
 import attrs
 
 from ordered_pubsub.config.schema import IdentitySection, Rights
+from ordered_pubsub.core.messages import ANYBODY
 
 ANYONE = IdentitySection(
-    name="anyone",
+    name=ANYBODY,
     names=("*",),
     allow=Rights(publish=("**",), subscribe=("**",), transact=True, move=True, administer=True, stage=True),
 )
@@ -60,6 +61,10 @@ class Access:
             {identity.certificate: identity for identity in identities if identity.certificate is not None},
             is_open=False,
         )
+
+    def is_somebodys(self, name: str) -> bool:
+        """Whether a client's name is kept for some identity."""
+        return any(identity.has_name(name) for identity in (*self._by_token.values(), *self._by_certificate.values()))
 
     def identify(self, proof: Proof) -> IdentitySection | None:
         """Who this is; None if it is nobody known here, or if a certificate names more than one identity."""

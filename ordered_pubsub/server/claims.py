@@ -1,13 +1,14 @@
 """Clients with names, as their home stage and the names' keepers see them.
 
 A client is let in when the keeper of its name has granted it. One that says that it goes on with its session after it has
-lost its home is let in at once, on its word; should the name be another one's, the keeper says it, and the client is sent away.
-So a keeper that is out of reach keeps nobody from going on. It is only on its word that such a client is in until the keeper
-has granted the name: that is asked again until there is an answer, and its home does not vouch for it.
+lost its home is let in at once. If its new home has not heard from the keeper that the name is this session's, then only as a
+guest: what it asks for is taken by those stages only that know its session already, until the keeper has granted the name; that
+is asked again until there is an answer. So a keeper that is out of reach keeps nobody from going on whom the stages know, and
+nobody gets anything under a name by saying that he had it.
 
-A keeper that has just started, on a store that is not new, does not know yet who has its names. It believes the home stages
-that are there: they know to whom it had granted names before. When they have had the time to say it, it hears those who say
-that they had a name and have lost their home; those who are new come last. Claims without an answer are made again until then.
+A keeper has on its disk whose each name is (`core.naming`): the identity's that took it first, and the session's that had it
+last. That one has it again at once. Another session of the same identity has it when nobody else has; and since a keeper that
+has just started does not know yet who is there, it hears the home stages first, which tell to whom it had granted names before.
 """
 
 from __future__ import annotations
@@ -18,17 +19,19 @@ from typing import Protocol
 
 import attrs
 
+from ordered_pubsub.core.naming import NameTable
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.server.names import Names
 from ordered_pubsub.wire.protocol import Claim, Claimed
 from ordered_pubsub.wire.protocol import Names as NamesMessage
 
+KNOWN_MAX = 20_000
+"""Of so many names a stage remembers whose they are."""
 CLAIM_S = 5.0
 """How long a client with a name waits for the stage that keeps it."""
-VOUCH_S = 2.5
-"""How long a keeper that was started again hears only home stages: those that are there come back within 2 seconds."""
 SETTLE_S = 4.0
-"""And how long until it hears newcomers: whoever goes on asks every second, so it has asked in between."""
+"""How long a keeper that was started again hears only home stages, and who had a name last: those that are there come back within
+2 seconds, and ask every second."""
 
 
 class Claimant(Protocol):
@@ -45,6 +48,13 @@ class Claimant(Protocol):
     @property
     def identity_name(self) -> str:
         """Who it is."""
+
+    @property
+    def is_given_its_name(self) -> bool:
+        """Whether the configuration gives its name to its identity."""
+
+    def become_known(self) -> None:
+        """Its name is its own."""
 
     def leave(self, code: str, reason: str) -> None:
         """Send it away."""
@@ -67,9 +77,19 @@ class Claims:
     let_in: Callable[[Claimant], None]
     is_new_system: bool
     """whether nobody can have had a name before this stage was started"""
+    table: Callable[[], NameTable]
+    """the names that this stage keeps, as they are on its disk, or will be"""
+    give: Callable[[Claim], str]
+    """lets a name be a session's; returns why not, or says it by `handle_given`"""
     names: Names = attrs.field(factory=Names)
     _named: dict[str, dict[Claimant, bool]] = attrs.field(factory=dict)
     """name → the clients at home here that have it: one, or for a moment two connections of its session"""
+    _known: dict[str, tuple[str, str]] = attrs.field(factory=dict)
+    """name → the session and the identity that got it last, as far as this stage has heard"""
+    _giving: dict[tuple[str, str], int] = attrs.field(factory=dict)
+    """(name, session) → the home stage that hears of it when it is on disk"""
+    _granted: dict[str, bool] = attrs.field(factory=dict)
+    """names that were granted since this stage was started, while it does not know all homes: it knows whether these are free"""
     _claiming: dict[Claimant, float] = attrs.field(factory=dict)
     """a client whose claim has no answer yet → when it is given up, if it is not in already"""
     _loop: asyncio.AbstractEventLoop = attrs.field(factory=asyncio.get_running_loop)
@@ -84,6 +104,8 @@ class Claims:
         """A client has come with a name."""
         if resumes:
             self._have(claimant)
+            if self._known.get(claimant.name or "") == (claimant.session, claimant.identity_name):
+                claimant.become_known()
             self.let_in(claimant)
         self._claiming[claimant] = self._loop.time() + CLAIM_S
         self._tell_keeper(self._claim_of(claimant, resumes=resumes))
@@ -112,7 +134,9 @@ class Claims:
 
     def _claim_of(self, claimant: Claimant, release: bool = False, resumes: bool = False) -> Claim:
         assert claimant.name is not None
-        return Claim(claimant.name, claimant.session, claimant.identity_name, release, resumes)
+        return Claim(
+            claimant.name, claimant.session, claimant.identity_name, release, resumes, claimant.is_given_its_name
+        )
 
     def _tell_keeper(self, claim: Claim) -> None:
         keeper = self.topology.registrar(claim.name)
@@ -136,16 +160,27 @@ class Claims:
 
     def handle_claimed(self, claimed: Claimed) -> None:
         """The keeper of a name has answered."""
+        if not claimed.refusal:
+            self._note_known(claimed)
         there = [*self._named.get(claimed.name, ()), *self._claiming]
         for claimant in dict.fromkeys(there):
             if (claimant.name, claimant.session) == (claimed.name, claimed.session):
                 self._settle(claimant, claimed.refusal)
 
+    def _note_known(self, claimed: Claimed) -> None:
+        """Whose a name is now is known at all stages: who loses his home goes on at another one."""
+        self._known.pop(claimed.name, None)
+        self._known[claimed.name] = (claimed.session, claimed.identity)
+        if len(self._known) > KNOWN_MAX:
+            del self._known[next(iter(self._known))]
+
     def _settle(self, claimant: Claimant, refusal: str) -> None:
         was_waiting = self._claiming.pop(claimant, None) is not None
         if refusal:
             claimant.leave("name-in-use", refusal)
-        elif was_waiting and not self._is_named(claimant):
+            return
+        claimant.become_known()
+        if was_waiting and not self._is_named(claimant):
             self._have(claimant)
             self.let_in(claimant)
 
@@ -168,23 +203,53 @@ class Claims:
         """A home stage claims a name that is kept here, or gives one back."""
         if claim.release:
             self.names.release(claim, peer)
+        elif refusal := self.names.refusal(claim):
+            self._answer(peer, claim, refusal)
         elif self._may_answer(claim):
-            self._answer(peer, claim, self.names.claim(claim, peer))
+            self._give(peer, claim)
 
     def _may_answer(self, claim: Claim) -> bool:
         """Whether those who should have been heard before have had the time for it."""
-        knows_for_s = self._loop.time() - self._started_at
-        return self.is_new_system or knows_for_s >= (VOUCH_S if claim.resumes else SETTLE_S)
+        table, name = self.table(), claim.name
+        if self._loop.time() - self._started_at >= SETTLE_S:
+            self._granted.clear()
+            return True
+        if self.is_new_system or name not in table.names or name in self.names.holders or name in self._granted:
+            return True
+        return table.is_of(name, claim.identity, claim.session) or (
+            table.is_anothers(name, claim.identity) and not claim.is_given
+        )
+
+    def _give(self, peer: int, claim: Claim) -> None:
+        """Nobody else has the name: it is the session's when it is on disk that it is."""
+        self._giving[claim.name, claim.session] = peer
+        refusal = self.give(claim)
+        if refusal:
+            del self._giving[claim.name, claim.session]
+            self._answer(peer, claim, refusal)
+        else:
+            self.names.claim(claim, peer)
+
+    def handle_given(self, name: str, session: str) -> None:
+        """A name is a session's, on disk."""
+        peer = self._giving.pop((name, session), None)
+        holder = self.names.holders.get(name)
+        if peer is not None and holder is not None and holder.session == session:
+            self._granted[name] = True
+            self._answer(peer, Claim(name, session, holder.identity), "")
 
     def handle_names(self, peer: int, message: NamesMessage) -> None:
         """A home stage tells which names of those that are kept here its clients have."""
         for claim, refusal in zip(message.claims, self.names.restate(message.claims, peer), strict=True):
+            refusal = refusal or self.give(claim)
             if refusal:
+                self.names.release(claim, peer)
                 self._answer(peer, claim, refusal)
 
     def _answer(self, peer: int, claim: Claim, refusal: str) -> None:
-        claimed = Claimed(claim.name, claim.session, refusal)
-        if peer == self.rank:
+        claimed = Claimed(claim.name, claim.session, refusal, claim.identity)
+        if peer == self.rank or not refusal:
             self.handle_claimed(claimed)
-        else:
-            self.ways[peer].send(claimed)
+        for other, way in self.ways.items():
+            if other == peer or not refusal:
+                way.send(claimed)

@@ -31,13 +31,17 @@ from ordered_pubsub.core.messages import (
     AskKeys,
     ChangeAsk,
     Curious,
+    Decided,
     Ended,
+    Expect,
     Follows,
     FromSubscriber,
     Handed,
     Here,
+    Inform,
     Keys,
     Locate,
+    Located,
     PublishAsk,
     Refusal,
     Request,
@@ -50,6 +54,7 @@ from ordered_pubsub.core.registrar import TOPICS_MAX
 from ordered_pubsub.core.topics import check_pattern, check_topic
 from ordered_pubsub.core.turns import Work
 from ordered_pubsub.errors import AccessDenied, FilterError, ProtocolError, TopicError, UsageError
+from ordered_pubsub.server.access import has_lost_subscribe
 from ordered_pubsub.server.choosing import read_filter
 from ordered_pubsub.server.doorstep import Visitor
 from ordered_pubsub.server.node import Node
@@ -69,7 +74,19 @@ from ordered_pubsub.wire.protocol import (
     encode,
     from_client_unread,
 )
-from ordered_pubsub.wire.reading import Bound, Find, FromReader, Read, ToReader, Trace, Traced, Unread
+from ordered_pubsub.wire.reading import (
+    Bound,
+    Bounded,
+    Find,
+    Found,
+    FromReader,
+    Read,
+    Rows,
+    ToReader,
+    Trace,
+    Traced,
+    Unread,
+)
 from ordered_pubsub.wire.sessions import NAMELESS, publisher_of
 from ordered_pubsub.wire.weighing import check_weight
 
@@ -120,6 +137,8 @@ class ClientConnection:
     on_gone: Callable[[ClientConnection], None]
     is_in: bool = False
     """whether it was welcomed, so that it may ask"""
+    is_guest: bool = attrs.field(init=False)
+    """whether it is not known yet that its name is its own"""
     publisher: str = attrs.field(init=False)
     """what its events carry"""
     _following: dict[str, bool] = attrs.field(factory=dict)
@@ -134,12 +153,15 @@ class ClientConnection:
     """frames that were not looked at yet"""
     _is_waiting: bool = False
     """whether they wait for their turn"""
+    _reading: dict[int, str] = attrs.field(factory=dict)
+    """what it reads of the logs has no answer yet: number → topic"""
     _filters: dict[int, bool] = attrs.field(factory=dict)
     """by which it has asked: their hashes"""
 
     def __attrs_post_init__(self) -> None:
         self._judged = self.rules.judged.setdefault(self.identity_name, {})
         self.publisher = publisher_of(self.session, self.name)
+        self.is_guest = self.name is not None
 
     @property
     def identity(self) -> IdentitySection:
@@ -158,6 +180,15 @@ class ClientConnection:
         """Let it in."""
         self.is_in = True
         self._write(frame)
+
+    @property
+    def is_given_its_name(self) -> bool:
+        """Whether the configuration gives its name to its identity."""
+        return self.name is not None and self.identity.has_name(self.name)
+
+    def become_known(self) -> None:
+        """Its name is its own."""
+        self.is_guest = False
 
     def received(self, payloads: list[bytes]) -> None:
         """The client says something."""
@@ -271,7 +302,10 @@ class ClientConnection:
             if request.client != self.session:
                 raise ProtocolError(f"a request of {request.client!r} came on the connection of {self.session!r}")
             refusal = request.refused(*unfit) if unfit[0] else self._refusal(request)
-            taken = replace(request, identity=identity)
+            change = find_change(request.parts)
+            opens = change is not None and change.opens
+            reading = self.identity.reading if opens else None
+            taken = replace(request, identity=identity, reading=reading, is_guest=self.is_guest)
             if refusal is None:
                 taken, refusal = self._signed(taken)
             if refusal is not None:
@@ -302,6 +336,8 @@ class ClientConnection:
         if code:
             self.bring(Unread(message.number, code, reason))
         else:
+            if isinstance(message, (Read, Bound)):
+                self._reading[message.number] = message.topic
             self.node.handle_reader(self, message)
 
     def may_read(self, topic: str) -> bool:
@@ -309,7 +345,14 @@ class ClientConnection:
         return self._verdict("subscribe", topic) is _FINE
 
     def bring(self, message: ToReader) -> None:
-        """What it has read."""
+        """What it has read, if it may have it now, too."""
+        topic = self._reading.pop(message.number, None)
+        if isinstance(message, Found):
+            topics = {topic: extent for topic, extent in message.topics.items() if self.may_read(topic)}
+            message = replace(message, topics=topics)
+        elif topic is not None and isinstance(message, (Rows, Bounded)):
+            code, reason = self._verdict("subscribe", topic)
+            message = Unread(message.number, code, reason) if code else message
         self._write(encode(message))
 
     def _may_follow(self, message: FromSubscriber) -> bool:
@@ -473,9 +516,24 @@ class ClientConnection:
         return verdict
 
     def become(self, identity: IdentitySection) -> None:
-        """Go on under the rights that its identity has now."""
+        """Go on under the rights that its identity has now.
+
+        Its subscriptions to what it may not have any more end at once. What is on its way already cannot be looked at again: if
+        there is any of it, and a right is gone, the client has to connect anew, and asks again for what it still may have.
+        """
+        before = self.identity
         self.visitor = attrs.evolve(self.visitor, identity=identity)
         self._judged = self.rules.judged.setdefault(identity.name, {})
+        if not has_lost_subscribe((before,), (identity,)):
+            return
+        if self.channel.unsent_bytes:
+            self.channel.abort("its rights have changed, and what waited to be sent was read by other ones")
+            return
+        followed = self.node.driver.hosting.followed_by(self.session)
+        for subscription in dict.fromkeys((*self._held, *followed)):
+            denial = self._denial((*self._held.get(subscription, ()), *followed.get(subscription, ())))
+            if denial:
+                self._end(subscription, FORBIDDEN, denial)
 
     def _unfit(self, subscription: str) -> str:
         """What is wrong with an id. Others know a client's session, so a subscription's id must be its client's."""
@@ -550,8 +608,26 @@ class ClientConnection:
         self._write(encode(Tell(answers)))
 
     def inform(self, messages: list[ToSession]) -> None:
-        """Bring what its subscriptions miss."""
-        self._write(b"".join(map(encode, messages)))
+        """Bring what its subscriptions miss: as much of it as it may have now, whatever it might have when it asked."""
+        allowed = [message for message in map(self._readable, messages) if message is not None]
+        if allowed:
+            self._write(b"".join(map(encode, allowed)))
+
+    def _readable(self, message: ToSession) -> ToSession | None:
+        """As much of a message as its rights are for."""
+        if isinstance(message, Inform):
+            denial = self._denial((message.told.topic,))
+            return Ended(message.subscription, self.session, FORBIDDEN, denial) if denial else message
+        if isinstance(message, Expect):
+            counts = {topic: count for topic, count in message.counts.items() if self.may_read(topic)}
+            return replace(message, counts=counts) if counts else None
+        if isinstance(message, Located):
+            return replace(message, numbers={t: number for t, number in message.numbers.items() if self.may_read(t)})
+        if isinstance(message, Keys):
+            return replace(message, keys={topic: keys for topic, keys in message.keys.items() if self.may_read(topic)})
+        if isinstance(message, Decided):
+            return message if self.may_read(message.topic) else None
+        return message
 
     def ask_for_a_sign(self) -> None:
         """It has been silent."""

@@ -1,8 +1,9 @@
 """The keeper of names: one client of a system has a name at a time.
 
 Every name has a keeper, the stage that the name's hash chooses. The home stage of a client that comes with a name claims it
-there, and gives it back when the client is gone (`claims`). What a keeper knows is in its memory only: when it starts again,
-and when a link is there again, every home stage tells it which names it has granted to the clients there.
+there, and gives it back when the client is gone (`claims`). Whose a name is a keeper has on its disk (`core.naming`); who has it
+now is in its memory only: when it starts again, and when a link is there again, every home stage tells it which names it has
+granted to the clients there.
 
 A client whose home stage was lost goes on at another one under the same session: the claim of a session that has the name
 already is granted, and the home it was at before loses it. The home itself need not be there for that. A name whose home
@@ -35,12 +36,13 @@ class Names:
 
     def claim(self, claim: Claim, home: int) -> str:
         """Give a name to a session; return why not, if not."""
-        refusal = self._refusal(claim)
+        refusal = self.refusal(claim)
         if not refusal:
             self.holders[claim.name] = Holder(claim.session, claim.identity, home)
         return refusal
 
-    def _refusal(self, claim: Claim) -> str:
+    def refusal(self, claim: Claim) -> str:
+        """Why a session cannot have a name now, if it cannot: another one has it."""
         holder = self.holders.get(claim.name)
         if holder is None or holder.session == claim.session:
             return ""
@@ -62,4 +64,4 @@ class Names:
         for name in [name for name, holder in self.holders.items() if holder.home == home]:
             if (name, self.holders[name].session) not in stated:
                 del self.holders[name]
-        return [self._refusal(claim) if claim.name in self.holders else self.claim(claim, home) for claim in claims]
+        return [self.refusal(claim) if claim.name in self.holders else self.claim(claim, home) for claim in claims]

@@ -31,6 +31,7 @@ from ordered_pubsub.core.messages import (
     Answer,
     Change,
     FromSubscriber,
+    Named,
     PeerMessage,
     Refusal,
     Request,
@@ -120,6 +121,8 @@ class Node:
     askers: dict[str, Asker] = attrs.field(factory=dict)
     """session → the client's connection"""
     neighbours: dict[int, Neighbour] = attrs.field(factory=dict)
+    on_named: Callable[[str, str], None] = lambda name, session: None
+    """called with a name and a session: the name is the session's now, on disk"""
     failed: asyncio.Future[None] = attrs.field(init=False)
     """fails when the stage can do nothing any more"""
     driver: Driver = attrs.field(init=False)
@@ -246,6 +249,16 @@ class Node:
             except JournalError as error:
                 self._fail(error)
             self._plan_flush()
+
+    def give_name(self, name: str, identity: str, session: str, most: int, is_given: bool) -> str:
+        """Give a name that is kept here to a session; return why not. It has it when `on_named` is called."""
+        stage = self.driver.stage
+        if self._is_over or not stage.is_open:
+            return ""  # it is asked again
+        named = Named(name, identity, session, time.time())
+        refusal = stage.give_name(named, most, self.times.named_ttl_s, is_given)
+        self._plan_flush()
+        return refusal
 
     def traced(self, session: str) -> tuple[int, list[int]]:
         """The epoch of a session, and which of its requests this stage has taken, as far as it remembers them."""
@@ -496,6 +509,8 @@ class Node:
             if asker is not None:
                 asker.tell(answers)
         self._inform(effects.tells)
+        for name, session in effects.named:
+            self.on_named(name, session)
         self._count(effects)
 
     def _inform(self, tells: Sequence[tuple[str, ToSession]]) -> None:

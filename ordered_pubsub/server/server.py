@@ -19,7 +19,8 @@ import attrs
 from ordered_pubsub.config.files import check_files, token_of
 from ordered_pubsub.config.kinds import NAME
 from ordered_pubsub.config.schema import Configuration, IdentitySection, LimitsSection, StageSection
-from ordered_pubsub.core.messages import PeerMessage
+from ordered_pubsub.core.messages import ANYBODY, PeerMessage
+from ordered_pubsub.core.registrar import EXPIRING
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.errors import ConfigurationError, JournalDamaged, JournalError, ProtocolError, UnavailableError
 from ordered_pubsub.server.access import Access, Proof, has_lost_subscribe
@@ -115,7 +116,15 @@ class Server:
         access = Access.of(configuration.identity)
         self.doors = Doors(configuration.limits, access, tls, self._admit_client, self._admit_peer, room=self.room)
         self._make_links()
-        self.claims = Claims(self.rank, self.topology, self.links, self._let_in, store.is_new)
+        self.claims = Claims(
+            self.rank,
+            self.topology,
+            self.links,
+            self._let_in,
+            store.is_new,
+            lambda: self.node.driver.stage.state.names,
+            self._give_name,
+        )
         try:
             await self._listen()
         except BaseException:
@@ -146,6 +155,7 @@ class Server:
         self._set_quotas()
         self.node.driver.is_clogged = lambda peer: self.links[peer].is_clogged
         self.node.neighbours.update(self.links)
+        self.node.on_named = lambda name, session: self.claims.handle_given(name, session)
         return store
 
     # -- a store that fails -------------------------------------------------------------------------------------------
@@ -239,16 +249,18 @@ class Server:
 
     def _admit_client(self, channel: Channel, greeting: ClientGreeting, visitor: Visitor) -> None:
         """A client has greeted as somebody known. It is in when its session is proven and its name is its own."""
-        if greeting.name is not None and (not NAME.test(greeting.name) or greeting.name.startswith(NAMELESS)):
-            self.doors.reject(
-                channel,
-                "bad-greeting",
-                f"the name {greeting.name[:NAME_SHOWN_MAX]!r} does not fit; a name is {NAME.fits}, and does not begin with "
-                f"{NAMELESS!r}",
-            )
+        rejection = None if greeting.name is None else self._unfit_name(greeting.name, visitor.identity)
+        if rejection is not None:
+            self.doors.reject(channel, *rejection)
             return
         if not is_proven(greeting.session, greeting.secret, greeting.name):
             self.doors.reject(channel, "denied", "the secret that was shown is not that of the session")
+            return
+        owner = self._owner_of(greeting.session)
+        if owner not in (None, ANYBODY, visitor.identity.name):
+            self.doors.reject(
+                channel, "denied", f"session {greeting.session!r} is another identity's: begin one of your own"
+            )
             return
         connection = ClientConnection(
             channel, greeting.session, greeting.name, visitor, self.node, self._rules, self._client_gone
@@ -259,6 +271,37 @@ class Server:
             self._let_in(connection)
         else:
             self.claims.come(connection, greeting.resumes)
+
+    def _unfit_name(self, name: str, identity: IdentitySection) -> tuple[str, str] | None:
+        """Why a client may not be called so, if it may not: a code and a reason."""
+        shown = name[:NAME_SHOWN_MAX]
+        if not NAME.test(name) or f"{name}-".startswith((NAMELESS, EXPIRING)):
+            return (
+                "bad-greeting",
+                f"the name {shown!r} does not fit; a name is {NAME.fits}, and does not begin with {NAMELESS!r} or {EXPIRING!r}",
+            )
+        if identity.has_name(name):
+            return None
+        if identity.names:
+            return (
+                "denied",
+                f"clients of identity {identity.name!r} may be called {', '.join(identity.names)}, not {shown!r}",
+            )
+        if self.doors.access.is_somebodys(name):
+            return "denied", f"the name {shown!r} is kept for another identity than {identity.name!r} (`names`)"
+        return None
+
+    def _give_name(self, claim: Claim) -> str:
+        most = self.configuration.limits.names_per_identity_max
+        return self.node.give_name(claim.name, claim.identity, claim.session, most, claim.is_given)
+
+    def _owner_of(self, session: str) -> str | None:
+        """The identity under which a session was begun, as far as this stage knows it."""
+        there = self.node.askers.get(session)
+        if isinstance(there, ClientConnection):
+            return there.identity_name
+        known = self.node.driver.stage.state.requests.sessions.get(session)
+        return None if known is None else known.identity
 
     def _let_in(self, client: Claimant) -> None:
         assert isinstance(client, ClientConnection)
@@ -380,6 +423,8 @@ class Server:
             identity = doors.access.identify(connection.visitor.proof)
             if identity is None or identity.name != connection.identity_name:
                 connection.leave("denied", f"{connection.identity_name!r} may not be connected any more as it was")
+            elif connection.name is not None and (unfit := self._unfit_name(connection.name, identity)) is not None:
+                connection.leave(*unfit)
             else:
                 connection.become(identity)
         for link in self.links.values():

@@ -49,6 +49,7 @@ from ordered_pubsub.core.messages import (
     NewEpoch,
     Publication,
     PublishAsk,
+    Reading,
     Recalled,
     Refusal,
     Request,
@@ -59,6 +60,7 @@ from ordered_pubsub.core.messages import (
     Span,
     ToSession,
     ToSubscriber,
+    find_change,
 )
 from ordered_pubsub.core.missing import Missing
 from ordered_pubsub.core.registrar import WRONG_EPOCH
@@ -77,6 +79,7 @@ if TYPE_CHECKING:
     from ordered_pubsub.testing.simulation import Simulation
 
 FORBIDDEN = "forbidden"
+REOPEN_S = 0.3
 STEPS_SERVED = 4
 """So many small steps of what clients have caused a stage does between two flushes."""
 INLINE_LOAD = 3
@@ -241,6 +244,13 @@ class StageHost:
     def tick(self) -> None:
         """Time passes."""
         self.handle("tick", lambda driver: driver.tick(self.simulation.now, self.wall_clock))
+
+    def known(self, request: Request, identity: str) -> Request:
+        """What somebody at home here asks, with who that is, and what he may subscribe to where that matters."""
+        change, now = find_change(request.parts), self.simulation.now
+        forbidden = tuple(topic for topic, until in self.forbidden_until.items() if until > now)
+        opens = change is not None and change.opens
+        return replace(request, identity=identity, reading=Reading(("**",), forbidden) if opens else None)
 
     def taken_in(self, request: Request) -> Request:
         """What a client at home here asks, with the digests that the stage makes of what is kept."""
@@ -895,12 +905,19 @@ class ClientHost:
         simulation.trace("%s is refused request %d: %s", self.name, outcome.sequence, refusal.reason)
         self._take_back(outcome)
         ask = outcome.asked.change
-        if ask is not None:
+        if ask is not None and ask.opens and not ask.add:  # it holds something that is forbidden for now
+            del self.deliveries[ask.subscription], self.subends[ask.subscription]
+            simulation.after(REOPEN_S, self._open_again, ask.subscription, ask.opens, self.lives)
+        elif ask is not None:
             delivery = self.deliveries[ask.subscription]
             if isinstance(delivery, Delivery):
                 self.subends[ask.subscription].set_time(simulation.now)
             delivery.change_refused(ask.remove)
             self.notify(ask.subscription, delivery)
+
+    def _open_again(self, name: str, epoch: int, life: int) -> None:
+        if life == self.lives and not self.is_dead:
+            self._open(self.opened[name], (), epoch)
 
     def _take_back(self, outcome: Outcome) -> None:
         for event in (event for items in outcome.asked.items for event in items):

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import msgspec
-from msgspec.structs import replace
 
 from ordered_pubsub.core.messages import (
     Answer,
@@ -198,7 +197,7 @@ class Network:
         if client.connection != connection:
             return
         host = self.simulation.stages[home]
-        request = host.taken_in(replace(_request_decoder.decode(data), identity=client.identity))
+        request = host.taken_in(host.known(_request_decoder.decode(data), client.identity))
         refusal = host.refusal_of(request)
         host.handle("asked", lambda driver: driver.handle_request(request, host.wall_clock, refusal))
 

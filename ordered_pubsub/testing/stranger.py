@@ -11,6 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import attrs
+from msgspec.structs import replace
 
 from ordered_pubsub.core.checking import COUNT_MAX, EPOCH_MAX, POSITION_MAX, SERIAL_MAX
 from ordered_pubsub.core.driver import Driver
@@ -80,6 +81,9 @@ class Stranger:
         host.handle("babble", lambda driver: driver.client_is_here(self.session, IDENTITY))
         for _ in range(SAYS):
             said = draw_said(random, self.session, topics)
+            if isinstance(said, Acked):
+                theirs = random.choice([said.subscription, *simulation.record.subscriptions])
+                said = replace(said, subscription=theirs)
             simulation.trace("%s says %s", self.session, said)
             host.handle("babble", partial(self._say, said))
             self._ask(*self._draw_ask(random, random.choice(topics)))
@@ -91,13 +95,19 @@ class Stranger:
     def _draw_ask(self, random: Random, topic: str) -> tuple[PublishAsk | ChangeAsk, str]:
         """Something that it must not have, and what it is."""
         is_kept = topic in self.simulation.world.kept
-        mine = f"{self.session}/1"
+        mine, theirs = f"{self.session}/1", random.choice([*self.simulation.record.subscriptions, "nobody's"])
         return random.choice(
             (
                 (PublishAsk(topic, 1, not is_kept, () if is_kept else (Chunk(1, b"\x90"),)), "another level"),
                 (PublishAsk(topic, random.choice((0, -1, COUNT_MAX)), False), "no batch"),
                 (ChangeAsk(mine, (topic,), opens=1, start={topic: random.choice((-1, COUNT_MAX + 1))}), "no start"),
                 (ChangeAsk(mine, (topic,), opens=random.choice((-1, EPOCH_MAX + 1))), "no epoch"),
+                (ChangeAsk(mine, (topic,), opens=random.choice((2, 50, EPOCH_MAX))), "another epoch than the first"),
+                (ChangeAsk(theirs, opens=random.choice((1, 2, 3))), "what another identity has begun"),
+                (
+                    ChangeAsk(theirs, ends=True, opens=random.choice((1, 2, 3))),
+                    "the end of what another identity has begun",
+                ),
                 (ChangeAsk(mine, (topic,), weight=7), "no weight"),
                 (ChangeAsk(mine, (topic,), where={topic: "x" * (TEXT_LENGTH_MAX + 1)}), "no filter"),
                 (ChangeAsk("", (topic,)), "no id"),

@@ -185,14 +185,17 @@ class Claim(_Base, frozen=True, tag="claim"):
     identity: str
     release: bool = False
     resumes: bool = False
+    is_given: bool = False
+    """whether the configuration gives the name to the identity, whoever had it before"""
 
 
 class Claimed(_Base, frozen=True, tag="claimed"):
-    """The keeper's answer: granted, or the reason why not."""
+    """The keeper's answer: granted, which it tells all stages, or the reason why not."""
 
     name: str
     session: str
     refusal: str
+    identity: str = ""
 
 
 class Names(_Base, frozen=True, tag="names"):

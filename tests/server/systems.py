@@ -113,6 +113,8 @@ class System:
     """for each stage the patterns of the topics that it owns"""
     before: str = ""
     """what else the configuration says"""
+    token: str = ""
+    """what each stage shows to the others"""
     ens: str = attrs.field(factory=lambda: f"memory://{uuid4().hex}")
     servers: dict[int, Server] = attrs.field(factory=dict)
     lines: dict[tuple[int, int], Proxy] = attrs.field(factory=dict)
@@ -148,7 +150,7 @@ class System:
 
     async def start(self, rank: int) -> Server:
         """Start a stage, on the store that it has."""
-        server = self.servers[rank] = Server(self.configuration(rank), rank, "")
+        server = self.servers[rank] = Server(self.configuration(rank), rank, self.token)
         await server.open()
         return server
 

@@ -7,8 +7,11 @@ import asyncio
 import attrs
 import pytest
 
+from ordered_pubsub.core.driver import Driver, MemoryJournal
+from ordered_pubsub.core.messages import ANYBODY, Named
+from ordered_pubsub.core.naming import NameTable
 from ordered_pubsub.core.topology import StageSpec, Topology
-from ordered_pubsub.server.claims import CLAIM_S, SETTLE_S, VOUCH_S, Claims
+from ordered_pubsub.server.claims import CLAIM_S, SETTLE_S, Claims
 from ordered_pubsub.server.names import Names
 from ordered_pubsub.wire.protocol import Claim, Claimed
 from ordered_pubsub.wire.protocol import Names as NamesMessage
@@ -110,6 +113,11 @@ class Guest:
     name: str | None = "desk"
     identity_name: str = "trader"
     left: list[str] = attrs.field(factory=list)
+    is_given_its_name: bool = False
+    is_known: bool = False
+
+    def become_known(self) -> None:
+        self.is_known = True
 
     def leave(self, code: str, reason: str) -> None:
         self.left.append(code)
@@ -145,6 +153,8 @@ class Home:
             {self.keeper: self.way},
             self.inside.append,
             is_new_system=True,  # type: ignore[arg-type]
+            table=NameTable,
+            give=lambda claim: "",
         )
 
 
@@ -169,6 +179,35 @@ async def test_a_client_whose_name_is_refused_is_sent_away(home: Home) -> None:
     home.claims.handle_claimed(Claimed("desk", "desk#1", "in use"))
 
     assert (home.inside, guest.left) == ([], ["name-in-use"])
+
+
+async def test_who_resumes_is_let_in_at_once_as_a_guest_until_the_keeper_has_answered(home: Home) -> None:
+    guest = Guest("desk#1")
+    home.claims.come(guest, resumes=True)
+    assert (home.inside, guest.is_known) == ([guest], False)
+
+    home.claims.handle_claimed(Claimed("desk", "desk#1", "", "trader"))
+
+    assert (home.inside, guest.is_known) == ([guest], True)
+
+
+@pytest.mark.parametrize(
+    ("session", "identity", "is_known"),
+    [
+        ("desk#1", "trader", True),
+        ("desk#2", "trader", False),
+        ("desk#1", "thief", False),
+    ],
+)
+async def test_who_goes_on_under_a_name_that_his_new_home_knows_to_be_his_is_no_guest(
+    home: Home, session: str, identity: str, is_known: bool
+) -> None:
+    """The keeper has told all stages whose it is; so it may be out of reach now."""
+    home.claims.handle_claimed(Claimed("desk", "desk#1", "", "trader"))
+    home.way.is_up = False
+    guest = Guest(session, identity_name=identity)
+    home.claims.come(guest, resumes=True)
+    assert (home.inside, guest.is_known) == ([guest], is_known)
 
 
 async def test_who_resumes_is_let_in_at_once_and_sent_away_if_the_name_is_another_ones_now(home: Home) -> None:
@@ -248,20 +287,47 @@ async def test_a_home_does_not_vouch_for_who_is_in_on_its_word(home: Home) -> No
 
 @attrs.define(eq=False)
 class Keeper:
-    """The only stage of a system, started again so long ago."""
+    """The only stage of a system, with what is on its disk, started again so long ago."""
 
+    journal: MemoryJournal = attrs.field(factory=MemoryJournal)
+    most: int = 10
     inside: list[object] = attrs.field(factory=list)
+    driver: Driver = attrs.field(init=False)
     claims: Claims = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         topology = Topology((StageSpec("main"),))
-        self.claims = Claims(0, topology, {THERE: Way()}, self.inside.append, is_new_system=False)  # type: ignore[arg-type,dict-item]
+        self.driver = Driver.open(0, topology, self.journal)
+        self.claims = Claims(
+            0,
+            topology,
+            {THERE: Way()},  # type: ignore[dict-item]
+            self.inside.append,  # type: ignore[arg-type]
+            is_new_system=False,
+            table=lambda: self.driver.stage.state.names,
+            give=self.give,
+        )
+
+    def give(self, claim: Claim) -> str:
+        named = Named(claim.name, claim.identity, claim.session, 1_000.0)
+        return self.driver.stage.give_name(named, self.most, 100.0, claim.is_given)
+
+    def settle(self) -> None:
+        """What is to be on the disk is there."""
+        for name, session in self.driver.flush().named:
+            self.claims.handle_given(name, session)
 
     def is_up_for(self, seconds: float) -> None:
         """Let that much have passed since its start, and everybody ask again."""
         now = asyncio.get_running_loop().time()
         self.claims._started_at = now - seconds
         self.claims.sweep(now)
+        self.settle()
+
+    def come(self, guest: Guest, resumes: bool = False) -> Guest:
+        self.claims.come(guest, resumes)
+        self.settle()
+        return guest
 
     @property
     def holder(self) -> str | None:
@@ -270,35 +336,100 @@ class Keeper:
         return None if found is None else found.session
 
 
-async def test_a_keeper_that_was_started_again_hears_who_goes_on_before_newcomers() -> None:
-    keeper, newcomer, owner = Keeper(), Guest("desk#2"), Guest("desk#1")
-    keeper.claims.come(newcomer, resumes=False)
-    keeper.claims.come(owner, resumes=True)
-    keeper.is_up_for(VOUCH_S)
-    keeper.is_up_for(SETTLE_S)
+async def test_who_comes_first_has_the_name_and_nobody_is_told_before_it_is_on_disk() -> None:
+    keeper, guest = Keeper(), Guest("desk#1")
+    keeper.claims.come(guest, resumes=False)
+    assert keeper.inside == []
+    keeper.settle()
+    assert (keeper.inside, guest.is_known) == ([guest], True)
 
-    assert keeper.inside == [owner]
-    assert newcomer.left == ["name-in-use"]
+
+@pytest.mark.parametrize("resumes", [True, False])
+async def test_after_a_restart_who_had_the_name_has_it_at_once_and_nobody_else(resumes: bool) -> None:
+    """Whatever he says, however quick he is, and as long as nobody knows yet who is there."""
+    before = Keeper()
+    before.come(Guest("desk#1"))
+    keeper = Keeper(before.journal)
+    quick, other = keeper.come(Guest("desk#2"), resumes), keeper.come(Guest("desk#3", identity_name="thief"), resumes)
+    assert other.left == ["name-in-use"]
+    assert (quick.is_known, keeper.holder) == (False, None)
+
+    owner = keeper.come(Guest("desk#1"), resumes=True)
+    assert (owner.is_known, keeper.holder) == (True, "desk#1")
+    keeper.is_up_for(SETTLE_S)
+    assert quick.left == ["name-in-use"]
+
+
+async def test_another_session_of_its_identity_has_the_name_when_all_homes_could_say_who_is_there() -> None:
+    before = Keeper()
+    before.come(Guest("desk#1"))
+    keeper = Keeper(before.journal)
+    newcomer = keeper.come(Guest("desk#2"))
+    keeper.is_up_for(SETTLE_S / 2)
+    assert keeper.inside == []
+    keeper.is_up_for(SETTLE_S)
+    assert (keeper.inside, newcomer.is_known) == ([newcomer], True)
 
 
 async def test_a_keeper_that_was_started_again_believes_a_home_rather_than_who_says_to_go_on() -> None:
-    keeper, liar = Keeper(), Guest("desk#2")
-    keeper.claims.come(liar, resumes=True)
-    assert keeper.holder is None
+    before = Keeper()
+    before.come(Guest("desk#1"))
+    before.claims.handle_claim(0, claim(release=True))
+    before.come(Guest("desk#2"))
+    keeper = Keeper(before.journal)
+    liar = keeper.come(Guest("desk#1"), resumes=True)
 
-    keeper.claims.handle_names(THERE, NamesMessage([claim(resumes=True)]))
-    keeper.is_up_for(VOUCH_S)
+    keeper.claims.handle_names(THERE, NamesMessage([claim("desk#2", resumes=True)]))
+    keeper.is_up_for(SETTLE_S)
 
-    assert keeper.holder == "desk#1"
+    assert keeper.holder == "desk#2"
     assert liar.left == ["name-in-use"]
 
 
-async def test_a_keeper_that_was_started_again_hears_newcomers_in_the_end() -> None:
-    keeper, newcomer = Keeper(), Guest("desk#2")
-    keeper.claims.come(newcomer, resumes=False)
-    keeper.is_up_for(VOUCH_S)
-    assert keeper.inside == []
+async def test_a_name_stays_with_its_identity_when_its_client_is_gone() -> None:
+    keeper = Keeper()
+    first = keeper.come(Guest("desk#1"))
+    keeper.claims.gone(first)
+    assert keeper.come(Guest("desk#2", identity_name="thief")).left == ["name-in-use"]
+    assert keeper.come(Guest("desk#3")).is_known
 
-    keeper.is_up_for(SETTLE_S)
 
-    assert keeper.inside == [newcomer]
+async def test_a_name_that_the_configuration_gives_to_an_identity_is_taken_from_who_was_there_first() -> None:
+    keeper = Keeper()
+    squatter = keeper.come(Guest("desk#1", identity_name="squatter"))
+    keeper.claims.gone(squatter)
+    assert keeper.come(Guest("desk#2", is_given_its_name=True)).is_known
+    assert keeper.come(Guest("desk#3", identity_name="squatter")).left == ["name-in-use"]
+
+
+async def test_what_was_everybodys_is_whoevers_comes_first() -> None:
+    """There were no identities then, and now there are some."""
+    keeper = Keeper()
+    first = keeper.come(Guest("desk#1", identity_name=ANYBODY))
+    keeper.claims.gone(first)
+    assert keeper.come(Guest("desk#2")).is_known
+    assert keeper.come(Guest("desk#3", identity_name="thief")).left == ["name-in-use"]
+
+
+async def test_an_identity_has_no_more_names_than_it_may_and_loses_those_that_it_does_not_use() -> None:
+    keeper = Keeper(most=2)
+    for number in (1, 2):
+        assert keeper.come(Guest(f"{number}#1", f"{number}")).is_known
+    assert keeper.come(Guest("3#1", "3")).left == ["name-in-use"]
+    assert keeper.come(Guest("4#1", "4", identity_name="another")).is_known
+    table = keeper.driver.stage.state.names
+    table.names["1"].at = 0.0
+    assert keeper.come(Guest("5#1", "5")).is_known
+    assert list(table.names) == ["2", "4", "5"]
+    assert table.counts == {"trader": 2, "another": 1}
+
+
+@pytest.mark.parametrize("snapshot", [True, False])
+async def test_whose_a_name_is_survives_a_restart(snapshot: bool) -> None:
+    keeper = Keeper()
+    keeper.come(Guest("desk#1"))
+    if snapshot:
+        keeper.journal.replace(keeper.driver.stage.snapshot())
+    table = Keeper(keeper.journal).driver.stage.state.names
+    assert table.is_of("desk", "trader", "desk#1")
+    assert table.counts == {"trader": 1}

@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 import attrs
 import msgspec
+from msgspec.structs import replace
 
 from ordered_pubsub.core import checking, history, stage
 from ordered_pubsub.core.acknowledging import InHand
@@ -432,6 +433,21 @@ def _none_cut(lifeline: Lifeline, now: float) -> list[str]:
     return []
 
 
+_refuse = Registrar.refuse
+
+
+def _refuse_nobody(registrar: Registrar, request: Request, ask: ChangeAsk) -> Refusal | None:
+    found = registrar.subscriptions.get(ask.subscription)
+    whose = request if found is None else replace(request, identity=found.owner)
+    return _refuse(registrar, whose, ask)
+
+
+def _refuse_no_later_epoch(registrar: Registrar, request: Request, ask: ChangeAsk) -> Refusal | None:
+    found = registrar.subscriptions.get(ask.subscription)
+    following = 1 if found is None else found.epoch + 1
+    return _refuse(registrar, request, replace(ask, opens=min(ask.opens, following)))
+
+
 _handle_subscriber = Driver.handle_subscriber
 
 
@@ -787,6 +803,16 @@ MUTANTS = (
         "request-unchecked",
         "a request that cannot be is refused",
         ((stage, "check_request", _nothing), (checking, "check_request", _nothing)),
+    ),
+    Mutant(
+        "owner-unchecked",
+        "a subscription belongs to the identity that began it",
+        ((Registrar, "refuse", _refuse_nobody),),
+    ),
+    Mutant(
+        "any-epoch",
+        "who opens a subscription names the epoch after the last",
+        ((Registrar, "refuse", _refuse_no_later_epoch),),
     ),
     Mutant(
         "client-unchecked",

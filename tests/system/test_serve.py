@@ -348,7 +348,7 @@ async def test_health_and_metrics_are_served(stage: Stage) -> None:
 def test_what_it_keeps_is_its_owners_only(running: Stage) -> None:
     stores = list(running.folder.glob("main.db*"))
 
-    assert {file.name.removeprefix("main.db") for file in stores} >= {"", ".lock", "-wal"}
+    assert {file.name.removeprefix("main.db") for file in stores} >= {"", ".mark", "-wal"}
     assert {stat.S_IMODE(file.stat().st_mode) for file in stores} == {0o600}
 
 
