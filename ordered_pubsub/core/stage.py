@@ -467,19 +467,12 @@ class Stage:
             )
             self._reply(home, request.refused("limit", reason))
             return
-        if refusal is None:
-            known = self.state.clocks.numbers
-            if not all(isinstance(part, PublishAsk) and part.topic in known for part in request.parts):
-                self._wake(request.parts)
-            refusal = self._refusal(request, quota)
+        refusal = refusal or self._refusal(request, quota)
+        known = self.state.clocks.numbers
         if refusal is not None:
             request = replace(request, parts=())
-        else:
-            known = self.state.clocks.numbers
-            for part in request.parts:
-                if not (isinstance(part, PublishAsk) and part.topic in known):
-                    self._wake(request.parts)
-                    break
+        elif not all(isinstance(part, PublishAsk) and part.topic in known for part in request.parts):
+            self._wake(request.parts)
         self._take(Asked(request, home, now, refusal, tuple(forgets)))
 
     def _refusal(self, request: Request, quota: Quota) -> Refusal | None:
@@ -1054,8 +1047,6 @@ class Stage:
             self.state.keys = event.keys
         elif isinstance(event, Rested):
             self._take_rest(event.topics)
-            for topic in event.topics:
-                self.state.ledger.rest(topic)
         elif isinstance(event, Woken):
             self._take_woken(event.numbers)
         else:

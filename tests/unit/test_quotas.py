@@ -166,7 +166,7 @@ def test_bytes_count_of_names_filters_and_clocks() -> None:
 def test_an_acknowledgement_of_very_much_is_not_kept() -> None:
     asking = Asking(Quota(state_bytes=20_000))
     asking.ask(ChangeAsk("n//x", ("a",), opens=1))
-    acked = Acked("n//x", "c", 1, 1, {f"z{n}" * 20: 1 for n in range(1_000)}, 1)
+    acked = Acked("n//x", "c", 1, 1, {f"z{n}" * 20: 1 for n in range(1_000)}, 1, EVIL)
     asking.driver.stage.handle_acked(0, acked)
 
     ((_, ended),) = asking.driver.flush().tells
@@ -243,7 +243,7 @@ def _much(asking: Asking) -> None:
         asking.ask(PublishAsk(f"t{number}"), client=f"c{number % 5}")
         asking.ask(hold(f"s{number}", "a", f"b{number}"), client=f"c{number % 5}")
     asking.ask(ChangeAsk("n//x", ("a", "b"), opens=1), client="c1")
-    asking.driver.stage.handle_acked(0, Acked("n//x", "c1", 1, 1, {"a": 0, "b": 0}, 0))
+    asking.driver.stage.handle_acked(0, Acked("n//x", "c1", 1, 1, {"a": 0, "b": 0}, 0, EVIL))
     asking.ask(hold("s1", ends=True), client="c1")
     asking.driver.flush()
 
