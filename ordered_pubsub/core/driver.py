@@ -18,8 +18,7 @@ reads a piece of the log for somebody; `is_asked` says whether there is anything
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable
 from typing import Protocol
 
 import attrs
@@ -981,27 +980,35 @@ class Driver:
 
     def write_down(self, batch: Batch) -> None:
         """The first half of that: write all of it, which is quick, for it need not be on the disk yet."""
-        with self._failing():
-            if batch.has_news:
-                self.crash_point("flush:before-log")
-                self.log.rest(batch.effects.rested or {})
-                self.log.clear(batch.effects.cleared or ())
-                self.log.begin(batch.effects.begun or {})
-                self.log.wake(batch.effects.awake or ())
-                self.log.write(batch.effects.kept, batch.published)
-                for session, sequence, part in batch.pending:
-                    self.log.hold(session, sequence, part)
-                for decision in (*batch.effects.published, *batch.effects.decided):
-                    self.log.decide(decision)
-                for topic, up_to in batch.effects.forget:
-                    self.log.forget(topic, up_to)
-                self.crash_point("flush:before-append")
-                if batch.effects.journal:
-                    self.journal.append(batch.effects.journal, batch.given)
+        if not batch.has_news:
+            return
+        effects, log = batch.effects, self.log
+        try:
+            self.crash_point("flush:before-log")
+            if effects.rested:
+                log.rest(effects.rested)
+            if effects.cleared:
+                log.clear(effects.cleared)
+            if effects.begun:
+                log.begin(effects.begun)
+            if effects.awake:
+                log.wake(effects.awake)
+            log.write(effects.kept, batch.published)
+            for session, sequence, part in batch.pending:
+                log.hold(session, sequence, part)
+            for decision in (*effects.published, *effects.decided):
+                log.decide(decision)
+            for topic, up_to in effects.forget:
+                log.forget(topic, up_to)
+            self.crash_point("flush:before-append")
+            if effects.journal:
+                self.journal.append(effects.journal, batch.given)
+        except Exception as error:
+            raise self._failed(error) from error
 
     def make_sure(self, batch: Batch) -> None:
         """The second half: return when it is on the disk. May run in a thread."""
-        with self._failing():
+        try:
             if batch.has_news:
                 self.crash_point("flush:before-sync")
                 self.journal.sync()
@@ -1011,15 +1018,13 @@ class Driver:
                 self.crash_point("snapshot:before-write")
                 self.journal.replace(batch.snapshot)
                 self.crash_point("snapshot:after-write")
-
-    @contextmanager
-    def _failing(self) -> Iterator[None]:
-        try:
-            yield
         except Exception as error:
-            self.failure = error
-            kind = JournalDamaged if isinstance(error, JournalDamaged) else JournalError
-            raise kind(
-                f"the journal failed: {error}. Nothing of the last batch was answered, and nothing more is taken until this is "
-                "mended"
-            ) from error
+            raise self._failed(error) from error
+
+    def _failed(self, error: Exception) -> JournalError:
+        """The journal cannot be used any more; damage stays damage."""
+        self.failure = error
+        kind = JournalDamaged if isinstance(error, JournalDamaged) else JournalError
+        return kind(
+            f"the journal failed: {error}. Nothing of the last batch was answered, and nothing more is taken until this is mended"
+        )
