@@ -128,7 +128,10 @@ class Request(msgspec.Struct, frozen=True, array_like=True, tag="request", gc=Fa
 
 def find_change(parts: Iterable[PublishAsk | ChangeAsk]) -> ChangeAsk | None:
     """The change of a subscription among the parts of a request, if there is one."""
-    return next((part for part in parts if isinstance(part, ChangeAsk)), None)
+    for part in parts:
+        if isinstance(part, ChangeAsk):
+            return part
+    return None
 
 
 class Publication(msgspec.Struct, array_like=True, tag="publication", gc=False):

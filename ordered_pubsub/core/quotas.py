@@ -87,11 +87,6 @@ class Ledger(msgspec.Struct):
 
     # -- topics -------------------------------------------------------------------------------------------------------
 
-    def new_topics(self, topics: Iterable[str]) -> list[str]:
-        """Those of these topics on which no identity has published, as far as is known here, since they rested last."""
-        brought = self.brought
-        return [topic for topic in topics if topic not in brought]
-
     def bring(self, identity: str, topics: Iterable[str]) -> None:
         """An identity is the first to publish on these topics."""
         for topic in topics:

@@ -182,7 +182,7 @@ class Requests(msgspec.Struct):
         owned = self.owned.get(identity)
         if owned is None:
             owned = self.owned[identity] = OrderedDict()
-        owned.pop(client, None)
+        owned.pop(client, None)  # not `move_to_end`: a snapshot has the order in which keys came
         owned[client] = True
 
     def answered(self, answer: Answer | Refusal) -> int | None:

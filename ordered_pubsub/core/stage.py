@@ -483,7 +483,7 @@ class Stage:
             return refusal
         if not request.identity:
             return None
-        new = ledger.new_topics(self._own_topics(request))
+        new = self._new_topics(request)
         excess = ledger.excess_of_topics(request.identity, new, quota) if new else ""
         if ask is not None and not excess:
             found = registrar.subscriptions.get(ask.subscription)
@@ -515,15 +515,14 @@ class Stage:
 
     def _count_topics(self, request: Request) -> None:
         """Take note of the topics that an identity is the first to publish on."""
-        ledger = self.state.ledger
-        if new := ledger.new_topics(self._own_topics(request)):
-            ledger.bring(request.identity, new)
+        if new := self._new_topics(request):
+            self.state.ledger.bring(request.identity, new)
 
-    def _own_topics(self, request: Request) -> dict[str, bool]:
-        """The topics of this stage that a request publishes on."""
-        owner, rank = self.topology.owner, self.rank
-        parts = request.parts
-        return {part.topic: True for part in parts if isinstance(part, PublishAsk) and owner(part.topic) == rank}
+    def _new_topics(self, request: Request) -> list[str]:
+        """The topics of this stage that a request publishes on, and no identity has since they rested last."""
+        brought = self.state.ledger.brought
+        found = [part.topic for part in request.parts if isinstance(part, PublishAsk) and part.topic not in brought]
+        return [topic for topic in dict.fromkeys(found) if self.topology.owner(topic) == self.rank] if found else found
 
     def _count(self, subscription: str, identity: str = "") -> None:
         """A subscription has changed: its identity may have more of it, or less."""
