@@ -201,7 +201,7 @@ class Bench:
             assert resident_bytes() - self._began_bytes < GROWTH_BYTES_MAX, "the stage has grown too much"
 
     async def _start_again(self) -> None:
-        """A stage stops if another one says that it has sent more than it knows: its store is not its own. Nothing else stops it."""
+        """A stage stops if another one says that it has had more from it than it knows: its store is not its own."""
         error = self.server.node.failed.exception()
         if not isinstance(error, JournalDamaged) or "would give numbers again" not in str(error):
             self.server.node.failed.result()
