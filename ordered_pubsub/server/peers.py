@@ -187,7 +187,7 @@ class PeerLink:
         not break what works. If not, as after a cut that only the other side has noticed, it is replaced.
         """
         if self._rival is not None:
-            self._reject(channel)
+            self._reject(channel, welcome)
             return
         older = self._channel
         if older is None or not older.is_open or not self._is_up:
@@ -205,12 +205,12 @@ class PeerLink:
         if not channel.is_open:
             return
         if self._channel is older and older.is_open and older.heard_at > asked_at:
-            self._reject(channel)
+            self._reject(channel, welcome)
         else:
             self._replace(channel, welcome, proof)
 
-    def _reject(self, channel: Channel) -> None:
-        reason = f"stage {self.name} is linked already, by a connection that works"
+    def _reject(self, channel: Channel, welcome: Welcome) -> None:
+        reason = f"stage {self.name} is linked to stage {welcome.stage} already, by a connection that works"
         _log.warning("%s, and somebody else has come as that stage from %s", reason, channel.address)
         channel.owner = _Nobody()
         channel.close(reason, encode(Rejected("unavailable", reason)))

@@ -63,7 +63,7 @@ async def test_a_link_that_works_is_not_replaced(system: System) -> None:
             assert isinstance(answer, Rejected)
             assert (answer.code, answer.reason) == (
                 "unavailable",
-                "stage s1 is linked already, by a connection that works",
+                "stage s1 is linked to stage s0 already, by a connection that works",
             )
     assert link._channel is before
     assert link.is_up
