@@ -174,6 +174,8 @@ def _rights(identity: IdentitySection) -> Iterator[str]:
         if isinstance(allowed, bool):
             if allowed:
                 yield f"may {'link as a stage' if right == 'stage' else right}" + ", but it is denied" * bool(denied)
+        elif allowed and right == "stage":
+            yield f"may link as stage {_listed(allowed)}" + ", but it is denied" * bool(denied)
         elif allowed:
             yield f"may {right}: {_listed(allowed)}" + (f", but not {_listed(denied)}" if denied else "")
 

@@ -117,8 +117,13 @@ def _asks_for_certificates(configuration: Configuration) -> bool:
 
 
 def _of_links(configuration: Configuration, identities: tuple[IdentitySection, ...]) -> Iterator[str]:
-    if not any(identity.may("stage") for identity in identities):
+    names = [stage.name for stage in configuration.stages]
+    if not any(identity.may("stage", name) for identity in identities for name in names):
         yield "no identity has allow = { stage = true }, so the stages cannot link"
+    for identity in identities:
+        named = () if isinstance(identity.allow.stage, bool) else identity.allow.stage
+        for strange in (name for name in named if name not in names):
+            yield f"identity {identity.name!r} may link as stage {strange!r}, and there is none"
     for index, stage in enumerate(configuration.stage):
         if stage.token_file is None and stage.tls is None:
             yield f"stage[{index}] ({stage.name}) has neither token_file nor tls, so no other stage lets it link"

@@ -204,6 +204,11 @@ SECONDS_OR_NONE_AT_ALL = Kind(
 SWITCH = Kind("true or false", lambda value: isinstance(value, bool))
 
 
+def names_or_switch(value: Any) -> Any:
+    """As `one_or_more`, but true and false stay what they are."""
+    return value if isinstance(value, bool) else one_or_more(value)
+
+
 def choice(*words: str, is_optional: bool = False) -> Kind:
     """One of some words."""
     return Kind(
@@ -235,6 +240,10 @@ NAME_OR_NONE = attrs.evolve(NAME, is_optional=True)
 STAGE_NAME = Kind(
     "1 to 64 letters, digits, '-', '_' and '.', not beginning with '-' or '.'",
     lambda value: isinstance(value, str) and _STAGE_NAME.fullmatch(value) is not None,
+)
+STAGES = Kind(
+    "true, false, the name of a stage, or a list of them",
+    lambda value: isinstance(value, bool) or (isinstance(value, tuple) and all(map(STAGE_NAME.test, value))),
 )
 FILE = text_kind("the path of a file", locate=lambda path, folder: os.path.join(folder, path))
 FILE_OR_NONE = attrs.evolve(FILE, is_optional=True)

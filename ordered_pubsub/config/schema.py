@@ -14,7 +14,7 @@ import attrs
 
 from ordered_pubsub.config import kinds
 from ordered_pubsub.config.addresses import Address, parse_address, parse_listen
-from ordered_pubsub.config.kinds import as_tuple, hashes_as_tuple, one_or_more
+from ordered_pubsub.config.kinds import as_tuple, hashes_as_tuple, names_or_switch, one_or_more
 from ordered_pubsub.config.naming import is_named
 from ordered_pubsub.core.keys import OLD_KEYS_VALID_S, Security
 from ordered_pubsub.core.levels import EXACTLY_ONCE, Levels
@@ -340,14 +340,16 @@ class Rights:
     """move clients"""
     administer: bool = attrs.field(default=False, validator=kinds.SWITCH)
     """see and change what belongs to others"""
-    stage: bool = attrs.field(default=False, validator=kinds.SWITCH)
-    """link as a stage of this system"""
+    stage: bool | tuple[str, ...] = attrs.field(default=False, converter=names_or_switch, validator=kinds.STAGES)
+    """link as these stages of this system; true: as any"""
 
     def covers(self, right: str, topic: str | None = None) -> bool:
-        """Whether these say something of a right, on a topic if it is about topics."""
+        """Whether these say something of a right, on a topic if it is about topics, and of a stage if it is about stages."""
         said = getattr(self, right)
         if isinstance(said, bool):
             return said
+        if right == "stage":
+            return topic in said
         return topic is not None and any(matches(pattern, topic) for pattern in said)
 
 
@@ -396,7 +398,7 @@ class IdentitySection:
     """what it may take up, where that is not what [limits] says"""
 
     def may(self, right: str, topic: str | None = None) -> bool:
-        """Whether it has a right (one of `RIGHTS`), on a topic where the right is about topics. Deny wins."""
+        """Whether it has a right (one of `RIGHTS`), on a topic or a stage where the right is about these. Deny wins."""
         return self.allow.covers(right, topic) and not self.deny.covers(right, topic)
 
     @property

@@ -48,6 +48,8 @@ PAUSE_FIRST_S = 0.05
 PAUSE_MOST_S = 2.0
 DIAL_S = 5.0
 WELCOME_S = 10.0
+SIGN_OF_LIFE_S = 1.0
+"""A connection that says nothing for so long after it was asked may be replaced by another one."""
 LINK_BYTES_MAX = 1 << 28
 """What one frame of a link may have, and what may wait to be sent on one."""
 MUCH_BYTES = 1 << 19
@@ -107,6 +109,8 @@ class PeerLink:
     _is_up: bool = False
     _was_up: bool = False
     """since the last dial"""
+    _rival: _Nobody | None = None
+    """owns a newer connection, while the older one is asked whether it is there"""
     _task: asyncio.Task[None] | None = None
     _supervisor: Supervisor = attrs.field(init=False)
 
@@ -177,7 +181,41 @@ class PeerLink:
             channel.send(encode(greeting))
 
     def accept(self, channel: Channel, welcome: Welcome, proof: Proof) -> None:
-        """The other side has dialled, and was let in. An older connection is replaced."""
+        """The other side has dialled, and may be let in. A connection that is there already is asked whether it is.
+
+        If it answers, it stays, and the newer one is sent away: whoever has a token of that stage, or has taken its place, does
+        not break what works. If not, as after a cut that only the other side has noticed, it is replaced.
+        """
+        if self._rival is not None:
+            self._reject(channel, welcome)
+            return
+        older = self._channel
+        if older is None or not older.is_open or not self._is_up:
+            self._replace(channel, welcome, proof)
+            return
+        channel.owner = self._rival = _Nobody()
+        loop = asyncio.get_running_loop()
+        asked_at = loop.time()
+        self._write(_PING)
+        loop.call_later(SIGN_OF_LIFE_S, self._decide, older, asked_at, channel, welcome, proof)
+
+    def _decide(self, older: Channel, asked_at: float, channel: Channel, welcome: Welcome, proof: Proof) -> None:
+        """The older connection has answered, or it has not."""
+        self._rival = None
+        if not channel.is_open:
+            return
+        if self._channel is older and older.is_open and older.heard_at > asked_at:
+            self._reject(channel, welcome)
+        else:
+            self._replace(channel, welcome, proof)
+
+    def _reject(self, channel: Channel, welcome: Welcome) -> None:
+        reason = f"stage {self.name} is linked to stage {welcome.stage} already, by a connection that works"
+        _log.warning("%s, and somebody else has come as that stage from %s", reason, channel.address)
+        channel.owner = _Nobody()
+        channel.close(reason, encode(Rejected("unavailable", reason)))
+
+    def _replace(self, channel: Channel, welcome: Welcome, proof: Proof) -> None:
         if self._channel is not None:
             self._channel.owner = _Nobody()
             self._channel.abort("replaced by a newer connection")
@@ -349,7 +387,7 @@ class PeerLink:
 
 
 class _Nobody:
-    """Owns a connection that was replaced."""
+    """Owns a connection that was replaced, or that is not let in yet."""
 
     def opened(self, channel: Channel) -> None:
         """Never."""

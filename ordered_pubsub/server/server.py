@@ -336,13 +336,11 @@ class Server:
 
     def _admit_peer(self, channel: Channel, greeting: PeerGreeting, visitor: Visitor) -> None:
         """A stage has greeted as somebody known."""
-        name = visitor.identity.name
-        if not visitor.identity.may("stage"):
-            self.doors.reject(
-                channel, "denied", f"identity {name!r} may not link as a stage: it needs the right 'stage'"
-            )
+        name, link = visitor.identity.name, self.links.get(greeting.rank)
+        if not visitor.identity.may("stage", "" if link is None else link.name):
+            which = f"as stage {link.name!r}" if link is not None and visitor.identity.allow.stage else "as a stage"
+            self.doors.reject(channel, "denied", f"identity {name!r} may not link {which}: it needs the right 'stage'")
             return
-        link = self.links.get(greeting.rank)
         if link is None or greeting.rank < self.rank:
             self.doors.reject(
                 channel, "mismatch", f"a stage of rank {greeting.rank} does not dial the one of rank {self.rank}"
@@ -429,7 +427,7 @@ class Server:
                 connection.become(identity)
         for link in self.links.values():
             identity = None if link.proof is None else doors.access.identify(link.proof)
-            if link.proof is not None and (identity is None or not identity.may("stage")):
+            if link.proof is not None and (identity is None or not identity.may("stage", link.name)):
                 link.deny("the other stage took the right to link away from this one")
 
     def health(self) -> dict[str, Any]:

@@ -166,6 +166,8 @@ async def test_somebody_else_at_the_address_of_a_stage_is_not_taken_for_it(tmp_p
         line.target = (line.target[0], system.ports[1])
         line.cut()
         line.heal()
+        await until(lambda: "stage s2 is linked to stage s1 already" in system.servers[2].links[0].trouble)
+        system.lines[2, 1].cut()
 
         await until(lambda: "is stage 's1', and 's0' was expected there" in system.servers[2].links[0].trouble)
 
