@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import attrs
@@ -18,7 +18,7 @@ from ordered_pubsub.config.addresses import Address
 from ordered_pubsub.config.schema import Configuration
 from ordered_pubsub.core.messages import PeerMessage
 from ordered_pubsub.errors import OrderedPubSubError, ProtocolError
-from ordered_pubsub.server.access import Proof
+from ordered_pubsub.server.access import Access, Proof
 from ordered_pubsub.server.agreement import Common
 from ordered_pubsub.supervision import Backoff, Supervisor
 from ordered_pubsub.wire.channel import Channel
@@ -109,8 +109,8 @@ class PeerLink:
     _is_up: bool = False
     _was_up: bool = False
     """since the last dial"""
-    _rival: _Nobody | None = None
-    """owns a newer connection, while the older one is asked whether it is there"""
+    _rival: _Rival | None = None
+    """a newer connection, while the older one is asked whether it is there"""
     _task: asyncio.Task[None] | None = None
     _supervisor: Supervisor = attrs.field(init=False)
 
@@ -187,29 +187,28 @@ class PeerLink:
         not break what works. If not, as after a cut that only the other side has noticed, it is replaced.
         """
         if self._rival is not None:
-            self._reject(channel, welcome)
+            self._keep_out(channel, welcome)
             return
         older = self._channel
         if older is None or not older.is_open or not self._is_up:
             self._replace(channel, welcome, proof)
             return
-        channel.owner = self._rival = _Nobody()
-        loop = asyncio.get_running_loop()
-        asked_at = loop.time()
+        asked_at = asyncio.get_running_loop().time()
         self._write(_PING)
-        loop.call_later(SIGN_OF_LIFE_S, self._decide, older, asked_at, channel, welcome, proof)
+        timer = self._supervisor.later(SIGN_OF_LIFE_S, self._decide, "letting one of two in", older, asked_at, welcome)
+        channel.owner = self._rival = _Rival(channel, proof, timer)
 
-    def _decide(self, older: Channel, asked_at: float, channel: Channel, welcome: Welcome, proof: Proof) -> None:
+    def _decide(self, older: Channel, asked_at: float, welcome: Welcome) -> None:
         """The older connection has answered, or it has not."""
-        self._rival = None
-        if not channel.is_open:
+        rival, self._rival = self._rival, None
+        if rival is None or not rival.channel.is_open:
             return
         if self._channel is older and older.is_open and older.heard_at > asked_at:
-            self._reject(channel, welcome)
+            self._keep_out(rival.channel, welcome)
         else:
-            self._replace(channel, welcome, proof)
+            self._replace(rival.channel, welcome, rival.proof)
 
-    def _reject(self, channel: Channel, welcome: Welcome) -> None:
+    def _keep_out(self, channel: Channel, welcome: Welcome) -> None:
         reason = f"stage {self.name} is linked to stage {welcome.stage} already, by a connection that works"
         _log.warning("%s, and somebody else has come as that stage from %s", reason, channel.address)
         channel.owner = _Nobody()
@@ -338,10 +337,20 @@ class PeerLink:
         """The peer sent what it must not."""
         self._break(str(error))
 
-    def deny(self, reason: str) -> None:
-        """The peer may not link any more."""
-        if self._channel is not None:
-            self._channel.close(reason, encode(Rejected("denied", reason)))
+    def judge(self, access: Access) -> None:
+        """Who may link has changed: disconnect who may not any more."""
+        reason = "the other stage took the right to link away from this one"
+        for channel, proof in self._dialled_in():
+            identity = access.identify(proof)
+            if identity is None or not identity.may("stage", self.name):
+                channel.close(reason, encode(Rejected("denied", reason)))
+
+    def _dialled_in(self) -> Iterator[tuple[Channel, Proof]]:
+        """The connections that the other side has made, and what it has shown."""
+        if self._channel is not None and self.proof is not None:
+            yield self._channel, self.proof
+        if self._rival is not None:
+            yield self._rival.channel, self._rival.proof
 
     def note(self, trouble: str) -> None:
         """Something keeps the other side from linking."""
@@ -377,9 +386,13 @@ class PeerLink:
         self.trouble = trouble
 
     async def close(self) -> None:
-        """Dial no more, and disconnect."""
+        """Dial no more, let nobody in, and disconnect."""
         if self._task is not None:
             await end_task(self._task)
+        rival, self._rival = self._rival, None
+        if rival is not None:
+            rival.timer.cancel()
+            rival.channel.close("this stage stops", encode(Rejected("draining", "this stage stops")))
         channel = self._channel
         if channel is not None and channel.is_open:
             channel.close("this stage stops")
@@ -400,3 +413,13 @@ class _Nobody:
 
     def lost(self, reason: str) -> None:
         """At last."""
+
+
+@attrs.frozen(eq=False)
+class _Rival(_Nobody):
+    """A newer connection of a stage that has one already."""
+
+    channel: Channel
+    proof: Proof
+    timer: asyncio.TimerHandle
+    """when the older one must have answered"""

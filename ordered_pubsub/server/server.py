@@ -426,9 +426,7 @@ class Server:
             else:
                 connection.become(identity)
         for link in self.links.values():
-            identity = None if link.proof is None else doors.access.identify(link.proof)
-            if link.proof is not None and (identity is None or not identity.may("stage", link.name)):
-                link.deny("the other stage took the right to link away from this one")
+            link.judge(doors.access)
 
     def health(self) -> dict[str, Any]:
         """What everybody may know of this stage."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import attrs
 import pytest
 
 from ordered_pubsub.config.files import hash_token
@@ -105,6 +106,37 @@ async def test_who_goes_away_while_the_older_one_is_asked_changes_nothing(
         await until(lambda: link._rival is not None)
     await until(lambda: link._rival is None)
     assert link._channel is before
+
+
+async def test_who_may_not_link_any_more_is_not_let_in_by_the_silence_of_another(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ordered_pubsub.server.peers.SIGN_OF_LIFE_S", 0.5)
+    server = system.servers[0]
+    system.lines[1, 0].freeze()
+    async with raw(system.ports[0], decoder=from_peer) as line:
+        line.send(greeting_of(system, "one"))
+        await until(lambda: server.links[1]._rival is not None)
+        identities = tuple(identity for identity in server.configuration.identity or () if identity.name != "one")
+        server.renew(server.prepare(attrs.evolve(server.configuration, identity=identities)))
+        answer = await line.receive()
+        assert isinstance(answer, Rejected)
+        assert answer.code == "denied"
+    await until(lambda: server.links[1]._rival is None)
+    system.lines[1, 0].thaw()
+
+
+async def test_a_link_that_is_closed_lets_nobody_in_who_waits(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ordered_pubsub.server.peers.SIGN_OF_LIFE_S", 0.1)
+    link = system.servers[0].links[1]
+    async with raw(system.ports[0], decoder=from_peer) as line:
+        line.send(greeting_of(system, "one"))
+        await until(lambda: link._rival is not None)
+        await link.close()
+        assert link._rival is None
+        answer = await line.receive()
+        assert isinstance(answer, Rejected)
+        assert answer.code == "draining"
 
 
 @pytest.mark.parametrize("said", ['"not a name!"', "7", '["a", 3]', "{ a = 1 }"])
