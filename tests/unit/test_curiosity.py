@@ -117,7 +117,7 @@ class Naive:
         return runs(taken)
 
 
-@settings(deadline=None, max_examples=600)
+@settings(max_examples=600)
 @given(
     operations_of("want", "want_now", "satisfied", "acknowledge", "take", "take", "wait"),
     st.sampled_from([0.0, 0.5, 2.0]),
@@ -415,7 +415,7 @@ def test_a_representation_says_what_is_missing_and_what_is_not_needed() -> None:
 # The stage between.
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(operations_of("fresh", "fresh", "satisfied", "forget_expired", "wait"))
 def test_whatever_happens_a_number_is_passed_on_once_within_the_interval(
     operations: list[tuple[str, tuple[int, int], float]],

@@ -6,7 +6,7 @@ import re
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -546,7 +546,6 @@ def test_a_buffer_full_of_what_cannot_be_let_go_stops(kept: str, names: tuple[st
         delivery.receive(event(names[-1]))
 
 
-@settings(deadline=None)
 @given(st.integers(0, 10_000))
 def test_whatever_is_lost_and_let_go_all_comes_in_order_when_it_is_asked_for(seed: int) -> None:
     random = Random(seed)

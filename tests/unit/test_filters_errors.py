@@ -164,7 +164,6 @@ CONTRADICTING = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(CONTRADICTING)
 def test_only_predicates_without_which_there_is_no_contradiction_are_named(parts: list[str]) -> None:
     try:
@@ -279,7 +278,7 @@ PIECES = st.sampled_from(
 ANY = st.one_of(st.text(), st.lists(PIECES, max_size=40).map("".join), st.lists(PIECES, max_size=40).map(" ".join))
 
 
-@settings(deadline=None, max_examples=1000)
+@settings(max_examples=1000)
 @given(ANY)
 @example("'" * TEXT_LENGTH_MAX)
 @example('"' * (TEXT_LENGTH_MAX - 1))

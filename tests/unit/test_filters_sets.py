@@ -161,7 +161,7 @@ def meant(said: list[Said]) -> list[bool]:
 FILTERS = SAID.map(read).filter(bool)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(SAID)
 def test_a_filter_matches_what_its_predicates_mean_and_is_refused_if_that_is_nothing(said: list[Said]) -> None:
     expected = meant(said)
@@ -171,7 +171,7 @@ def test_a_filter_matches_what_its_predicates_mean_and_is_refused_if_that_is_not
         assert matched(found) == expected
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(FILTERS, FILTERS)
 @example(Filter.parse("a exists"), Filter.parse("a.b = 1"))
 @example(Filter.parse("a != 1"), Filter.parse("a.b.d = 1"))
@@ -186,7 +186,6 @@ def test_comparisons_of_two_filters_are_exact(one: Filter, two: Filter) -> None:
     assert (one == two) == (ones == twos)
 
 
-@settings(deadline=None)
 @given(FILTERS, SAID)
 def test_a_filter_covers_what_says_more_and_overlaps_with_it(wide: Filter, more: list[Said]) -> None:
     """Random pairs seldom have much in common; these always do, if they do not contradict each other."""
@@ -202,7 +201,6 @@ def test_a_filter_covers_what_says_more_and_overlaps_with_it(wide: Filter, more:
     assert narrow.covers(wide) == (narrow == wide)
 
 
-@settings(deadline=None)
 @given(SAID, st.randoms(use_true_random=False))
 def test_the_order_of_predicates_means_nothing(said: list[Said], random: Any) -> None:
     shuffled = [*said]
@@ -210,7 +208,6 @@ def test_the_order_of_predicates_means_nothing(said: list[Said], random: Any) ->
     assert read(shuffled) == read(said)
 
 
-@settings(deadline=None)
 @given(st.lists(FILTERS, max_size=3))
 def test_several_filters_together_match_what_any_of_them_does(filters: list[Filter]) -> None:
     together = covering(filters)
@@ -262,7 +259,7 @@ def regions(said: list[Said]) -> list[object]:
     ]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.lists(predicates(ANY_TEXT, ANY_NUMBER, [("x",)]), min_size=1, max_size=4), ANY_FIELD)
 def test_any_literal_in_any_field_is_matched_and_written_as_it_was_meant(
     said: list[Said], path: tuple[str, ...]
@@ -320,7 +317,7 @@ def value_after(cut: Any, cuts: list[Any]) -> object:
     return (begin + (Fraction(end[1]) if end[1:] else begin + 2)) / 2
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(two_rows())
 def test_the_algebra_of_ranges_is_that_of_the_sets_of_their_values(
     drawn_rows: tuple[Ranges, Ranges, list[object]],

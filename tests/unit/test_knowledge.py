@@ -7,7 +7,7 @@ from itertools import groupby, product
 
 import attrs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.counting import steps
@@ -138,7 +138,6 @@ def test_what_is_lowered_is_never_more_than_it_was() -> None:
 # The stream.
 
 
-@settings(deadline=None)
 @given(OPERATIONS, st.integers(1, TOP), st.integers(0, TOP))
 def test_whatever_happens_a_stream_equals_one_that_has_every_number_by_itself(
     operations: list[tuple[str, int, int, bytes | None]], first: int, last: int
@@ -167,7 +166,6 @@ def check(knowledge: Knowledge[bytes | None], naive: Naive, first: int, last: in
     assert len(knowledge) == len(spans)
 
 
-@settings(deadline=None)
 @given(OPERATIONS)
 def test_accumulating_never_lowers_and_forgetting_never_raises(
     operations: list[tuple[str, int, int, bytes | None]],
@@ -185,7 +183,6 @@ def test_accumulating_never_lowers_and_forgetting_never_raises(
                 assert now in (was, Q)
 
 
-@settings(deadline=None)
 @given(OPERATIONS, st.randoms(use_true_random=False))
 def test_what_is_accumulated_may_come_in_any_order_and_twice(
     operations: list[tuple[str, int, int, bytes | None]], random: object
@@ -323,7 +320,6 @@ def whole(sources: list[Span[bytes | None] | None]) -> list[Span[bytes | None]]:
     return found
 
 
-@settings(deadline=None)
 @given(STREAMS)
 def test_a_merge_passes_data_of_any_and_final_of_all(drawn: list[list[tuple[int, int, Tick, bytes | None]]]) -> None:
     streams = [stream(each) for each in drawn]
@@ -336,7 +332,6 @@ def test_a_merge_passes_data_of_any_and_final_of_all(drawn: list[list[tuple[int,
     assert list(merged(*streams)) == whole(expected)
 
 
-@settings(deadline=None)
 @given(STREAMS)
 def test_a_filter_passes_final_and_makes_final_what_does_not_match(
     drawn: list[list[tuple[int, int, Tick, bytes | None]]],

@@ -292,9 +292,9 @@ class SqliteLog(Log):
 
 
 TestMemoryLog = MemoryLog.TestCase
-TestMemoryLog.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestMemoryLog.settings = settings(max_examples=150, stateful_step_count=40)
 TestSqliteLog = SqliteLog.TestCase
-TestSqliteLog.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
+TestSqliteLog.settings = settings(max_examples=30, stateful_step_count=30)
 
 
 # -- one by one -------------------------------------------------------------------------------------------------------

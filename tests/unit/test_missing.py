@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ordered_pubsub.core import missing as module
@@ -176,7 +176,6 @@ def test_each_topic_has_a_window_of_its_own() -> None:
     assert Want("b", 1, 5) in missing.take_due(GCT_S)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 60), st.lists(st.sampled_from(["all", "half", "nothing"]), max_size=40))
 def test_the_window_never_stalls(last: int, answers: list[str]) -> None:
     """However much is missing and however many answers are lost: in the end everything has been asked for and has come."""

@@ -8,7 +8,7 @@ from random import Random
 import attrs
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ordered_pubsub.core.buffer import Arrival
@@ -161,7 +161,6 @@ def whole_order(logs: dict[str, list[Logged]]) -> list[Event]:
     return [(event.topic, event.number) for event in replay(logs, dict.fromkeys(TOPICS, 0))]
 
 
-@settings(deadline=None)
 @given(st.integers(0, 1_000_000))
 def test_what_is_read_from_the_beginning_is_what_the_naive_reader_has(seed: int) -> None:
     random = Random(seed)
@@ -171,7 +170,6 @@ def test_what_is_read_from_the_beginning_is_what_the_naive_reader_has(seed: int)
     assert read_all(random, logs, dict.fromkeys(TOPICS, 0), counts_of(order)) == order
 
 
-@settings(deadline=None)
 @given(st.integers(0, 1_000_000))
 def test_wherever_the_reading_begins_it_goes_on_as_the_whole_does(seed: int) -> None:
     """At any place of the order, in the middle of a batch as well."""
@@ -182,7 +180,6 @@ def test_wherever_the_reading_begins_it_goes_on_as_the_whole_does(seed: int) -> 
     assert read_all(random, logs, counts_of(order[:begun]), counts_of(order)) == order[begun:]
 
 
-@settings(deadline=None)
 @given(st.integers(0, 1_000_000))
 def test_wherever_the_reading_ends_it_has_what_comes_before_in_the_whole(seed: int) -> None:
     random = Random(seed)

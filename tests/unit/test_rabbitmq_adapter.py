@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import pika
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pika import spec
 from pika.adapters.asyncio_connection import AsyncioConnection
@@ -278,7 +278,6 @@ def topic_of(name: str) -> str | None:
     return None if name == "unknown" else name.replace(".", "/")
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 120), max_size=30))
 def test_messages_are_put_together_however_the_bytes_come(cuts: list[int]) -> None:
     """In pieces of any size, with other frames between them."""
@@ -496,7 +495,6 @@ async def test_the_first_frames_of_many_topics_are_kept_for_some() -> None:
     assert 0 < len(window._methods) <= METHODS_MAX
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=6), st.randoms(use_true_random=False))
 def test_a_call_is_done_exactly_when_all_its_messages_are_confirmed(counts: list[int], random: Any) -> None:
     """However the confirmations come: one by one, in another order, many at once."""

@@ -40,7 +40,7 @@ def every_third(count: int) -> Ranges:
     return Ranges((3 * n + 1, 3 * n + 2) for n in range(count))
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(st.lists(st.tuples(st.sampled_from(["add", "add", "remove", "forget"]), PAIRS), min_size=8), PAIRS)
 def test_whatever_is_added_and_removed_they_equal_a_set_of_numbers(
     operations: list[tuple[str, tuple[int, int]]], asked: tuple[int, int]
@@ -77,7 +77,7 @@ def check(ranges: Ranges, model: set[int], asked: tuple[int, int]) -> None:
     assert ranges.reach(first) == reach
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(st.lists(st.tuples(st.booleans(), PAIRS, st.sampled_from("ab")), min_size=8), PAIRS)
 def test_whatever_is_put_and_removed_a_map_equals_a_dict_of_numbers(
     operations: list[tuple[bool, tuple[int, int], str]], asked: tuple[int, int]
