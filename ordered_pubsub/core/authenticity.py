@@ -19,12 +19,12 @@ same answer always has the same tags, as long as the keys are the same.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from copy import copy
 from hashlib import blake2b
 from hmac import compare_digest
 from typing import Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from ordered_pubsub.core.messages import Answer, Mark, Part, Publication, SystemKeys
 
@@ -197,10 +197,9 @@ class Tagger:
         return Answer(answer.client, answer.epoch, answer.sequence, parts) if has_tagged else answer
 
     def _tagged(self, part: Publication, keys: SystemKeys) -> Publication:
-        part = copy(part)  # the stage remembers the digests
-        part.system = keys.system
-        if self.is_tagging and part.digests:
-            part.key_epoch = keys.epoch
+        has_tags = self.is_tagging and bool(part.digests)
+        part = replace(part, system=keys.system, key_epoch=keys.epoch if has_tags else 0)  # the stage remembers its own
+        if has_tags:
             part.tags = tags_of(part, self._key(part.topic, keys))
         part.digests = b""
         return part

@@ -140,8 +140,11 @@ def _check_chain(request: Request) -> None:
 def _check_batch(ask: PublishAsk) -> None:
     if not 1 <= ask.count <= BATCH_EVENTS_MAX:
         raise UsageError(f"a batch has 1 to {BATCH_EVENTS_MAX} events, not {ask.count}")
-    brought = sum(chunk.count for chunk in ask.chunks)
-    if brought != (ask.count if ask.is_kept else 0) or any(chunk.count < 1 or not chunk.data for chunk in ask.chunks):
+    brought, has_all = 0, True
+    for chunk in ask.chunks:
+        brought += chunk.count
+        has_all = has_all and chunk.count >= 1 and bool(chunk.data)
+    if brought != (ask.count if ask.is_kept else 0) or not has_all:
         raise UsageError(
             f"a batch of {ask.count} events on {ask.topic!r} brings {brought} of them to be kept; expected "
             f"{'all' if ask.is_kept else 'none'}, in chunks with the bytes of at least one"
@@ -227,10 +230,12 @@ def _is_publication(part: Publication) -> bool:
 
 def _are_pieces(part: PublishAsk | Publication) -> bool:
     """Whether the events of a batch can share tags like that."""
-    pieces = part.pieces
-    if pieces and (len(pieces) > part.count or min(pieces) < 1 or sum(pieces) != part.count):
-        return False
-    return len(part.digests) in (0, DIGEST_BYTES * (len(pieces) if pieces else part.count))
+    pieces, count = part.pieces, part.count
+    if pieces:
+        if pieces != (count,) and (len(pieces) > count or min(pieces) < 1 or sum(pieces) != count):
+            return False
+        count = len(pieces)
+    return len(part.digests) in (0, DIGEST_BYTES * count)
 
 
 def _is_change(part: Change) -> bool:

@@ -182,8 +182,9 @@ class Groups(msgspec.Struct):
 
     def highest(self, topic: str) -> int:
         """The rank of the highest stage that the next event of an own `topic` concerns."""
-        top = min(self.reach.get(topic, ()), default=self.rank)
-        return min(top, self.owed_up.get(topic, top), self.rank)
+        reach = self.reach.get(topic)
+        top = self.rank if reach is None else min(reach)
+        return min(top, self.owed_up.get(topic, top))
 
 
 def _count(counts: dict[str, int], key: str, step: int) -> None:

@@ -79,6 +79,9 @@ class Shelf(Protocol):
     def put(self, kind: Kind, topic: str, rows: list[Row]) -> None:
         """Write rows."""
 
+    def put_all(self, kind: Kind, rows: Mapping[str, list[Row]]) -> None:
+        """Write rows of several topics."""
+
     def get(self, kind: Kind, topic: str, first: int, last: int) -> Iterator[Row]:
         """The rows that have to do with these numbers, in order, as they are on disk."""
 
@@ -205,6 +208,19 @@ class _Running:
     early: dict[int, tuple[int, dict[str, int]]] = attrs.field(factory=dict)
     """batches beyond one that is not complete: first → last, entries"""
 
+    def run_on(self) -> list[Row]:
+        """Take in what is complete now; return the full timestamps that are to be written."""
+        rows: list[Row] = []
+        while (following := self.early.pop(self.last + 1, None)) is not None:
+            first = self.last + 1
+            self.last, entries = following
+            self.full.update(entries)
+            self.steps += 1 + len(entries)
+            if self.steps >= FULL_AFTER and self.steps >= 4 * len(self.full):
+                rows.append(Row(first, self.last, _encode(self.full)))
+                self.steps = 0
+        return rows
+
 
 @attrs.define(eq=False)
 class LogWriter:
@@ -217,33 +233,49 @@ class LogWriter:
 
     def write(self, kept: Iterable[Kept], completed: Iterable[Publication]) -> None:
         """Put numbered events, and what is known of complete ones, onto the shelf."""
-        for events in kept:
-            self._write_events(events)
+        self._write_events(kept)
+        self._write_stamps(completed)
+
+    def _write_events(self, kept: Iterable[Kept]) -> None:
+        rows: dict[str, list[Row]] = {}
+        for topic, first, chunks in kept:
+            if self.base and first == self.base + 1:
+                self.shelf.drop(topic, self.base, _encode({}))  # nothing was there: the first timestamp is a full one
+            those = rows.setdefault(topic, [])
+            for chunk in chunks:
+                those.append(Row(first, first + chunk.count - 1, chunk.data))
+                first += chunk.count
+        self.shelf.put_all("events", rows)
+
+    def _write_stamps(self, completed: Iterable[Publication]) -> None:
+        parts: dict[str, list[Publication]] = {}
+        rows: dict[str, list[Row]] = {}
         for part in completed:
-            self._write_stamp(part)
+            stamp = LogStamp(part.entries, part.full, part.marks, part.place, part.published_at, part.is_kept)
+            row = Row(part.first, part.last, _encode(stamp))
+            those = rows.get(part.topic)
+            if those is None:
+                rows[part.topic], parts[part.topic] = [row], [part]
+            else:
+                those.append(row)
+                parts[part.topic].append(part)
+        if rows:
+            self.shelf.put_all("stamps", rows)
+            fulls = {topic: full for topic, those in parts.items() if (full := self._run_with(topic, those))}
+            self.shelf.put_all("fulls", fulls)
 
-    def _write_events(self, kept: Kept) -> None:
-        if self.base and kept.first == self.base + 1:
-            self.shelf.drop(kept.topic, self.base, _encode({}))  # nothing was there: the first timestamp is a full one
-        rows: list[Row] = []
-        first = kept.first
-        for chunk in kept.chunks:
-            rows.append(Row(first, first + chunk.count - 1, chunk.data))
-            first += chunk.count
-        self.shelf.put("events", kept.topic, rows)
-
-    def _write_stamp(self, part: Publication) -> None:
-        stamp = LogStamp(part.entries, part.full, part.marks, part.place, part.published_at, part.is_kept)
-        self.shelf.put("stamps", part.topic, [Row(part.first, part.last, _encode(stamp))])
-        running = self._running.get(part.topic)
+    def _run_with(self, topic: str, parts: list[Publication]) -> list[Row]:
+        """Batches, whose stamps are on the shelf, count in the full timestamp of their topic; return those to be written."""
+        running = self._running.get(topic)
         if running is None:
-            self._running[part.topic] = self._load(part.topic)  # this stamp included
+            running = self._running[topic] = self._load(topic)  # these stamps included
             if len(self._running) > RUNNING_MAX:
                 self._running.popitem(last=False)
         else:
-            self._running.move_to_end(part.topic)
-            running.early[part.first] = (part.last, part.entries)
-            self._run_on(part.topic, running)
+            self._running.move_to_end(topic)
+            for part in parts:
+                running.early[part.first] = (part.last, part.entries)
+        return running.run_on()
 
     def _load(self, topic: str) -> _Running:
         found = self.shelf.before("fulls", topic, ENDLESS)
@@ -252,18 +284,7 @@ class LogWriter:
         )
         for row in self.shelf.get("stamps", topic, running.last + 1, ENDLESS):
             running.early[row.first] = (row.last, _decode_stamp(topic, row).entries)
-        self._run_on(topic, running)
         return running
-
-    def _run_on(self, topic: str, running: _Running) -> None:
-        while (following := running.early.pop(running.last + 1, None)) is not None:
-            first = running.last + 1
-            running.last, entries = following
-            running.full.update(entries)
-            running.steps += 1 + len(entries)
-            if running.steps >= max(FULL_AFTER, 4 * len(running.full)):
-                self.shelf.put("fulls", topic, [Row(first, running.last, _encode(running.full))])
-                running.steps = 0
 
     def hold(self, session: str, sequence: int, part: Publication) -> None:
         """Remember a batch of which nobody keeps the events, until it is known to be published, or void."""

@@ -59,6 +59,11 @@ class MemoryShelf:
         for row in rows:
             found.put(row)
 
+    def put_all(self, kind: Kind, rows: Mapping[str, list[Row]]) -> None:
+        """Keep rows of several topics."""
+        for topic, those in rows.items():
+            self.put(kind, topic, those)
+
     def get(self, kind: Kind, topic: str, first: int, last: int) -> Iterator[Row]:
         """The rows that have to do with these numbers, in order."""
         found = self._rows.get((topic, kind))

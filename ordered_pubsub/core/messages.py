@@ -232,9 +232,10 @@ def load_of(parts: Iterable[Part]) -> int:
         if isinstance(part, Change):
             load += len(part.old) + len(part.new)
         else:
-            load += len(part.digests) // LOAD_BYTES
-            if part.chunks:
-                load += sum(len(chunk.data) for chunk in part.chunks) // LOAD_BYTES
+            size = len(part.digests)
+            for chunk in part.chunks:
+                size += len(chunk.data)
+            load += size // LOAD_BYTES
     return load
 
 

@@ -153,20 +153,19 @@ class State(msgspec.Struct):
     """… and how many events they had"""
 
 
-@attrs.define
-class Effects:
+class Effects(msgspec.Struct):
     """What the caller must do, in the order of the fields."""
 
-    kept: list[Kept] = attrs.field(factory=list)
+    kept: list[Kept] = []
     """events that were numbered, for the log"""
-    completed: list[Operation] = attrs.field(factory=list)
+    completed: list[Operation] = []
     """complete operations, whose publications on own topics have a place in the log as well"""
-    journal: list[bytes] = attrs.field(factory=list)
-    sends: list[tuple[int, PeerMessage]] = attrs.field(factory=list)
-    replies: list[Answer | Refusal] = attrs.field(factory=list)
-    tells: list[tuple[str, ToSession]] = attrs.field(factory=list)
+    journal: list[bytes] = []
+    sends: list[tuple[int, PeerMessage]] = []
+    replies: list[Answer | Refusal] = []
+    tells: list[tuple[str, ToSession]] = []
     """what clients miss: for a session, what it is brought"""
-    forget: list[tuple[str, int]] = attrs.field(factory=list)
+    forget: list[tuple[str, int]] = []
     """topics, and up to which number the log may forget them"""
     rested: dict[str, int] | None = None
     """topics of which nothing but their last number is remembered any more"""
@@ -178,13 +177,13 @@ class Effects:
     """topics that rested and are used again, and that is on disk"""
     cleared: list[str] | None = None
     """topics that rest, and that is on disk: what is left of their logs may go"""
-    decided: list[Decision] = attrs.field(factory=list)
+    decided: list[Decision] = []
     """what has become of numbers whose publisher had vanished"""
-    published: list[Decision] = attrs.field(factory=list)
+    published: list[Decision] = []
     """what is pending no more"""
-    named: list[tuple[str, str]] = attrs.field(factory=list)
+    named: list[tuple[str, str]] = []
     """names that belong to these sessions now"""
-    handled: list[Operation] = attrs.field(factory=list)
+    handled: list[Operation] = []
     """operations in the order in which this stage handled them, for those who watch"""
 
 
@@ -434,7 +433,7 @@ class Stage:
 
     def _refuse_level(self, request: Request) -> Refusal | None:
         """Why its events cannot be published as they are brought, if so: those of some topics are kept, and no others."""
-        for part in request.parts:
+        for part in () if self.levels is None else request.parts:
             if isinstance(part, PublishAsk) and self._is_misfit(part):
                 kept, brought = ("not kept", "were") if part.is_kept else ("kept", "were not")
                 reason = (
@@ -471,8 +470,11 @@ class Stage:
         known = self.state.clocks.numbers
         if refusal is not None:
             request = replace(request, parts=())
-        elif not all(isinstance(part, PublishAsk) and part.topic in known for part in request.parts):
-            self._wake(request.parts)
+        else:
+            for part in request.parts:
+                if not isinstance(part, PublishAsk) or part.topic not in known:
+                    self._wake(request.parts)
+                    break
         self._take(Asked(request, home, now, refusal, tuple(forgets)))
 
     def _refusal(self, request: Request, quota: Quota) -> Refusal | None:
@@ -497,10 +499,8 @@ class Stage:
         self.state.requests.take(request, event.home, event.now)
         ask = find_change(request.parts)
         waiting = Waiting(request, event.home, event.now)
-        refusal = event.refusal and request.refused(event.refusal.code, event.refusal.reason, taken=True)
-        if refusal is None and ask is not None:
-            refusal = self.state.registrar.refuse(request, ask)
-        if refusal is not None:
+        if event.refusal is not None:
+            refusal = request.refused(event.refusal.code, event.refusal.reason, taken=True)
             self.state.requests.answered(refusal)
             self._reply(event.home, refusal)
             return
@@ -595,25 +595,21 @@ class Stage:
     def _operation(self, waiting: Waiting, change: Change | None) -> Operation:
         """The operation that a request asks for, before its journey."""
         request = waiting.request
+        now, owner = waiting.now, self.topology.owner
         parts: list[Part] = []
+        ranks: list[int] = []
         for ask in request.parts:
             if isinstance(ask, PublishAsk):
-                parts.append(_publication(ask, waiting.now))
+                parts.append(_publication(ask, now))
+                ranks.append(owner(ask.topic))
             else:
                 assert change is not None
                 parts.append(change)
-        ranks = [self.topology.owner(topic) for topic in topics_of(parts)]
+                ranks += map(owner, change.topics)
         if change is not None:
             ranks.append(self.state.registrar.meet(change.subscription, ranks, self.rank))
         return Operation(
-            client=request.client,
-            epoch=request.epoch,
-            sequence=request.sequence,
-            home=waiting.home,
-            asked=self.rank,
-            bottom=max(ranks),
-            top=min(ranks),
-            parts=parts,
+            request.client, request.epoch, request.sequence, waiting.home, self.rank, max(ranks), min(ranks), parts
         )
 
     # -- the journey --------------------------------------------------------------------------------------------------
@@ -1007,13 +1003,14 @@ class Stage:
         A request that changes a subscription may have to wait for its turn, so its events stay with it.
         """
         if isinstance(event, Asked):
-            if find_change(event.request.parts) is None and any(_has_events(part) for part in event.request.parts):
-                parts = tuple(self._emptied(part) for part in event.request.parts)
-                return replace(event, request=replace(event.request, parts=parts))
+            request = event.request
+            if _have_events(request.parts) and find_change(request.parts) is None:
+                parts = tuple(map(self._emptied, request.parts))
+                return replace(event, request=replace(request, parts=parts))
         elif isinstance(event, Framed) and not isinstance(event.message, Done):
             operation = event.message.operation
-            if any(map(_has_events, operation.parts)):
-                emptied = replace(operation, parts=[self._emptied(part) for part in operation.parts])
+            if _have_events(operation.parts):
+                emptied = replace(operation, parts=list(map(self._emptied, operation.parts)))
                 return replace(event, message=replace(event.message, operation=emptied))
         return event
 
@@ -1097,8 +1094,8 @@ def _bare(part: PublishAsk | ChangeAsk) -> PublishAsk | ChangeAsk:
     return ChangeAsk(part.subscription)
 
 
-def _has_events(part: Part | PublishAsk | ChangeAsk) -> bool:
-    return isinstance(part, (Publication, PublishAsk)) and bool(part.chunks)
+def _have_events(parts: Iterable[Part | PublishAsk | ChangeAsk]) -> bool:
+    return any(isinstance(part, (Publication, PublishAsk)) and part.chunks for part in parts)
 
 
 def topics_of(parts: Iterable[Part | PublishAsk | ChangeAsk]) -> list[str]:

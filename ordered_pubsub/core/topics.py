@@ -18,12 +18,19 @@ from ordered_pubsub.errors import TopicError
 TOPIC_LENGTH_MAX = 255
 COMPILED_MAX = 4_096
 """So many patterns are kept compiled."""
+NAMES_REMEMBERED_MAX = 10_000
+"""So many names are known to be good."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def check_topic(topic: object) -> str:
     """Return `topic` if it is a valid name, or raise a `TopicError` that says what is wrong with it."""
-    name = _check_levels(topic, "topic")
+    return _checked(topic) if isinstance(topic, str) else _check_levels(topic, "topic")
+
+
+@lru_cache(maxsize=NAMES_REMEMBERED_MAX)
+def _checked(name: str) -> str:
+    _check_levels(name, "topic")
     if "*" in name:
         raise TopicError(
             f"topic {name!r} contains '*': patterns are not accepted here yet; name each topic, as in "

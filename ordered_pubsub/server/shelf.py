@@ -184,9 +184,19 @@ class SqliteShelf:
 
     def put(self, kind: Kind, topic: str, rows: list[Row]) -> None:
         """Write rows."""
+        self.put_all(kind, {topic: rows})
+
+    def put_all(self, kind: Kind, rows: Mapping[str, list[Row]]) -> None:
+        """Write rows of several topics, by one statement."""
+        if not rows:
+            return
         self._begin()
-        base, kind_sum = (self.ids.get(topic) or self._make(topic)) << SHIFT, _KIND_SUMS[kind]
-        values = [(base + first, last, row_sum(kind_sum, base + first, last, data), data) for first, last, data in rows]
+        kind_sum = _KIND_SUMS[kind]
+        values: list[tuple[int, int, int, bytes]] = []
+        for topic, those in rows.items():
+            base = (self.ids.get(topic) or self._make(topic)) << SHIFT
+            for first, last, data in those:
+                values.append((base + first, last, row_sum(kind_sum, base + first, last, data), data))
         try:
             self._connection.executemany(_PUT[kind], values)
         except SQLITE_ERRORS as error:

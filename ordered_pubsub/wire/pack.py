@@ -11,13 +11,15 @@ An event that travels by itself is digested as it would be written here: with it
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from ordered_pubsub.core.authenticity import DIGEST_BYTES, digest_of, digests_of
 from ordered_pubsub.core.log import NEVER_KEPT
-from ordered_pubsub.core.messages import ChangeAsk, Chunk, PublishAsk, Request
+from ordered_pubsub.core.messages import Chunk, PublishAsk, Request
 from ordered_pubsub.errors import AccessDenied, ProtocolError, UnknownVersion, UsageError
 
 VERSION = 2
@@ -63,8 +65,8 @@ _events_decoder = msgspec.msgpack.Decoder(list[PackedEvent])
 _logged_decoder = msgspec.msgpack.Decoder(Logged)
 _signed_decoder = msgspec.msgpack.Decoder(SignedEvents)
 _prefix = bytes([VERSION])
-_EVENTS_AT = len(_prefix) + 1
-"""In a chunk, behind this and the publisher."""
+_PUBLISHER_AT = len(_prefix) + 1
+"""In a chunk; the events come behind it."""
 _Events = TypeVar("_Events", Logged, SignedEvents)
 NO_HEADERS: Mapping[str, bytes | str] = {}
 
@@ -194,13 +196,14 @@ def signed_ask(ask: PublishAsk, publisher: str, may_sign: Callable[[str], bool])
     Only of what nobody keeps are they the client's own. Raises a `UsageError` if the ask does not fit together, and
     `AccessDenied` if the events are signed by another name than the client's, and it `may_sign` by no such name.
     """
+    pieces = ask.pieces
     digests: list[bytes] = []
     if ask.is_kept:
-        if ask.pieces and ask.pieces != tuple([chunk.count for chunk in ask.chunks]):
-            raise UsageError(
-                f"events for {ask.topic!r} cannot be kept: what shares a tag is one chunk, and these are others"
-            )
-        for chunk in ask.chunks:
+        if pieces and len(pieces) != len(ask.chunks):
+            raise _not_chunks(ask)
+        for index, chunk in enumerate(ask.chunks):
+            if pieces and pieces[index] != chunk.count:
+                raise _not_chunks(ask)
             try:
                 events = decode_signed(chunk.data, chunk.count)
             except ProtocolError as error:
@@ -209,30 +212,36 @@ def signed_ask(ask: PublishAsk, publisher: str, may_sign: Callable[[str], bool])
                 if not may_sign(events.publisher):
                     raise AccessDenied(f"events for {ask.topic!r} are signed {events.publisher!r:.80}")
                 publisher = events.publisher
-            if ask.pieces is not None:
-                digests.append(_digest_together(chunk, events) if ask.pieces else digests_of(events.events))
-    elif ask.pieces is not None:
-        counts = ask.pieces or (1,) * ask.count
+            if pieces is not None:
+                digests.append(_digest_together(chunk, events) if pieces else digests_of(events.events))
+    elif pieces is not None:
+        counts = pieces or (1,) * ask.count
         if min(counts, default=0) < 1 or sum(counts) != ask.count or len(ask.digests) != DIGEST_BYTES * len(counts):
             raise UsageError(
                 f"a batch of {ask.count} events on {ask.topic!r} has {len(ask.digests)} bytes of digests for {len(counts)} "
                 f"pieces; expected {DIGEST_BYTES} for each, and {ask.count} events in all of them"
             )
         digests.append(ask.digests)
-    return msgspec.structs.replace(ask, publisher=publisher, digests=b"".join(digests))
+    return replace(ask, publisher=publisher, digests=b"".join(digests))
+
+
+def _not_chunks(ask: PublishAsk) -> UsageError:
+    return UsageError(f"events for {ask.topic!r} cannot be kept: what shares a tag is one chunk, and these are others")
 
 
 def _digest_together(chunk: Chunk, events: SignedEvents) -> bytes:
     """The digest of all events of a chunk, as they are written there."""
-    begin = _EVENTS_AT + len(_encoder.encode(events.publisher))
-    return digest_of(memoryview(chunk.data)[begin:])
+    return digest_of(memoryview(chunk.data)[_events_at(events.publisher) :])
+
+
+@lru_cache(maxsize=1_024)
+def _events_at(publisher: str) -> int:
+    return _PUBLISHER_AT + len(_encoder.encode(publisher))
 
 
 def signed_request(request: Request, publisher: str, may_sign: Callable[[str], bool]) -> Request:
     """The same of a whole request."""
-    parts = tuple([_signed(part, publisher, may_sign) for part in request.parts])
-    return msgspec.structs.replace(request, parts=parts)
-
-
-def _signed(part: PublishAsk | ChangeAsk, publisher: str, may_sign: Callable[[str], bool]) -> PublishAsk | ChangeAsk:
-    return signed_ask(part, publisher, may_sign) if isinstance(part, PublishAsk) else part
+    parts = tuple(
+        [signed_ask(part, publisher, may_sign) if isinstance(part, PublishAsk) else part for part in request.parts]
+    )
+    return replace(request, parts=parts)

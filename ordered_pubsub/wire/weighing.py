@@ -35,8 +35,6 @@ def _elements(data: memoryview, most: int) -> int:
     announced = _announced(data)
     if announced is None:
         return 0
-    if len(data) < LOOKED_INTO_BYTES:
-        return len(data) // ELEMENT_BYTES
     count, is_map = announced
     if count > most:
         return count
@@ -45,10 +43,14 @@ def _elements(data: memoryview, most: int) -> int:
     except (msgspec.MsgspecError, RecursionError, ValueError):
         return 0  # whoever reads it says what is wrong
     total = count
-    for part in parts:
+    for raw in parts:
         if total > most:
             break
-        total += _elements(memoryview(part), most - total)
+        part = memoryview(raw)
+        if len(part) >= LOOKED_INTO_BYTES:
+            total += _elements(part, most - total)
+        elif _announced(part) is not None:
+            total += len(part) // ELEMENT_BYTES
     return total
 
 
