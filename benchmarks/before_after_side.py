@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from time import perf_counter, process_time
 from typing import Any
@@ -106,7 +107,7 @@ def numbers(folder: Path, share: float) -> Figures:
     """Numbers a second from a stage that runs as a process, by a client."""
     given = _bench(share, "--numbers")
     return {
-        f"numbers, {row['mode']}, {row['durability']}": row["events_per_s"]["middle"]
+        f"{row['durability']}, batches of {row['batch']}": median(row["rates"])
         for setup in given
         for row in setup["rows"]
     }

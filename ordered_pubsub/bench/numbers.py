@@ -1,7 +1,8 @@
 """How many numbers a stage gives in a second: requests and answers only, without a broker.
 
 A client's way to its stage (`NetworkHome`) is used without the client above it: 64 requests are under way, each asks for a batch
-of numbers, for one of two topics in turn, which a subscription holds together; so every answer has a timestamp.
+of numbers, for one of two topics in turn, which a subscription holds together; so every answer has a timestamp. The topics give
+"ordered": nothing is brought to be kept.
 """
 
 from __future__ import annotations
@@ -128,7 +129,10 @@ async def measure_numbers(amounts: Amounts, durabilities: Sequence[str], say: Sa
     """All batches at each durability, round by round."""
     rows = [NumbersRow(durability, batch) for durability in durabilities for batch in BATCHES]
     with TemporaryDirectory(prefix="ordered-pubsub-bench-") as folder:
-        stages = {durability: StageProcess(Path(folder) / durability, durability) for durability in durabilities}
+        stages = {
+            durability: StageProcess(Path(folder) / durability, durability, delivery="ordered")
+            for durability in durabilities
+        }
         askings: dict[str, Asking] = {}
         try:
             for durability, stage in stages.items():

@@ -161,6 +161,8 @@ class StageProcess:
     durability: str
     profile: Path | None = None
     """where its profile is written when it stops; see `profiled`"""
+    delivery: str = "exactly-once"
+    """what its topics give"""
     port: int = attrs.field(factory=free_port)
     _process: subprocess.Popen[bytes] | None = None
 
@@ -180,7 +182,8 @@ class StageProcess:
         config = self.folder / "ordered_pubsub.toml"
         config.write_text(
             f'[[stage]]\nname = "bench"\nlisten = "{HOST}:{self.port}"\nstore = "sqlite:bench.db"\n'
-            f'durability = "{self.durability}"\n'
+            f'durability = "{self.durability}"\n\n'
+            f'[[topic]]\npattern = "**"\ndelivery = "{self.delivery}"\n'
         )
         log = self.folder / "log"
         self._process = launch(self._command(config), log, own_environment(True))
