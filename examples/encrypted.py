@@ -1,6 +1,6 @@
 """Payloads that the broker, and whoever reads there, cannot read: a serializer that encrypts.
 
-    pip install 'ordered_pubsub' cryptography
+    pip install . cryptography
     python examples/encrypted.py                  # ORDERED_PUBSUB_ENS and ORDERED_PUBSUB_SEQUENCER say where, if not in memory
 
 Everybody who has the key can read and write; tags see to it that nobody else can change anything. Filters (`where=`) on payloads

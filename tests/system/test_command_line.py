@@ -421,7 +421,7 @@ def test_a_reader_that_does_not_read_is_no_reason_to_hang(system: System, topic:
     ],
 )  # fmt: skip
 def test_bad_input_gets_one_line(system: System, arguments: str, code: int, complaint: str) -> None:
-    """That says what is wrong, and an exit code that says by whose fault."""
+    """That says what is wrong, and an exit code that says by whose fault; before it at most that a stage is waited for."""
     (system.folder / "bad.toml").write_text('[client]\nenz = "mqtt://x"\n')
     stage = system.addresses[0]
     host, broker = stage.removeprefix("ops://"), system.ens.removeprefix("mqtt://")
@@ -429,8 +429,9 @@ def test_bad_input_gets_one_line(system: System, arguments: str, code: int, comp
     command = system.run_alone(*filled)
 
     assert command.end() == code
-    (line,) = command.err.splitlines()
+    *waits, line = command.err.splitlines()
     assert re.search(complaint, line), line
+    assert all("no stage can be reached yet, trying again for" in wait for wait in waits), waits
     assert command.lines == []
 
 

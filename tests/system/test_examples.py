@@ -143,6 +143,13 @@ def test_payments_are_booked_over_one_broker_that_runs_already() -> None:
     assert "\nlooking at the numbers: 600 bookings of 600 payments" in output
 
 
+def test_what_is_encrypted_is_read_by_subscribers_only() -> None:
+    on_the_broker, at_the_subscriber = run("encrypted.py").splitlines()
+
+    assert re.fullmatch(r"on the broker:  gAAAAA[\w-]{18} \.\.\.", on_the_broker)
+    assert at_the_subscriber == "the subscriber: {'name': 'Ada', 'amount': 1815}"
+
+
 def test_books_that_are_not_exact_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     example = load("exactly_once_sqlite.py", monkeypatch)
     published = sum(amount for _, amount in example["PAYMENTS"])
