@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test brokers lint soak fuzz mutants prove-01 prove-02 prove-03 prove-04 bench clean
+.PHONY: help demo test brokers lint soak fuzz mutants prove-01 prove-02 prove-03 prove-04 prove-05 bench clean
 
 # The interpreter of .venv, 3.10 to 3.13. To take another one later: make clean, then PYTHON=...
 override PYTHON := $(or $(PYTHON),python3)
@@ -64,6 +64,9 @@ prove-03: brokers $(VENV)/.ready-prove ## … and for the third: exactly once ov
 
 prove-04: brokers $(VENV)/.ready-spark ## … and for the fourth: Spark, killed pipelines, rates, memory, the audit, sizes (half an hour)
 	@$(BIN)/python benchmarks/prove_04.py
+
+prove-05: brokers $(VENV)/.ready-spark ## … and for the fifth: forgers, damaged disks, a hostile client, silent brokers, costs (two hours)
+	@$(BIN)/python benchmarks/prove_05.py
 
 bench: $(VENV)/.ready-bench ## measure the core
 	@$(BIN)/python benchmarks/core.py

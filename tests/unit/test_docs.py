@@ -163,3 +163,37 @@ def test_the_glossary_is_in_the_order_of_the_alphabet() -> None:
 
     assert words == sorted(words, key=str.lower)
     assert len(words) == len(set(words))
+
+
+# -- what docs/security.md claims ----------------------------------------------------------------------------------------
+
+SECURITY = ROOT / "docs" / "security.md"
+TEST_ID = re.compile(r"`(test_\w+)::(test_\w+)`")
+
+
+def claims() -> list[str]:
+    """The rows of the tables that say who is trusted, and what a stage does."""
+    text = text_of(SECURITY)
+    tables = text[text.index("## Who is trusted") : text.index("## The tag")]
+    return [
+        line for line in tables.splitlines() if line.startswith("| ") and "---" not in line and "seen in" not in line
+    ]
+
+
+def test_security_begins_with_who_is_trusted_with_what() -> None:
+    assert HEADING.findall(text_of(SECURITY))[:2] == ["Security", "Who is trusted with what"]
+
+
+@pytest.mark.parametrize("claim", claims(), ids=lambda claim: claim.split("|")[1].strip())
+def test_a_claim_has_tests(claim: str) -> None:
+    assert TEST_ID.findall(claim.split("|")[-2])
+
+
+def test_the_tests_of_claims_are_there() -> None:
+    there = {
+        (file.stem, name)
+        for file in ROOT.glob("tests/**/test_*.py")
+        for name in re.findall(r"^(?:async )?def (test_\w+)", file.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+
+    assert sorted(set(TEST_ID.findall(text_of(SECURITY))) - there) == []
