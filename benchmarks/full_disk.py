@@ -46,6 +46,8 @@ SHUT_S = 2.0
 """So long the trouble lasts after it was noticed."""
 ERRORS = {"full": "database or disk is full", "I/O error": "disk I/O error"}
 """What SQLite says."""
+TOLD = {"full": "the disk is full", "I/O error": "disk I/O error"}
+"""What everybody is told."""
 
 FAILING = """
 import functools, os, sqlite3, sys
@@ -200,17 +202,17 @@ class Trial:
         give_up_at = time.monotonic() + STOPPED_S
         while len(told) < 3 and time.monotonic() < give_up_at:
             for who, client in (("publisher", publisher), ("subscriber", reader)):
-                if ERRORS[self.outcome.kind] in client.status()["stage"]:
+                if TOLD[self.outcome.kind] in client.status()["stage"]:
                     told[who] = client.status()["stage"]
             try:
                 await asyncio.wait_for(self._come_anew(), STOPPED_S)
             except (OrderedPubSubError, asyncio.TimeoutError) as error:
-                if ERRORS[self.outcome.kind] in str(error):
+                if TOLD[self.outcome.kind] in str(error):
                     told["newcomer"] = str(error)
             await asyncio.sleep(0.05)
 
     async def _come_anew(self) -> None:
-        async with ordered_pubsub.connect(self.ens, sequencer=self.sequencer):
+        async with ordered_pubsub.connect(self.ens, sequencer=self.sequencer, connect_timeout_s=0):
             pass
 
     async def _go_on(self, publisher: ordered_pubsub.Client, refused: asyncio.Future[ordered_pubsub.Receipt]) -> None:
@@ -235,7 +237,7 @@ class Trial:
             outcome.faults.append("the subscriber was notified of something else than what was acknowledged")
         for who in ("publisher", "subscriber", "newcomer"):
             if who not in outcome.told:
-                outcome.faults.append(f"the {who} was not told that {ERRORS[outcome.kind]!r}")
+                outcome.faults.append(f"the {who} was not told that {TOLD[outcome.kind]!r}")
 
 
 def measure(kind: str) -> Outcome:

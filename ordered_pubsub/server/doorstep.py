@@ -36,8 +36,6 @@ _log = logging.getLogger(__name__)
 _IPV6_HOST_BITS = 64
 TURNED_AWAY_MAX = 64
 """So many connections beyond the limit are there at a time, to be told so."""
-OUT_OF_ORDER = "this stage cannot use its store now, and goes on by itself when it can again; its log says more"
-"""What strangers are told: neither where the store is nor what is wrong with it."""
 
 
 @attrs.frozen
@@ -62,7 +60,7 @@ class Doors:
     _inside: dict[Channel, bool] = attrs.field(factory=dict)
     _by_address: dict[str, int] = attrs.field(factory=dict)
     trouble: str = ""
-    """why nobody can be let in now, though that may pass"""
+    """why nobody can be let in now, though that may pass; in words for everybody"""
     room: int = 1 << 62
     """so many connections the process has files for, whatever the limit says"""
     _shares: dict[str, Share] = attrs.field(factory=dict)
@@ -225,7 +223,7 @@ class Doorstep:
             self.doors.rejected += 1
             channel.abort("there are too many connections")
         elif self.doors.trouble:
-            self._reject("unavailable", OUT_OF_ORDER)
+            self._reject("unavailable", self.doors.trouble)
         elif self.doors.is_closing:
             self._reject("draining", "this stage is about to stop; try another one")
         elif refusal:

@@ -612,7 +612,9 @@ class Node:
             timer.cancel()
 
     async def close(self) -> None:
-        """Stop, and let the store go; after a failure, as it is."""
+        """Stop, and let the store go; after a failure, as it is. Once closed, there is nothing more to do."""
+        if self._is_closed:
+            return
         has_failed = self.failed.done() and self.failed.exception() is not None
         self._is_closed = True
         if self._tick_handle is not None:

@@ -30,6 +30,7 @@ from ordered_pubsub.server.clients import ClientConnection, Rules
 from ordered_pubsub.server.doorstep import Doors, Visitor
 from ordered_pubsub.server.node import Node
 from ordered_pubsub.server.peers import PeerLink
+from ordered_pubsub.server.shelf import plainly
 from ordered_pubsub.server.store import Store, open_store
 from ordered_pubsub.server.tls import StageTlsContexts
 from ordered_pubsub.supervision import Backoff, Repeated, Supervisor
@@ -188,7 +189,9 @@ class Server:
             except JournalDamaged:
                 raise
             except JournalError as again:
-                self._shut_out(again)
+                if str(again) != str(error):
+                    self._shut_out(again)
+                error = again
             else:
                 break
         self.doors.trouble = ""
@@ -197,9 +200,11 @@ class Server:
         _log.warning("stage %s: its store can be used again, and it goes on from there", self.section.name)
 
     def _shut_out(self, error: JournalError) -> None:
-        trouble = f"stage {self.section.name!r} cannot use its store, and goes on by itself when it can again: {error}"
-        if trouble != self.doors.trouble:
-            _log.error("%s", trouble)
+        """Send everybody away, who may be a stranger; where the store is, and more of what it has, is in the log."""
+        reason = plainly(error)
+        reason = f" ({reason})" if reason else ""
+        trouble = f"this stage cannot use its store{reason}, and goes on by itself when it can again; its log says more"
+        _log.error("stage %s: it cannot use its store, and goes on when it can again: %s", self.section.name, error)
         self.doors.trouble = trouble
         for connection in list(self._clients):
             connection.leave("unavailable", trouble)
@@ -430,9 +435,7 @@ class Server:
 
     def health(self) -> dict[str, Any]:
         """What everybody may know of this stage."""
-        reason = self.node.why_not_ready
-        if self.doors.trouble:
-            reason = "its store cannot be used now; its log says why"
+        reason = self.doors.trouble or self.node.why_not_ready
         return {"stage": self.section.name, "ready": not reason, "reason": reason}
 
     def may_administer(self, token: str) -> bool:

@@ -14,6 +14,7 @@ is `core.log`.
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -52,6 +53,7 @@ _GET: dict[Kind, str] = {
 _ANY: dict[Kind, str] = {kind: f"SELECT key FROM {kind} WHERE key BETWEEN ? AND ? LIMIT 1" for kind in KINDS}
 _TROUBLES = ("i/o error", "disk is full", "locked", "unable to open", "readonly", "busy", "interrupted")
 """What SQLite says when the file cannot be used; anything else means that there is something wrong in it."""
+_FULL = "the disk is full"
 
 
 SQLITE_ERRORS = (sqlite3.Error, UnicodeError)
@@ -60,12 +62,24 @@ SQLITE_ERRORS = (sqlite3.Error, UnicodeError)
 
 def failed(file: Path, error: Exception) -> JournalError:
     """An error of SQLite, as one of ours."""
-    reason = str(error)
-    if isinstance(error, (sqlite3.ProgrammingError, sqlite3.InterfaceError)) or (
-        isinstance(error, sqlite3.OperationalError) and any(trouble in reason.lower() for trouble in _TROUBLES)
-    ):
-        return JournalError(f"the store {file} cannot be used: {reason}")
-    return damaged(file, reason)
+    if isinstance(error, (sqlite3.ProgrammingError, sqlite3.InterfaceError)) or _is_trouble(error):
+        return JournalError(f"the store {file} cannot be used: {error}")
+    return damaged(file, str(error))
+
+
+def _is_trouble(error: BaseException) -> bool:
+    return isinstance(error, sqlite3.OperationalError) and any(known in str(error).lower() for known in _TROUBLES)
+
+
+def plainly(error: BaseException) -> str:
+    """What keeps a store from being used, for everybody: neither where it is nor what is in it. Empty if that cannot be said."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, OSError):
+        return _FULL if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or ""
+    if _is_trouble(error):
+        return _FULL if "disk is full" in str(error) else str(error)
+    return ""
 
 
 def damaged(file: Path, what: str) -> JournalDamaged:

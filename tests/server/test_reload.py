@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import shutil
+import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -20,9 +22,11 @@ from ordered_pubsub.config.checks import stages_to_serve
 from ordered_pubsub.config.files import hash_token, make_token, write_token
 from ordered_pubsub.config.reading import load
 from ordered_pubsub.core.messages import Answer, Publication, PublishAsk, Refusal, Request
+from ordered_pubsub.errors import JournalError
 from ordered_pubsub.server import serving as serving_module
 from ordered_pubsub.server.server import Server
 from ordered_pubsub.server.serving import Serving
+from ordered_pubsub.server.store import Store
 from ordered_pubsub.testing.processes import HOST, free_port
 from ordered_pubsub.wire.protocol import (
     VERSION,
@@ -438,27 +442,52 @@ async def test_a_certificate_that_has_changed_is_read_again_by_itself(
 # -- the end ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(errno.EIO, "Input/output error", "/srv/secret/main.db"), " (Input/output error)"),
+        (OSError(errno.ENOSPC, "No space left on device", "/srv/secret/main.db.mark"), " (the disk is full)"),
+        (sqlite3.OperationalError("database or disk is full"), " (the disk is full)"),
+        (sqlite3.OperationalError("disk I/O error"), " (disk I/O error)"),
+        (JournalError("the store /srv/secret/main.db cannot be used: another process reads it; stop that one"), ""),
+    ],
+)
 async def test_a_store_that_fails_shuts_everybody_out_until_it_is_mended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, error: Exception, reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With the reason; what was not answered is asked again then, and has its number."""
+    """With the reason, but not where the store is; what was not answered is asked again then, and has its number."""
     monkeypatch.setattr("ordered_pubsub.server.server.MEND_FIRST_S", 0.01)
     monkeypatch.setattr("ordered_pubsub.server.server.MEND_MOST_S", 0.05)
+    open_again = Server._open_node
+    is_mended = asyncio.Event()
     run = make_run(tmp_path, "", STAGE.replace("memory", "sqlite:main.db"))
     await run.start()
     key = make_session(None)
 
     def fail(journal: object) -> None:
-        raise OSError(5, "Input/output error")
+        raise error
+
+    def fail_again(server: Server) -> Store:
+        if not is_mended.is_set():
+            raise JournalError("the store /srv/secret/main.db cannot be opened") from error
+        return open_again(server)
 
     with monkeypatch.context() as broken:
         broken.setattr("ordered_pubsub.server.store.SqliteJournal.sync", fail)
+        broken.setattr(Server, "_open_node", fail_again)
         async with raw(run.server.port) as line:
             await enter(line, key, "")
             line.send(Ask([Request(key.session, 1, 1, 0, 0, (with_events(PublishAsk("a"), key.session),))]))
-            rejected = await line.expect(Rejected)
-        assert rejected.code == "unavailable"
-        assert "Input/output error" in rejected.reason
+            told = await line.expect(Rejected)
+        async with raw(run.server.port) as line:
+            stranger = await line.expect(Rejected)
+        assert told == stranger
+        assert told.code == "unavailable"
+        assert told.reason.startswith(f"this stage cannot use its store{reason}, and goes on by itself")
+        assert "secret" not in told.reason
+        assert run.server.health() == {"stage": "main", "ready": False, "reason": told.reason}
+        await until(lambda: "main.db" in caplog.text)
+    is_mended.set()
 
     await until(lambda: not run.server.doors.trouble)
     async with raw(run.server.port) as line:
@@ -468,6 +497,28 @@ async def test_a_store_that_fails_shuts_everybody_out_until_it_is_mended(
 
     assert isinstance(answer, Answer)
     assert [part.first for part in answer.parts if isinstance(part, Publication)] == [1]
+
+
+async def test_a_stage_whose_store_fails_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path, "", STAGE.replace("memory", "sqlite:main.db"))
+    await run.start()
+    key = make_session(None)
+
+    def fail(journal: object) -> None:
+        raise JournalError("the disk is full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("ordered_pubsub.server.store.SqliteJournal.sync", fail)
+        async with raw(run.server.port) as line:
+            await enter(line, key, "")
+            line.send(Ask([Request(key.session, 1, 1, 0, 0, (with_events(PublishAsk("a"), key.session),))]))
+            await line.expect(Rejected)
+        await until(lambda: run.server.node._is_closed)
+        await run.stop()
+
+    again = make_run(tmp_path, "", STAGE.replace("memory", "sqlite:main.db"))
+    await again.start()
+    await again.stop()
 
 
 async def test_a_stage_that_cannot_start_leaves_nothing_of_the_others(tmp_path: Path) -> None:

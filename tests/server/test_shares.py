@@ -11,7 +11,7 @@ from ordered_pubsub.core.driver import Driver, MemoryJournal
 from ordered_pubsub.core.messages import PublishAsk, Request
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import ConfigurationError
-from ordered_pubsub.server.doorstep import OUT_OF_ORDER, TURNED_AWAY_MAX
+from ordered_pubsub.server.doorstep import TURNED_AWAY_MAX
 from ordered_pubsub.server.files import RESERVED_FOR_STAGE, room_for_connections
 from ordered_pubsub.spark.options import SinkOptions
 from ordered_pubsub.wire.protocol import Rejected, Welcome
@@ -82,15 +82,6 @@ async def test_what_one_identity_does_not_read_is_bounded_together() -> None:
 
         assert sum(connection.channel.unsent_bytes for connection in connections) <= 10_000_000
         assert [connection.channel.is_open for connection in connections] == [False, True, True, True]
-
-
-async def test_strangers_do_not_learn_where_the_store_is() -> None:
-    async with serving(one_stage()) as server:
-        server.doors.trouble = "stage 'main' cannot use its store /srv/secret/main.db"
-        async with raw(server.port) as line:
-            rejected = await line.expect(Rejected)
-
-    assert (rejected.code, rejected.reason) == ("unavailable", OUT_OF_ORDER)
 
 
 def test_as_many_connections_are_taken_as_there_may_be_files(caplog: pytest.LogCaptureFixture) -> None:
