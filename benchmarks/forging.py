@@ -129,6 +129,8 @@ class Forger:
                 "stall by marks": lambda: _restamped(frame, marks=[Mark("", 0)]),
                 "zero": lambda: _restamped(frame, number=0),
                 "overflow": lambda: _restamped(frame, number=self.random.choice(((1 << 39) - 1, 1 << 62, -1))),
+                "unknown keys": lambda: _restamped(frame, key_epoch=self.random.choice((3, 1 << 40))),
+                "keys that cannot be": lambda: _restamped(frame, key_epoch=self.random.choice((0, -1, 1 << 41))),
                 "no tag": lambda: _restamped(frame, tag=NO_TAG),
             }
             if STAMP in old.headers:

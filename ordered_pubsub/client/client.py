@@ -407,7 +407,6 @@ class Client:
             "not_brought_by_ens": {topic: now - silence.since + AET_S for topic, silence in engine.starved.items()},
             "brought_by_stage": engine.brought_by_stage,
             "frames_unstamped": engine.reception.unstamped_frames,
-            "frames_unreadable": not_arrived.get("unreadable", 0) + not_arrived.get("version", 0),
             "not_arrived": dict(not_arrived),
         }
 

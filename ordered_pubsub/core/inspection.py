@@ -13,26 +13,26 @@ that are not known here waits, in a bounded room, until the stage has said which
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import attrs
 
 from ordered_pubsub.core.authenticity import NO_TAG, TAG_BYTES, Hash, Stamp, is_genuine, keyed
+from ordered_pubsub.core.checking import EPOCH_MAX
 from ordered_pubsub.core.keys import TOPICS_ASKED_MAX
 from ordered_pubsub.core.log import ENDLESS
-from ordered_pubsub.core.messages import VERSION_MAX, AskKeys, Keys
+from ordered_pubsub.core.messages import MARKS_MAX, VERSION_MAX, AskKeys, Keys
 
-MARKS_MAX = 16
-"""As many as a topic keeps for its next event (`core.stage`)."""
 ASK_AGAIN_S = 1.0
 ASKED_BYTES_MAX = 32_768
 """Names of topics have no more bytes in one message: each stage takes so much."""
 WAIT_S = 5.0
 """So long what was tagged by unknown keys waits at least, before a stage is believed that there are no such keys."""
-WAITING_EVENTS_MAX = 10_000
 WAITING_BYTES_MAX = 16 << 20
+WAITING_BYTES = 1_600
+"""What waits takes so much beside its content, about."""
 SAID_EVERY_S = 60.0
 """Of each cause and topic, not more often is something said."""
 SAID_MAX = 1_000
@@ -73,13 +73,18 @@ class _Topic:
     """What is known of the keys of one topic."""
 
     keys: dict[int, Hash] = attrs.field(factory=dict)
-    asked_at: float = float("-inf")
     is_wanted: bool = True
     """whether they are to be asked for (again)"""
     unknown: int = 0
     """an epoch that was met, and whose key is not here"""
-    waiting: list[_Waiting] = attrs.field(factory=list)
+    waiting: deque[_Waiting] = attrs.field(factory=deque)
+    waiting_bytes: int = 0
     refusal: tuple[str, str] | None = None
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether something of it needs keys that are not here."""
+        return self.is_wanted or bool(self.waiting)
 
 
 @attrs.define(eq=False)
@@ -100,8 +105,14 @@ class Inspection:
     _topics: dict[str, _Topic] = attrs.field(factory=dict)
     _ends: dict[int, float] = attrs.field(factory=dict)
     """epoch → when it is not good any more"""
-    _waiting_events: int = 0
+    _due: dict[str, bool] = attrs.field(factory=dict)
+    """topics whose keys are to be asked for now"""
+    _asked: OrderedDict[str, float] = attrs.field(factory=OrderedDict)
+    """topic → when its keys were asked for last, the first one first; not before `ASK_AGAIN_S` is over they may be due again"""
+    _crowd: OrderedDict[str, _Topic] = attrs.field(factory=OrderedDict)
+    """topics of which something waits"""
     _waiting_bytes: int = 0
+    """of all of them together"""
     _said: OrderedDict[tuple[str, str], tuple[float, int]] = attrs.field(factory=OrderedDict)
     """what was said last, and how many there were since"""
     _notes: list[NotArrived] = attrs.field(factory=list)
@@ -113,13 +124,16 @@ class Inspection:
         for topic in topics:
             known = self._topics.setdefault(topic, _Topic())
             known.is_wanted, known.refusal = known.is_wanted or not known.keys, None
+            self._maybe_ask(topic, known)
 
     def release(self, topics: Iterable[str]) -> None:
         """Nothing of these topics is to come any more."""
         for topic in topics:
             known = self._topics.pop(topic, None)
+            self._due.pop(topic, None)
+            self._asked.pop(topic, None)
             if known is not None:
-                self._let_go(known.waiting)
+                self._take_all(topic, known)
 
     def is_ready(self, topic: str) -> bool:
         """Whether what comes on a topic can be judged."""
@@ -133,31 +147,38 @@ class Inspection:
 
     def connected(self) -> None:
         """There is a home stage, perhaps another one: what it says may be news."""
-        for known in self._topics.values():
-            known.is_wanted, known.asked_at = True, float("-inf")
+        self._asked.clear()
+        self.new_epoch()
 
     def new_epoch(self) -> None:
         """The home stage says that there are other keys."""
-        for known in self._topics.values():
+        for topic, known in self._topics.items():
             known.is_wanted = True
+            self._maybe_ask(topic, known)
+
+    def _maybe_ask(self, topic: str, known: _Topic) -> None:
+        """Its keys are due, if something of it needs them and they were not asked for just now."""
+        if known.is_asking and topic not in self._asked:
+            self._due[topic] = True
 
     def take_due(self) -> list[AskKeys]:
         """What to ask the home stage for now."""
-        due = [
-            topic
-            for topic, known in self._topics.items()
-            if (known.is_wanted or known.waiting) and known.asked_at + ASK_AGAIN_S <= self.now
-        ]
-        for topic in due:
-            self._topics[topic].asked_at = self.now
-        epoch = max((self._topics[topic].unknown for topic in due), default=0)
+        while self._asked and next(iter(self._asked.values())) + ASK_AGAIN_S <= self.now:
+            self._due[self._asked.popitem(last=False)[0]] = True
+        due = [topic for topic in self._due if self._topics[topic].is_asking]
+        self._due.clear()
+        if not due:
+            return []
+        self._asked.update(dict.fromkeys(due, self.now))
+        epoch = max(self._topics[topic].unknown for topic in due)
         return [AskKeys(self.session, piece, epoch) for piece in _pieces(due)]
 
     @property
     def next_due(self) -> float | None:
         """When `take_due` should be called next, if nothing comes until then; None if nothing is to be asked."""
-        asked = [known.asked_at for known in self._topics.values() if known.is_wanted or known.waiting]
-        return min(asked) + ASK_AGAIN_S if asked else None
+        if self._due:
+            return self.now
+        return next(iter(self._asked.values())) + ASK_AGAIN_S if self._asked else None
 
     def given(self, keys: Keys) -> list[Any]:
         """The home stage has given keys: what waited for them is to be judged again."""
@@ -181,18 +202,16 @@ class Inspection:
 
     def _take_waiting(self, topic: str, known: _Topic, is_sure: bool) -> list[Any]:
         """What waits for a key that is here; what will never have one has not arrived."""
-        waiting, known.waiting = known.waiting, []
         again: list[Any] = []
-        for one in waiting:
+        for one in self._take_all(topic, known):
             if one.epoch in known.keys:
                 again.append(one.what)
-                self._let_go([one])
             elif is_sure and self.now >= one.since + WAIT_S:
-                self._let_go([one])
                 self.not_arrived(topic, "epoch")
             else:
-                known.waiting.append(one)
+                self._put(topic, known, one)
         known.unknown = max((one.epoch for one in known.waiting), default=0)
+        self._maybe_ask(topic, known)
         return again
 
     # -- what comes ---------------------------------------------------------------------------------------------------
@@ -214,34 +233,56 @@ class Inspection:
         known = self._topics.get(topic)
         key = None if known is None else known.keys.get(stamp.key_epoch)
         if key is None:
-            return WAIT
+            return WAIT if 1 <= stamp.key_epoch <= EPOCH_MAX else "epoch"
         if self._ends and self._ends.get(stamp.key_epoch, self.now) < self.now:
             return "epoch"
         return ARRIVED if is_genuine(key, tag, head, content) else "tag"
 
     def wait(self, topic: str, epoch: int, size: int, what: Any) -> None:
-        """Something was tagged by keys that are not known here. In a full room the oldest of its topic goes, or it does."""
+        """Something was tagged by keys that are not known here.
+
+        In a full room the oldest goes of a topic that takes more than its share: what somebody forges on one topic takes the room
+        from no other one.
+        """
         known = self._topics.get(topic)
         if known is None:
             return
-        while known.waiting and self._is_full(size):
-            self._let_go([known.waiting.pop(0)])
-            self.not_arrived(topic, "epoch")
-        if self._is_full(size):
+        size += WAITING_BYTES
+        if size > WAITING_BYTES_MAX:
             self.not_arrived(topic, "epoch")
             return
-        known.waiting.append(_Waiting(self.now, epoch, size, what))
+        while self._waiting_bytes + size > WAITING_BYTES_MAX:
+            self._make_room()
+        self._put(topic, known, _Waiting(self.now, epoch, size, what))
         known.unknown = max(known.unknown, epoch)
-        self._waiting_events += 1
-        self._waiting_bytes += size
+        self._maybe_ask(topic, known)
 
-    def _is_full(self, size: int) -> bool:
-        return self._waiting_events >= WAITING_EVENTS_MAX or self._waiting_bytes + size > WAITING_BYTES_MAX
+    def _make_room(self) -> None:
+        topic, known = next(iter(self._crowd.items()))
+        if known.waiting_bytes * len(self._crowd) < self._waiting_bytes:
+            self._crowd.move_to_end(topic)
+            return
+        one = known.waiting.popleft()
+        self._weigh(topic, known, -one.size)
+        self.not_arrived(topic, "epoch")
 
-    def _let_go(self, waiting: Iterable[_Waiting]) -> None:
-        for one in waiting:
-            self._waiting_events -= 1
-            self._waiting_bytes -= one.size
+    def _put(self, topic: str, known: _Topic, one: _Waiting) -> None:
+        known.waiting.append(one)
+        self._weigh(topic, known, one.size)
+
+    def _take_all(self, topic: str, known: _Topic) -> Iterable[_Waiting]:
+        waiting, known.waiting = known.waiting, deque()
+        self._weigh(topic, known, -known.waiting_bytes)
+        return waiting
+
+    def _weigh(self, topic: str, known: _Topic, change: int) -> None:
+        """More of a topic waits, or less."""
+        known.waiting_bytes += change
+        self._waiting_bytes += change
+        if known.waiting:
+            self._crowd[topic] = known
+        else:
+            self._crowd.pop(topic, None)
 
     # -- what has not arrived -----------------------------------------------------------------------------------------
 
@@ -264,7 +305,7 @@ class Inspection:
         return notes
 
 
-def _pieces(topics: list[str]) -> Iterator[list[str]]:
+def _pieces(topics: Iterable[str]) -> Iterator[list[str]]:
     """Topics, as many as go into a message."""
     piece: list[str] = []
     size = 0

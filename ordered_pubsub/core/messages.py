@@ -29,6 +29,8 @@ class Mark(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 EVERYBODY_ASKS = Mark("", 0)
 """Stands for more marks than a topic keeps: whoever has a change under way waits for its outcome."""
+MARKS_MAX = 16
+"""Marks that a topic keeps for its next event."""
 
 
 class Chunk(msgspec.Struct, frozen=True, array_like=True, gc=False):

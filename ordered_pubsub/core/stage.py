@@ -44,6 +44,7 @@ from ordered_pubsub.core.log import NEVER_KEPT, Decision, Kept
 from ordered_pubsub.core.messages import (
     EVERYBODY_ASKS,
     LOAD_BYTES,
+    MARKS_MAX,
     Ack,
     Acked,
     Acknowledged,
@@ -95,8 +96,6 @@ from ordered_pubsub.errors import JournalDamaged, JournalError, NotOwner, Protoc
 
 _P = TypeVar("_P", bound="Part | PublishAsk | ChangeAsk")
 
-MARKS_MAX = 16
-"""Marks that a topic keeps for its next event; beyond it, one that says "everybody asks" stands for all."""
 RESEND_AFTER_S = 1.0
 WRONG_LEVEL = "level"
 """The code of a refusal of events that were not brought to be kept, on a topic whose events are, or the other way round."""

@@ -22,12 +22,15 @@ from ordered_pubsub.core.authenticity import (
     tag_of,
     topic_key,
 )
+from ordered_pubsub.core.checking import EPOCH_MAX
 from ordered_pubsub.core.log import ENDLESS
 from ordered_pubsub.core.messages import Mark, SystemKeys
 from ordered_pubsub.testing.network import Carried
 from ordered_pubsub.wire.stamp import decode_body
 
 SEEN_MAX = 100
+IMPOSSIBLE = (-1, 0, EPOCH_MAX + 1, (1 << 64) - 1)
+"""Epochs that no keys can have, and that can be written all the same."""
 
 
 @attrs.define(eq=False)
@@ -119,8 +122,9 @@ class Forger:
         return replace(other, tag=tag_of(key, head_of(other.body, stamp.id), digest_of(other.content)))
 
     def future(self, carried: Carried, stamp: Stamp, subscription: str) -> Carried:
-        """One of an epoch that there is not."""
-        return _written(carried, replace(stamp, key_epoch=stamp.key_epoch + self.chance.randint(2, 9)))
+        """One of an epoch that there is not, and perhaps cannot be."""
+        epoch = self.chance.choice((stamp.key_epoch + self.chance.randint(2, 9), EPOCH_MAX, *IMPOSSIBLE))
+        return _written(carried, replace(stamp, key_epoch=epoch))
 
     def bits(self, carried: Carried, stamp: Stamp, subscription: str) -> Carried:
         """A bit is another one."""

@@ -20,6 +20,7 @@ from ordered_pubsub.core.messages import (
     VERSION_MAX,
     Acked,
     Answer,
+    AskKeys,
     ChangeAsk,
     Chunk,
     Curious,
@@ -54,13 +55,15 @@ EXTREMES = (
     COUNT_MAX,
     COUNT_MAX + 1,
     POSITION_MAX,
+    EPOCH_MAX,
+    EPOCH_MAX + 1,
     VERSION_MAX,
     SERIAL_MAX,
     SERIAL_MAX + 1,
     -1,
 )
 """Numbers at the edges of what can be."""
-SAID: tuple[type[Any], ...] = (Curious, Follows, Acked, Here, Handed, Sealed, Undecided, Locate)
+SAID: tuple[type[Any], ...] = (Curious, Follows, Acked, Here, Handed, Sealed, Undecided, Locate, AskKeys)
 
 
 @attrs.define(eq=False)
@@ -160,6 +163,8 @@ def draw_said(random: Random, session: str, topics: list[str]) -> FromSubscriber
         return Sealed(random.choice(EXTREMES), random.randrange(2), [session], [_draw_stretch(random) for _ in spans])
     if kind is Undecided:
         return Undecided(session, spans)
+    if kind is AskKeys:
+        return AskKeys(session, [span.topic for span in spans], random.choice(EXTREMES))
     at = random.choice((0.0, 1e6, -1e300, float("inf"), float("nan")))
     return Locate(session, random.choice(EXTREMES), list(dict.fromkeys(span.topic for span in spans)), at)
 

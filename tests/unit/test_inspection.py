@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 import pytest
 from msgspec.structs import replace
 
 from ordered_pubsub.core import inspection as module
 from ordered_pubsub.core.authenticity import NO_TAG, Stamp, digest_of, head_of, keyed, tag_of, topic_key
+from ordered_pubsub.core.checking import EPOCH_MAX
 from ordered_pubsub.core.inspection import ARRIVED, WAIT, Inspection
 from ordered_pubsub.core.keys import KeyKeeper, Security, founded, rotated
 from ordered_pubsub.core.log import ENDLESS
@@ -57,10 +60,14 @@ def test_what_a_stage_has_tagged_arrives() -> None:
         ({"marks": [Mark("s", VERSION_MAX + 1)]}, "impossible"),
         ({"marks": [Mark("s", -1)]}, "impossible"),
         ({"marks": [Mark(f"s{n}", 1) for n in range(17)]}, "impossible"),
+        ({"key_epoch": 0}, "epoch"),
+        ({"key_epoch": -1}, "epoch"),
+        ({"key_epoch": EPOCH_MAX + 1}, "epoch"),
+        ({"key_epoch": (1 << 64) - 1}, "epoch"),
     ],
 )
 def test_what_cannot_be_has_not_arrived_whoever_has_tagged_it(change: dict[str, object], cause: str) -> None:
-    assert judged(ready(), replace(STAMP, **change)) == cause
+    assert judged(ready(), replace(STAMP, **change), b"x" * 16) == cause
 
 
 @pytest.mark.parametrize(("tagged", "cause"), [(b"x" * 16, "tag"), (NO_TAG, "untagged"), (b"short", "untagged")])
@@ -165,17 +172,60 @@ def test_what_is_of_no_epoch_has_not_arrived_once_a_stage_that_is_sure_has_said_
     assert (at_once, counted, before, inspection.counts) == ([], {}, {}, {"epoch": 1})
 
 
-def test_what_waits_for_keys_is_bounded_in_number_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WAITING_EVENTS_MAX", 3)
+def test_what_waits_for_keys_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WAITING_BYTES", 0)
     monkeypatch.setattr(module, "WAITING_BYTES_MAX", 100)
     inspection = ready()
     for number in range(5):
-        inspection.wait("t", 3, 10, number)
+        inspection.wait("t", 3, 40, number)
     inspection.wait("t", 3, 90, "large")
     inspection.wait("t", 3, 101, "too large")
 
-    assert inspection.counts == {"epoch": 7}
-    assert give(inspection, rotated(KEYS, 0.0, 3600.0, revokes=True)) == []
+    assert inspection.counts == {"epoch": 6}
+    assert give(inspection, rotated(KEYS, 0.0, 3600.0, revokes=True)) == ["large"]
+    assert inspection._waiting_bytes == 0
+
+
+def test_what_is_forged_on_some_topics_takes_no_room_from_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WAITING_BYTES_MAX", 100 * module.WAITING_BYTES)
+    inspection = Inspection("c")
+    inspection.hold(["t", "u", "v"])
+    for number in range(20):
+        inspection.wait("t", 3, 0, number)
+    for _ in range(1_000):
+        inspection.wait("u", 3, 0, "forged")
+        inspection.wait("v", 3, 0, "forged")
+
+    assert give(inspection, rotated(KEYS, 0.0, 3600.0, revokes=True)) == list(range(20))
+
+
+def test_what_waits_is_asked_for_without_a_look_at_other_topics() -> None:
+    """Whoever can write to the broker says how often."""
+    inspection = Inspection("c")
+    inspection.hold(["t", *(f"t{number}" for number in range(10_000))])
+    inspection.take_due()
+    looked_at: list[str] = []
+    monitored = inspection._topics
+
+    class Watched(dict[str, object]):
+        def __iter__(self) -> Iterator[str]:
+            for topic in super().__iter__():
+                looked_at.append(topic)
+                yield topic
+
+        def items(self) -> object:
+            looked_at.extend(super().__iter__())
+            return super().items()
+
+        values = items
+
+    inspection._topics = Watched(monitored)  # type: ignore[assignment]
+    for _ in range(10):
+        inspection.wait("t", 3, 0, "forged")
+        assert inspection.take_due() == []
+        assert inspection.next_due == module.ASK_AGAIN_S
+
+    assert looked_at == []
 
 
 def test_what_older_keys_have_tagged_is_good_for_a_while() -> None:

@@ -11,6 +11,7 @@ from ordered_pubsub.core.driver import Driver, MemoryJournal
 from ordered_pubsub.core.journal import decode_input
 from ordered_pubsub.core.messages import (
     EVERYBODY_ASKS,
+    MARKS_MAX,
     Ack,
     Answer,
     Asked,
@@ -31,7 +32,7 @@ from ordered_pubsub.core.messages import (
     Request,
 )
 from ordered_pubsub.core.registrar import ORDERED_TOPICS_MAX, SUBSCRIPTIONS_MAX, TOPICS_MAX
-from ordered_pubsub.core.stage import MARKS_MAX, Stage
+from ordered_pubsub.core.stage import Stage
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import JournalDamaged, JournalError, NotOwner, ProtocolError, TopologyMismatch
 
