@@ -40,6 +40,7 @@ from ordered_pubsub.core.messages import (
     AskSecrets,
     Change,
     ChangeAsk,
+    Chunk,
     Curious,
     Decided,
     Ended,
@@ -140,11 +141,8 @@ def _check_chain(request: Request) -> None:
 def _check_batch(ask: PublishAsk) -> None:
     if not 1 <= ask.count <= BATCH_EVENTS_MAX:
         raise UsageError(f"a batch has 1 to {BATCH_EVENTS_MAX} events, not {ask.count}")
-    brought, has_all = 0, True
-    for chunk in ask.chunks:
-        brought += chunk.count
-        has_all = has_all and chunk.count >= 1 and bool(chunk.data)
-    if brought != (ask.count if ask.is_kept else 0) or not has_all:
+    if not _are_events(ask.chunks, ask.count if ask.is_kept else 0):
+        brought = sum(chunk.count for chunk in ask.chunks)
         raise UsageError(
             f"a batch of {ask.count} events on {ask.topic!r} brings {brought} of them to be kept; expected "
             f"{'all' if ask.is_kept else 'none'}, in chunks with the bytes of at least one"
@@ -154,6 +152,15 @@ def _check_batch(ask: PublishAsk) -> None:
             f"the pieces of a batch of {ask.count} events on {ask.topic!r} have so many of them, or digests of so many bytes, as "
             "it cannot be"
         )
+
+
+def _are_events(chunks: Iterable[Chunk], count: int) -> bool:
+    """Whether these are so many events, and the bytes of all are there."""
+    for chunk in chunks:
+        if chunk.count < 1 or not chunk.data:
+            return False
+        count -= chunk.count
+    return count == 0
 
 
 def _check_change(ask: ChangeAsk) -> None:
@@ -225,6 +232,7 @@ def _is_publication(part: Publication) -> bool:
         and all(0 <= mark.version <= VERSION_MAX and _is_text(mark.subscription) for mark in part.marks)
         and _are_pieces(part)
         and _is_text(part.publisher)
+        and _are_events(part.chunks, part.count if part.is_kept and not part.first else 0)  # its owner takes them out
     )
 
 

@@ -18,7 +18,7 @@ reads a piece of the log for somebody; `is_asked` says whether there is anything
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Protocol
 
 import attrs
@@ -40,6 +40,7 @@ from ordered_pubsub.core.messages import (
     Answer,
     AskFloors,
     AskKeys,
+    ChangeAsk,
     Curious,
     Decided,
     Ended,
@@ -57,6 +58,7 @@ from ordered_pubsub.core.messages import (
     Locate,
     Located,
     Noted,
+    Part,
     Passed,
     PeerMessage,
     Progress,
@@ -221,6 +223,10 @@ def _nothing(name: str) -> None:
     """No process dies here."""
 
 
+def _unread(part: Publication | PublishAsk) -> None:
+    """Nobody here can read events."""
+
+
 def _nobody(effects: Effects) -> None:
     """Nobody watches."""
 
@@ -258,6 +264,8 @@ class Driver:
     """topics whose logs begin anew behind these numbers, since what they give was changed"""
     unfit: dict[int, tuple[int, str]] = attrs.field(factory=dict)
     """how often each peer has said what cannot be, and what was wrong with the last of it"""
+    check_events: Callable[[Publication | PublishAsk], None] = _unread
+    """raises a `ProtocolError` if the events that a peer brings are not such as its client may have brought"""
     failure: Exception | None = None
     """why the journal cannot be used any more"""
     floors_s: float = FLOORS_S
@@ -461,7 +469,9 @@ class Driver:
         if peer not in stage.state.links:
             raise ProtocolError(f"stage {stage.rank} has no peer of rank {peer}")
         if isinstance(message, Frame):
-            check_operation(message.message.operation, len(stage.topology.stages))
+            operation = message.message.operation
+            check_operation(operation, len(stage.topology.stages))
+            self._check_events(operation.parts)
             stage.handle_peer(peer, message, now)
         elif isinstance(message, Hello):
             stage.handle_peer(peer, message, now)
@@ -473,6 +483,11 @@ class Driver:
                 self._handle_soft(peer, message, now)
             except ProtocolError as error:
                 self.drop(peer, error)
+
+    def _check_events(self, parts: Iterable[Part | PublishAsk | ChangeAsk]) -> None:
+        for part in parts:
+            if isinstance(part, (Publication, PublishAsk)) and part.chunks:
+                self.check_events(part)
 
     def drop(self, peer: int, error: ProtocolError) -> None:
         """A peer has said what cannot be."""
@@ -526,6 +541,7 @@ class Driver:
     def _relayed(self, peer: int, relay: Relay, now: float) -> None:
         """A home stage relays a request: its identity has its turn here as it has at home."""
         request = relay.request
+        self._check_events(request.parts)
         if self._may_go_on(request.identity, request.client, load := _load_of(request)):
             self.stage.handle_peer(peer, relay, now)
         else:

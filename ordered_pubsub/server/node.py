@@ -47,6 +47,7 @@ from ordered_pubsub.server.bulk import Bulk, Reader
 from ordered_pubsub.server.choosing import choose
 from ordered_pubsub.server.store import Store
 from ordered_pubsub.supervision import Supervisor
+from ordered_pubsub.wire.pack import check_signed
 from ordered_pubsub.wire.reading import LogQuestion
 from ordered_pubsub.wire.sessions import draw_system
 
@@ -187,6 +188,7 @@ class Node:
                 number,
             )
         self.driver.hosting.choose = choose
+        self.driver.check_events = check_signed
         self.bulk = Bulk(self.driver.pubends.reader, lambda: self.driver.stage.state.kept)
         self._servers = deque((self.turns.step, lambda: self.driver.serve(), self.bulk.serve))
         self.driver.stage.replayed = Effects()  # it is for those who watch

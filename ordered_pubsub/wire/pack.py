@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from ordered_pubsub.core.authenticity import DIGEST_BYTES, digest_of, digests_of
 from ordered_pubsub.core.log import NEVER_KEPT
-from ordered_pubsub.core.messages import Chunk, PublishAsk, Request
+from ordered_pubsub.core.messages import Chunk, Publication, PublishAsk, Request
 from ordered_pubsub.errors import AccessDenied, ProtocolError, UnknownVersion, UsageError
 
 VERSION = 2
@@ -209,6 +209,10 @@ def signed_ask(ask: PublishAsk, publisher: str, may_sign: Callable[[str], bool])
             except ProtocolError as error:
                 raise UsageError(f"events for {ask.topic!r} cannot be kept: {error}") from error
             if events.publisher != publisher:
+                if index:
+                    raise UsageError(
+                        f"events for {ask.topic!r} cannot be kept: a batch is signed by one, not by several"
+                    )
                 if not may_sign(events.publisher):
                     raise AccessDenied(f"events for {ask.topic!r} are signed {events.publisher!r:.80}")
                 publisher = events.publisher
@@ -223,6 +227,16 @@ def signed_ask(ask: PublishAsk, publisher: str, may_sign: Callable[[str], bool])
             )
         digests.append(ask.digests)
     return replace(ask, publisher=publisher, digests=b"".join(digests))
+
+
+def check_signed(part: PublishAsk | Publication) -> None:
+    """Raise a `ProtocolError` if another stage brings events that none of its clients could: of another version, or signature."""
+    for chunk in part.chunks:
+        publisher = decode_signed(chunk.data, chunk.count).publisher
+        if publisher != part.publisher:
+            raise ProtocolError(
+                f"events for {part.topic!r} are signed {publisher!r:.80}, and come as {part.publisher!r}'s"
+            )
 
 
 def _not_chunks(ask: PublishAsk) -> UsageError:

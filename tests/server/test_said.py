@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
+from msgspec.structs import replace
 
 from ordered_pubsub.config.files import hash_token
 from ordered_pubsub.core.levels import ORDERED
-from ordered_pubsub.core.messages import Answer, Chunk, PublishAsk, Refusal
+from ordered_pubsub.core.messages import Answer, Chunk, Publication, PublishAsk, Refusal
+from ordered_pubsub.errors import ProtocolError
 from ordered_pubsub.server.server import Server
 from ordered_pubsub.wire.pack import Logged, PackedEvent, encode_logged
 from ordered_pubsub.wire.protocol import Ask, Rejected, Tell, Welcome
@@ -148,6 +150,34 @@ async def test_of_a_batch_every_chunk_is_looked_at(guarded: Server) -> None:
         key = await enter(line, OTHER, "mine")
         part = PublishAsk("a/b", 2, True, (Chunk(1, signed("mine")), Chunk(1, b"\x02")))
         assert isinstance(await say(line, key, kept(signed("mine")), part), Refusal)
+
+
+async def test_a_batch_is_signed_by_one(guarded: Server) -> None:
+    """Its tag is for one publisher."""
+    async with raw(guarded.port) as line:
+        key = await enter(line, DESK, "desk-1")
+        part = PublishAsk("a/b", 2, True, (Chunk(1, signed("desk-2")), Chunk(1, signed("desk-3"))))
+        said = await say(line, key, part)
+    assert isinstance(said, Refusal)
+    assert "signed by one" in said.reason
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"\x03abc", "version 3"),
+        (signed("mine", 2), "has 2 events where its stage counts 1"),
+        (signed("yours"), "signed 'yours', and come as 'mine'"),
+    ],
+)
+async def test_what_another_stage_brings_is_looked_at_as_well(server: Server, data: bytes, reason: str) -> None:
+    """Before it has a number: another stage may have a bug, or be somebody else's by now."""
+    check = server.node.driver.check_events
+    with pytest.raises(ProtocolError, match=reason):
+        check(replace(kept(data), publisher="mine"))
+    with pytest.raises(ProtocolError, match=reason):
+        check(Publication("a/b", 1, 1.0, is_kept=True, chunks=(Chunk(1, data),), publisher="mine"))
+    check(replace(kept(signed("mine")), publisher="mine"))
 
 
 # -- what the topic gives ---------------------------------------------------------------------------------------------

@@ -160,6 +160,12 @@ def test_what_may_get_lost_and_cannot_be_is_dropped_and_counted(what: str) -> No
         Publication("h/a", 1, float("nan")),
         Publication("h/a", 1, 1.0, entries={"h/b": -1}),
         Publication("h/a", 2, 1.0, first=COUNT_MAX),
+        Publication("h/a", 1, 1.0, is_kept=True, chunks=(Chunk(50, b"x"),)),
+        Publication("h/a", 5, 1.0, is_kept=True),
+        Publication("h/a", 2, 1.0, is_kept=True, chunks=(Chunk(2, b"x"), Chunk(0, b"x"))),
+        Publication("h/a", 1, 1.0, is_kept=True, chunks=(Chunk(1, b""),)),
+        Publication("h/a", 1, 1.0, chunks=(Chunk(1, b"x"),)),
+        Publication("h/a", 1, 1.0, first=1, is_kept=True, chunks=(Chunk(1, b"x"),)),
     ],
 )
 def test_what_must_not_get_lost_and_cannot_be_ends_the_link(part: Publication) -> None:
@@ -170,6 +176,26 @@ def test_what_must_not_get_lost_and_cannot_be_ends_the_link(part: Publication) -
     with pytest.raises(ProtocolError, match="was asked for by nobody"):
         pair.drivers[0].handle_peer(1, Frame(1, Launch(Operation("", 1, 1, 1, 1, 0, 0, []))), 0.0)
     assert pair.drivers[0].stage.snapshot() == before
+
+
+def test_events_that_no_stage_may_keep_are_refused_before_they_have_a_number() -> None:
+    """A frame ends its link; a request that was relayed may get lost, and no other stage is asked to keep its events."""
+
+    def check(part: Publication | PublishAsk) -> None:
+        if any(chunk.data != b"good" for chunk in part.chunks):
+            raise ProtocolError("events of nobody")
+
+    pair = Pair()
+    high, before = pair.drivers[0], pair.drivers[0].stage.snapshot()
+    high.check_events = check
+    part = Publication("h/a", 1, 1.0, is_kept=True, chunks=(Chunk(1, b"bad"),))
+    with pytest.raises(ProtocolError, match="events of nobody"):
+        high.handle_peer(1, Frame(1, Launch(Operation("c", 1, 1, 1, 1, 0, 0, [part]))), 0.0)
+    high.handle_peer(1, Relay(1, Request("c", 1, 1, 0, 0, (PublishAsk("h/a", 1, True, (Chunk(1, b"bad"),)),))), 0.0)
+    assert high.unfit[1] == (1, "events of nobody")
+    assert high.stage.snapshot() == before
+    high.handle_peer(1, Relay(1, Request("c", 1, 1, 0, 0, (PublishAsk("h/a", 1, True, (Chunk(1, b"good"),)),))), 0.0)
+    assert high.stage.given("h/a") == 1
 
 
 def test_a_link_that_is_greeted_by_a_stage_with_another_topology_is_not_kept() -> None:
