@@ -209,11 +209,15 @@ class Node:
         began = time.perf_counter()
         until = began + INLINE_S - self._spent.get(identity, 0.0)
         now = began
-        while now < until:
-            if next(work, _OVER) is _OVER:
-                self._spent[identity] = self._spent.get(identity, 0.0) + time.perf_counter() - began
-                return
-            now = time.perf_counter()
+        try:
+            while now < until:
+                if next(work, _OVER) is _OVER:
+                    self._spent[identity] = self._spent.get(identity, 0.0) + time.perf_counter() - began
+                    return
+                now = time.perf_counter()
+        except Exception as error:
+            self._meet(error)
+            return
         self._spent[identity] = self._spent.get(identity, 0.0) + now - began
         self.turns.put(identity, session, work)
         self._plan_flush()
@@ -239,7 +243,7 @@ class Node:
             for request in requests:
                 self.driver.handle_request(request, now, refusal_of(request.sequence))
         except Exception as error:
-            self._break_down(error)
+            self._meet(error)
         self.counters.requests += len(requests)
         self._plan_flush()
 
@@ -248,8 +252,10 @@ class Node:
         if not self._is_over:
             try:
                 self.driver.handle_subscriber(session, message, self._loop.time(), identity)
-            except JournalError as error:
-                self._fail(error)
+            except ProtocolError:
+                raise  # it must not say this, and nothing was done
+            except Exception as error:
+                self._meet(error)
             self._plan_flush()
 
     def give_name(self, name: str, identity: str, session: str, most: int, is_given: bool) -> str:
@@ -258,9 +264,13 @@ class Node:
         if self._is_over or not stage.is_open:
             return ""  # it is asked again
         named = Named(name, identity, session, time.time())
-        refusal = stage.give_name(named, most, self.times.named_ttl_s, is_given)
-        self._plan_flush()
-        return refusal
+        try:
+            return stage.give_name(named, most, self.times.named_ttl_s, is_given)
+        except Exception as error:
+            self._meet(error)
+            return ""
+        finally:
+            self._plan_flush()
 
     def traced(self, session: str) -> tuple[int, list[int]]:
         """The epoch of a session, and which of its requests this stage has taken, as far as it remembers them."""
@@ -272,8 +282,10 @@ class Node:
         if not self._is_over:
             try:
                 self.bulk.ask(reader, message)
-            except JournalError as error:
-                self._fail(error)
+            except ProtocolError:
+                raise
+            except Exception as error:
+                self._meet(error)
             self._plan_flush()
 
     def rotate_keys(self, revokes: bool = False) -> int:
@@ -284,11 +296,11 @@ class Node:
 
     def client_is_here(self, session: str, identity: str = "") -> None:
         """A client is at home here now."""
-        self.driver.client_is_here(session, identity)
+        self._supervisor.guarded(self.driver.client_is_here, "its state machine", session, identity)
 
     def client_is_gone(self, session: str) -> None:
         """A client is not at home here any more."""
-        self.driver.client_is_gone(session)
+        self._supervisor.guarded(self.driver.client_is_gone, "its state machine", session)
 
     def handle_peer(self, peer: int, messages: Sequence[PeerMessage]) -> None:
         """A peer says something; what takes long of it waits. Raises what the state machine says about what must not come."""
@@ -308,13 +320,11 @@ class Node:
                 self.driver.handle_peer(peer, waiting.popleft(), now)
                 if time.perf_counter() >= until:
                     break
-        except JournalError as error:
-            self._fail(error)
-        except OrderedPubSubError:
-            waiting.clear()  # what follows is not to be taken before it comes again
-            raise
         except Exception as error:
-            self._break_down(error)
+            if isinstance(error, OrderedPubSubError) and not isinstance(error, JournalError):
+                waiting.clear()  # what follows is not to be taken before it comes again
+                raise
+            self._meet(error)
         finally:
             self._maybe_complain(peer)
             if not waiting:
@@ -362,8 +372,8 @@ class Node:
     def _tick(self) -> None:
         try:
             self.driver.tick(self._loop.time(), time.time())
-        except JournalError as error:
-            self._fail(error)
+        except Exception as error:
+            self._meet(error)
             return
         self._plan_flush()
         self._tick_handle = self._supervisor.later(TICK_S, self._tick, "the tick")
@@ -415,10 +425,8 @@ class Node:
                 is_idle = is_idle and not has_done
                 if time.perf_counter() >= until:
                     break
-        except JournalError as error:
-            self._fail(error)
         except Exception as error:
-            self._break_down(error)
+            self._meet(error)
         if is_idle and self._is_asked:  # all of it waits for something else
             self._is_serving = True
             self._supervisor.later(IDLE_S, self._serve, "reading the log")
@@ -472,17 +480,22 @@ class Node:
                 self._commit_s += (outcome - self._commit_s) / AVERAGE_OVER
         try:
             self._release(self.driver.release(batch))
-        except JournalError as error:
-            self._fail(error)
         except Exception as error:
-            self._break_down(error)
+            self._meet(error)
         self._is_flushing = False
         self._rested.set()
         self._plan_flush()
 
-    def _break_down(self, error: Exception) -> None:
-        """The state machine has a bug: its memory may be anything, so nothing of it is written, or said, any more."""
-        self._supervisor.give_up("its state machine", error)
+    def _meet(self, error: Exception) -> None:
+        """The stage has met what it must not, whoever has called it: it stops.
+
+        If it is not the store, the state machine has a bug: its memory may be anything, so nothing of it is written, or said, any
+        more.
+        """
+        if isinstance(error, JournalError):
+            self._fail(error)
+        else:
+            self._supervisor.give_up("its state machine", error)
 
     def _fail(self, error: Exception) -> None:
         if isinstance(error, JournalDamaged):

@@ -262,7 +262,16 @@ class PeerLink:
             self._write(encode(message))
 
     def received(self, payloads: list[bytes]) -> None:
-        """The peer says something."""
+        """The peer says something. Whatever is met by that, what both sides know is made anew with the link."""
+        try:
+            self._receive(payloads)
+        except OrderedPubSubError as error:
+            self._break(str(error))
+        except Exception as error:
+            self._supervisor.note("hearing it", error)
+            self._break(f"what it said was met by {error!r} here")
+
+    def _receive(self, payloads: list[bytes]) -> None:
         said: list[PeerMessage] = []
         for payload in payloads:
             message = self._decode(payload)
@@ -271,10 +280,7 @@ class PeerLink:
             else:
                 self._handle(message)
         if said and self._is_up:
-            try:
-                self.handler.handle_peer(self.rank, said)
-            except OrderedPubSubError as error:
-                self._break(str(error))
+            self.handler.handle_peer(self.rank, said)
 
     def _decode(self, payload: bytes) -> FromPeer:
         """What a frame says; of several messages those that can be read, unless what cannot be must not get lost."""

@@ -26,23 +26,32 @@ from ordered_pubsub.client.reception import Reception
 from ordered_pubsub.config.reading import Loaded
 from ordered_pubsub.core.best_effort import BestEffort
 from ordered_pubsub.core.driver import Driver
+from ordered_pubsub.core.hosting import Hosting
 from ordered_pubsub.core.lease import Lease
 from ordered_pubsub.core.levels import Levels
 from ordered_pubsub.core.lifeline import Lifeline
+from ordered_pubsub.core.messages import ChangeAsk, Follows
 from ordered_pubsub.core.session import Session
+from ordered_pubsub.core.stage import Stage
 from ordered_pubsub.core.subend import Subend
 from ordered_pubsub.embedded import EmbeddedHome
 from ordered_pubsub.errors import JournalError, OrderedPubSubError
 from ordered_pubsub.server import node as node_module
 from ordered_pubsub.server import server as server_module
 from ordered_pubsub.server import serving as serving_module
+from ordered_pubsub.server.bulk import Bulk
 from ordered_pubsub.server.claims import Claims
+from ordered_pubsub.server.clients import ClientConnection
 from ordered_pubsub.server.peers import PeerLink
 from ordered_pubsub.server.server import Server
 from ordered_pubsub.server.serving import Serving
 from ordered_pubsub.supervision import Unexpected
+from ordered_pubsub.wire.protocol import Ask
+from ordered_pubsub.wire.reading import Find
+from ordered_pubsub.wire.sessions import make_session
 from ordered_pubsub_adapters import memory
-from server.systems import System, connect, one_stage, serving
+from server.messages import greeting, request
+from server.systems import System, connect, one_stage, raw, serving
 
 SHORT_S = 0.01
 
@@ -331,6 +340,65 @@ async def test_a_stage_fails_by_what_it_cannot_go_on_after(
         await stage_has_failed(server, "planted")
         asking.cancel()
         await asyncio.wait((asking,))
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (ClientConnection, "_look_at"),
+        (ClientConnection, "_ask"),
+        (Driver, "handle_request"),
+        (Driver, "handle_subscriber"),
+        (Hosting, "follows"),
+        (Bulk, "ask"),
+        (Stage, "give_name"),
+        (Driver, "client_is_here"),
+        (Driver, "client_is_gone"),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+async def test_a_stage_fails_by_what_it_meets_when_a_client_is_heard_as_it_does_later(
+    server: Server, monkeypatch: pytest.MonkeyPatch, plant: Plant, owner: Any, name: str
+) -> None:
+    """What is done as it comes, and not by turns, is half done as well; and no connection is to blame."""
+    plant.into(monkeypatch, owner, name)
+    async with raw(server.port) as line:
+        key = make_session("desk")
+        line.send(greeting(key, "desk"))
+        await until(lambda: plant.was_raised or any(client.is_in for client in server._clients))
+        line.send(Ask([request(ChangeAsk(f"{key.session}/1", ("a",)), client=key.session)]))
+        line.send(Follows(f"{key.session}/1", {"a": 0}, True, 1))
+        line.send(Find(1, ["**"]))
+    await stage_has_failed(server, "planted")
+
+
+@pytest.mark.parametrize(("owner", "name"), [(Driver, "handle_peer"), (Stage, "_handle_frame")])
+async def test_a_stage_fails_by_what_it_meets_when_another_is_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant, owner: Any, name: str
+) -> None:
+    async with System(tmp_path, [["a"], ["**"]]) as system:
+        await until(lambda: system.is_linked)
+        async with raw(system.ports[1]) as line:
+            key = make_session(None)
+            line.send(greeting(key, None))
+            await line.receive()
+            plant.into(monkeypatch, owner, name)
+            line.send(Ask([request(ChangeAsk(f"{key.session}/1", ("a", "b")), client=key.session)]))
+            await until(lambda: any(server.failed.done() for server in system.servers.values()))
+
+
+async def test_what_another_stage_says_of_names_is_said_again_on_a_new_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, plant: Plant
+) -> None:
+    async with System(tmp_path, [["a"], ["**"]]) as system:
+        await until(lambda: system.is_linked)
+        plant.into(monkeypatch, Claims, "handle_claim")
+        for name in ("n0", "n1", "n2", "n3"):
+            async with system.connect(name=name) as client:
+                await works(client)
+
+    assert plant.was_raised
+    assert "hearing it met KeyError('planted'), and goes on" in caplog.text
 
 
 async def test_a_stage_fails_whose_store_cannot_be_mended(
