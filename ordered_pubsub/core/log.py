@@ -413,14 +413,18 @@ class LogReader:
                 self._check_hole(topic, passed + 1, row.first - 1)
                 passed = row.last
                 chunks: list[Row] = []
+                following = max(row.first, start)
                 while event is not None and event.first <= row.last:
                     if event.first >= row.first:  # else its stamp is missing: it is not complete
+                        if event.first <= following:
+                            following = event.last + 1
                         chunks.append(event)
                         size += len(event.data)
                     event = next(events, None)
                 size += ROW_BYTES + len(row.data)
                 stamp = _decode_stamp(topic, row)
-                _check_events(topic, stamp, row, chunks, start, last)
+                if following <= row.last and following <= last and stamp.is_kept:
+                    raise _lost(topic, following, row)
                 items.append(_recalled(stamp, row, chunks, start, last))
                 if size >= bytes_max:
                     read_to = items[-1].last
@@ -443,13 +447,15 @@ class LogReader:
             for stamp in self.shelf.get("stamps", topic, start, last):
                 if stamp.first > read_to + 1:
                     break  # what is before it is not complete yet
-                chunks: list[Row] = []
+                following = max(stamp.first, start)
                 while event is not None and event.first <= stamp.last:
-                    chunks.append(event)
+                    if event.first <= following:
+                        following = event.last + 1
+                    found.events.append(event)
                     size += ROW_BYTES + len(event.data)
                     event = next(events, None)
-                _check_events(topic, _decode_stamp(topic, stamp), stamp, chunks, start, last)
-                found.events.extend(chunks)
+                if following <= stamp.last and following <= last and _decode_stamp(topic, stamp).is_kept:
+                    raise _lost(topic, following, stamp)
                 found.stamps.append(stamp)
                 size += ROW_BYTES + len(stamp.data)
                 read_to = min(stamp.last, last)
@@ -565,20 +571,12 @@ class LogReader:
         return full
 
 
-def _check_events(topic: str, stamp: LogStamp, row: Row, chunks: list[Row], start: int, end: int) -> None:
-    """A batch that was kept has its events, from its first number to its last, as far as these were read."""
-    if not stamp.is_kept:
-        return
-    passed = max(row.first, start) - 1
-    for chunk in chunks:
-        if chunk.first > passed + 1:
-            break
-        passed = chunk.last
-    if passed < min(row.last, end):
-        raise JournalDamaged(
-            f"the log lacks the events of topic {topic!r} from number {passed + 1} on, of a batch that was kept up to number "
-            f"{row.last}: what was published is lost"
-        )
+def _lost(topic: str, number: int, row: Row) -> JournalDamaged:
+    """A batch that was kept has its events, from its first number to its last."""
+    return JournalDamaged(
+        f"the log lacks the events of topic {topic!r} from number {number} on, of a batch that was kept up to number {row.last}: "
+        "what was published is lost"
+    )
 
 
 def _recalled(stamp: LogStamp, row: Row, chunks: list[Row], start: int, end: int) -> Recalled:

@@ -211,10 +211,13 @@ class Node:
         now = began
         try:
             while now < until:
-                if next(work, _OVER) is _OVER:
-                    self._spent[identity] = self._spent.get(identity, 0.0) + time.perf_counter() - began
-                    return
+                outcome = next(work, _OVER)
                 now = time.perf_counter()
+                if outcome is _OVER:
+                    self._spent[identity] = self._spent.get(identity, 0.0) + now - began
+                    return
+                if outcome is False:
+                    break  # it waits for something else
         except Exception as error:
             self._meet(error)
             return

@@ -20,7 +20,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from zlib import crc32
 
 import attrs
@@ -123,10 +123,17 @@ def is_number_sound(name: Any, last: Any, checksum: Any) -> bool:
 def sound_row(kind: Kind, base: int, values: tuple[Any, ...]) -> Row | None:
     """A row of the log, of the topic whose keys begin there; None if it is not what its checksum says."""
     key, last, checksum, data = values
-    is_sound = type(last) is int and type(data) is bytes and last >= 0
-    if is_sound and row_sum(_KIND_SUMS[kind], key, last, data) == checksum:
-        return Row(key - base, last, data)
-    return None
+    return Row(key - base, last, data) if is_row_sound(_KIND_SUMS[kind], key, last, checksum, data) else None
+
+
+def is_row_sound(kind_sum: int, key: int, last: Any, checksum: Any, data: Any) -> bool:
+    """Whether a row of the log is what its checksum says."""
+    return (
+        type(last) is int
+        and type(data) is bytes
+        and crc32(data, (key * 3 + last * 5 + kind_sum) % PRIME) == checksum
+        and last >= 0
+    )
 
 
 def row_sum(kind_sum: int, key: int, last: int, data: bytes) -> int:
@@ -247,24 +254,25 @@ class SqliteShelf:
         base = self._base(topic)
         before = self.before(kind, topic, first)
         start = first if before is None else before.first
-        for values in self._rows(_GET[kind], (base + start, base + min(last, ENDLESS))):
-            row = self._checked(kind, topic, base, values)
-            if row.last >= first:
-                yield row
+        kind_sum = _KIND_SUMS[kind]
+        try:
+            for values in self._connection.execute(_GET[kind], (base + start, base + min(last, ENDLESS))):
+                key, row_last, checksum, data = values
+                if not is_row_sound(kind_sum, key, row_last, checksum, data):
+                    self._refuse(kind, topic, base, values)
+                if row_last >= first:
+                    yield Row(key - base, row_last, data)
+        except SQLITE_ERRORS as error:
+            raise failed(self.file, error) from error
 
     def before(self, kind: Kind, topic: str, number: int) -> Row | None:
         """The last row that begins at or before a number."""
         base = self._base(topic)
         found = self._row(f"{_GET[kind]} DESC LIMIT 1", (base, base + min(number, ENDLESS)))
-        return None if found is None else self._checked(kind, topic, base, found)
+        return None if found is None else sound_row(kind, base, found) or self._refuse(kind, topic, base, found)
 
-    def _checked(self, kind: Kind, topic: str, base: int, values: tuple[Any, ...]) -> Row:
-        row = sound_row(kind, base, values)
-        if row is None:
-            raise damaged(
-                self.file, f"its {kind} of topic {topic!r} from number {values[0] - base} on fail their checksum"
-            )
-        return row
+    def _refuse(self, kind: Kind, topic: str, base: int, values: tuple[Any, ...]) -> NoReturn:
+        raise damaged(self.file, f"its {kind} of topic {topic!r} from number {values[0] - base} on fail their checksum")
 
     def floor(self, topic: str) -> int:
         """Up to which number everything is gone."""
