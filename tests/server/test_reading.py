@@ -125,26 +125,36 @@ async def test_a_range_is_what_a_subscriber_was_notified_of_in_its_order(
 
 async def test_a_cut_lacks_nothing_that_comes_before_what_is_in_it(system: System) -> None:
     """While publishers go on: for each event of it, all that its timestamp names is in it as well."""
+    owners = {"a": 0, "b": 0, "c": 1, "d": 2}
+    is_enough = asyncio.Event()
+    found: list[dict[str, int]] = []
+
+    def published() -> int:
+        return sum(system.servers[owner].node.driver.stage.state.kept.get(topic, 0) for topic, owner in owners.items())
+
+    async def go_on(client: ordered_pubsub.Client) -> None:
+        random = Random(7)
+        while not is_enough.is_set():
+            await publish_somehow(client, random, 10)
+
+    def take_cuts() -> None:
+        with Stages(access(*system.ports)) as stages:
+            found.append(stages.cut(TOPICS))
+            lowered = lower(stages, {}, {topic: 2 * count // 3 for topic, count in found[-1].items()})
+            assert lowered is not None
+            found.append(lowered)
+
     async with system.connect(0) as reader, system.connect(1) as one, system.connect(2) as other:
         await reader.subscribe(*TOPICS)
-        publishing = asyncio.gather(*(publish_somehow(client, Random(7), 300) for client in (one, other)))
-
-        def cuts() -> list[dict[str, int]]:
-            found = []
-            with Stages(access(*system.ports)) as stages:
-                for _ in range(10):
-                    cut = stages.cut(TOPICS)
-                    found.append(cut)
-                    lowered = lower(stages, {}, {topic: 2 * count // 3 for topic, count in cut.items()})
-                    assert lowered is not None
-                    found.append(lowered)
-            return found
-
-        found = await asyncio.to_thread(cuts)
+        publishing = asyncio.gather(go_on(one), go_on(other))
+        while len(found) < 20:
+            await until(lambda: published() > 15 * len(found) + 30)
+            await asyncio.to_thread(take_cuts)
+        is_enough.set()
         await publishing
     for cut in found:
         for topic, last in cut.items():
-            reader_of = system.servers[{"a": 0, "b": 0, "c": 1, "d": 2}[topic]].node.driver.pubends.reader
+            reader_of = system.servers[owners[topic]].node.driver.pubends.reader
             full = reader_of.full_at(topic, last) if last else {}
             assert full is not None
             assert all(count <= cut[other] for other, count in full.items() if other in cut and other != topic)
