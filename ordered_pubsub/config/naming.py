@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import re
-from functools import lru_cache
-
 
 def is_named(pattern: str, name: str) -> bool:
     """Whether a name is one of those that a pattern stands for."""
-    return _compiled(pattern).fullmatch(name) is not None
-
-
-@lru_cache(maxsize=1_024)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    """`**` is the same as `*`, so that no name takes long."""
-    return re.compile(".*".join(map(re.escape, re.sub(r"\*+", "*", pattern).split("*"))), re.DOTALL)
+    first, *others = pattern.split("*")
+    if not others:
+        return name == first
+    *middle, last = others
+    if not name.startswith(first):
+        return False
+    at = len(first)
+    for (
+        text
+    ) in middle:  # as early as it is there: later would leave less for those that follow, so nothing is tried twice
+        found = name.find(text, at)
+        if found < 0:
+            return False
+        at = found + len(text)
+    return len(name) - len(last) >= at and name.endswith(last)

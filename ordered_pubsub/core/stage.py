@@ -27,7 +27,7 @@ Inputs that are refused raise a `ProtocolError` or are answered with a `Refusal`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Protocol, TypeVar
 
 import attrs
@@ -87,7 +87,7 @@ from ordered_pubsub.core.messages import (
     Woken,
     find_change,
 )
-from ordered_pubsub.core.naming import NameTable
+from ordered_pubsub.core.naming import IN_USE, LIMIT, RENEWALS, NameTable
 from ordered_pubsub.core.quotas import Ledger, Quota, Quotas
 from ordered_pubsub.core.registrar import EXPIRING, Registrar, Waiting
 from ordered_pubsub.core.requests import Requests, Verdict
@@ -535,26 +535,34 @@ class Stage:
         ask = ChangeAsk(subscription, ends=True)
         self._consider(Request(client, 1, last + 1, last, last, (ask,)), self.rank, now, None)
 
-    def give_name(self, named: Named, most: int, unused_s: float, is_given: bool = False) -> str:
-        """Give a name that is kept here to a session that no other session has; return why not, if not.
+    def give_name(
+        self, named: Named, most: int, unused_s: float, in_use: Container[str] | None, is_given: bool = False
+    ) -> tuple[str, str]:
+        """Give a name that is kept here to a session that no other session has; return why not, if not: a code and a reason.
 
         It has it when `effects.named` says so. An identity that has as many as it may have (`most`) loses those that it has not
-        used for `unused_s`. What the configuration says `is_given` to it, it has whoever had it before.
+        used for `unused_s`, and that are not `in_use`; as long as nobody knows which are (None), nothing is said, and it has to
+        be asked for again. What the configuration says `is_given` to it, it has whoever had it before.
         """
         names, name, identity = self.state.names, named.name, named.identity
         if names.is_anothers(name, identity) and not is_given:
-            return f"the name {name!r} belongs to another identity; take another one"
+            return IN_USE, f"the name {name!r} belongs to another identity; take another one"
         if names.is_of(name, identity, named.session):
-            self.effects.named.append((name, named.session))
-            return ""
-        has_room, forgets = names.make_room(name, identity, most, named.at - unused_s)
+            if named.at - names.names[name].at > unused_s / RENEWALS:
+                self._take(named)
+            else:
+                self.effects.named.append((name, named.session))
+            return "", ""
+        has_room, forgets = names.make_room(name, identity, most, named.at - unused_s, in_use or ())
+        if in_use is None and forgets:
+            return "", ""
         if not has_room:
-            return (
+            return LIMIT, (
                 f"identity {identity!r} has {most} names at one stage, as many as allowed (limits.names_per_identity_max): go on "
                 "under one of these, or without a name"
             )
         self._take(replace(named, forgets=forgets))
-        return ""
+        return "", ""
 
     def handle_passed(self, passed: Passed) -> None:
         """A subscription needs nothing any more of topics that it had left."""

@@ -14,12 +14,12 @@ has just started does not know yet who is there, it hears the home stages first,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Protocol
 
 import attrs
 
-from ordered_pubsub.core.naming import NameTable
+from ordered_pubsub.core.naming import IN_USE, NameTable
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.server.names import Names
 from ordered_pubsub.wire.protocol import Claim, Claimed
@@ -79,8 +79,9 @@ class Claims:
     """whether nobody can have had a name before this stage was started"""
     table: Callable[[], NameTable]
     """the names that this stage keeps, as they are on its disk, or will be"""
-    give: Callable[[Claim], str]
-    """lets a name be a session's; returns why not, or says it by `handle_given`"""
+    give: Callable[[Claim, Container[str] | None], tuple[str, str]]
+    """lets a name be a session's, while these are in use, or nobody knows yet which are; returns why not, a code and a reason, or
+    says it by `handle_given`"""
     names: Names = attrs.field(factory=Names)
     _named: dict[str, dict[Claimant, bool]] = attrs.field(factory=dict)
     """name → the clients at home here that have it: one, or for a moment two connections of its session"""
@@ -165,7 +166,7 @@ class Claims:
         there = [*self._named.get(claimed.name, ()), *self._claiming]
         for claimant in dict.fromkeys(there):
             if (claimant.name, claimant.session) == (claimed.name, claimed.session):
-                self._settle(claimant, claimed.refusal)
+                self._settle(claimant, claimed)
 
     def _note_known(self, claimed: Claimed) -> None:
         """Whose a name is now is known at all stages: who loses his home goes on at another one."""
@@ -174,10 +175,10 @@ class Claims:
         if len(self._known) > KNOWN_MAX:
             del self._known[next(iter(self._known))]
 
-    def _settle(self, claimant: Claimant, refusal: str) -> None:
+    def _settle(self, claimant: Claimant, claimed: Claimed) -> None:
         was_waiting = self._claiming.pop(claimant, None) is not None
-        if refusal:
-            claimant.leave("name-in-use", refusal)
+        if claimed.refusal:
+            claimant.leave(claimed.code, claimed.refusal)
             return
         claimant.become_known()
         if was_waiting and not self._is_named(claimant):
@@ -202,19 +203,28 @@ class Claims:
     def handle_claim(self, peer: int, claim: Claim) -> None:
         """A home stage claims a name that is kept here, or gives one back."""
         if claim.release:
-            self.names.release(claim, peer)
+            if self.names.release(claim, peer) and self.table().is_of(claim.name, claim.identity, claim.session):
+                self._write_down(claim)  # that it was used until now
         elif refusal := self.names.refusal(claim):
-            self._answer(peer, claim, refusal)
+            self._answer(peer, claim, IN_USE, refusal)
         elif self._may_answer(claim):
             self._give(peer, claim)
+
+    @property
+    def _is_settled(self) -> bool:
+        """Whether all homes had the time to say who is there."""
+        return self.is_new_system or self._loop.time() - self._started_at >= SETTLE_S
+
+    def _write_down(self, claim: Claim) -> tuple[str, str]:
+        return self.give(claim, self.names.holders if self._is_settled else None)
 
     def _may_answer(self, claim: Claim) -> bool:
         """Whether those who should have been heard before have had the time for it."""
         table, name = self.table(), claim.name
-        if self._loop.time() - self._started_at >= SETTLE_S:
+        if self._is_settled:
             self._granted.clear()
             return True
-        if self.is_new_system or name not in table.names or name in self.names.holders or name in self._granted:
+        if name not in table.names or name in self.names.holders or name in self._granted:
             return True
         return table.is_of(name, claim.identity, claim.session) or (
             table.is_anothers(name, claim.identity) and not claim.is_given
@@ -223,12 +233,12 @@ class Claims:
     def _give(self, peer: int, claim: Claim) -> None:
         """Nobody else has the name: it is the session's when it is on disk that it is."""
         self._giving[claim.name, claim.session] = peer
-        refusal = self.give(claim)
+        self.names.claim(claim, peer)
+        code, refusal = self._write_down(claim)
         if refusal:
             del self._giving[claim.name, claim.session]
-            self._answer(peer, claim, refusal)
-        else:
-            self.names.claim(claim, peer)
+            self.names.release(claim, peer)
+            self._answer(peer, claim, code, refusal)
 
     def handle_given(self, name: str, session: str) -> None:
         """A name is a session's, on disk."""
@@ -236,18 +246,18 @@ class Claims:
         holder = self.names.holders.get(name)
         if peer is not None and holder is not None and holder.session == session:
             self._granted[name] = True
-            self._answer(peer, Claim(name, session, holder.identity), "")
+            self._answer(peer, Claim(name, session, holder.identity))
 
     def handle_names(self, peer: int, message: NamesMessage) -> None:
         """A home stage tells which names of those that are kept here its clients have."""
         for claim, refusal in zip(message.claims, self.names.restate(message.claims, peer), strict=True):
-            refusal = refusal or self.give(claim)
+            code, refusal = (IN_USE, refusal) if refusal else self._write_down(claim)
             if refusal:
                 self.names.release(claim, peer)
-                self._answer(peer, claim, refusal)
+                self._answer(peer, claim, code, refusal)
 
-    def _answer(self, peer: int, claim: Claim, refusal: str) -> None:
-        claimed = Claimed(claim.name, claim.session, refusal, claim.identity)
+    def _answer(self, peer: int, claim: Claim, code: str = "", refusal: str = "") -> None:
+        claimed = Claimed(claim.name, claim.session, refusal, claim.identity, code)
         if peer == self.rank or not refusal:
             self.handle_claimed(claimed)
         for other, way in self.ways.items():

@@ -49,11 +49,13 @@ class Names:
         whose = f" of identity {claim.identity!r}" if holder.identity == claim.identity else ""
         return f"the name {claim.name!r} is in use by another client{whose}; close that one, or take another name"
 
-    def release(self, claim: Claim, home: int) -> None:
-        """Take a name back from a session that left this home."""
+    def release(self, claim: Claim, home: int) -> bool:
+        """Take a name back from a session that left this home; return whether it had it."""
         holder = self.holders.get(claim.name)
-        if holder is not None and (holder.session, holder.home) == (claim.session, home):
-            del self.holders[claim.name]
+        if holder is None or (holder.session, holder.home) != (claim.session, home):
+            return False
+        del self.holders[claim.name]
+        return True
 
     def restate(self, claims: Sequence[Claim], home: int) -> list[str]:
         """Take over what a home stage says that its clients have: no more than that; return for each why not, if not.

@@ -18,7 +18,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -261,17 +261,19 @@ class Node:
                 self._meet(error)
             self._plan_flush()
 
-    def give_name(self, name: str, identity: str, session: str, most: int, is_given: bool) -> str:
-        """Give a name that is kept here to a session; return why not. It has it when `on_named` is called."""
+    def give_name(
+        self, name: str, identity: str, session: str, most: int, in_use: Container[str] | None, is_given: bool
+    ) -> tuple[str, str]:
+        """Give a name that is kept here to a session; return why not (`Stage.give_name`). It has it when `on_named` is called."""
         stage = self.driver.stage
         if self._is_over or not stage.is_open:
-            return ""  # it is asked again
+            return "", ""  # it is asked again
         named = Named(name, identity, session, time.time())
         try:
-            return stage.give_name(named, most, self.times.named_ttl_s, is_given)
+            return stage.give_name(named, most, self.times.named_ttl_s, in_use, is_given)
         except Exception as error:
             self._meet(error)
-            return ""
+            return "", ""
         finally:
             self._plan_flush()
 

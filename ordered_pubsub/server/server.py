@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Container
 from contextlib import suppress
 from typing import Any
 
@@ -296,9 +297,9 @@ class Server:
             return "denied", f"the name {shown!r} is kept for another identity than {identity.name!r} (`names`)"
         return None
 
-    def _give_name(self, claim: Claim) -> str:
+    def _give_name(self, claim: Claim, in_use: Container[str] | None) -> tuple[str, str]:
         most = self.configuration.limits.names_per_identity_max
-        return self.node.give_name(claim.name, claim.identity, claim.session, most, claim.is_given)
+        return self.node.give_name(claim.name, claim.identity, claim.session, most, in_use, claim.is_given)
 
     def _owner_of(self, session: str) -> str | None:
         """The identity under which a session was begun, as far as this stage knows it."""

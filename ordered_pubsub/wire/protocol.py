@@ -111,7 +111,7 @@ REJECTIONS = {
     "bad-greeting": "the first frame was not a greeting",
     "denied": "no valid token or certificate was shown, or it does not allow this",
     "name-in-use": "another client has that name",
-    "limit": "there are too many connections",
+    "limit": "there are too many connections, or names of one identity",
     "unavailable": "the stage cannot do this now; trying again helps",
     "mismatch": "the configurations of two stages differ",
     "draining": "the stage is about to stop",
@@ -196,6 +196,8 @@ class Claimed(_Base, frozen=True, tag="claimed"):
     session: str
     refusal: str
     identity: str = ""
+    code: str = ""
+    """of the refusal, one of `REJECTIONS`"""
 
 
 class Names(_Base, frozen=True, tag="names"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Container
 
 import attrs
 import pytest
@@ -154,7 +155,7 @@ class Home:
             self.inside.append,
             is_new_system=True,  # type: ignore[arg-type]
             table=NameTable,
-            give=lambda claim: "",
+            give=lambda claim, in_use: ("", ""),
         )
 
 
@@ -176,7 +177,7 @@ async def test_a_client_is_let_in_when_its_name_is_granted(home: Home) -> None:
 async def test_a_client_whose_name_is_refused_is_sent_away(home: Home) -> None:
     guest = Guest("desk#1")
     home.claims.come(guest, resumes=False)
-    home.claims.handle_claimed(Claimed("desk", "desk#1", "in use"))
+    home.claims.handle_claimed(Claimed("desk", "desk#1", "in use", code="name-in-use"))
 
     assert (home.inside, guest.left) == ([], ["name-in-use"])
 
@@ -215,7 +216,7 @@ async def test_who_resumes_is_let_in_at_once_and_sent_away_if_the_name_is_anothe
     home.claims.come(guest, resumes=True)
     assert home.inside == [guest]
 
-    home.claims.handle_claimed(Claimed("desk", "desk#1", "in use"))
+    home.claims.handle_claimed(Claimed("desk", "desk#1", "in use", code="name-in-use"))
 
     assert guest.left == ["name-in-use"]
 
@@ -285,12 +286,16 @@ async def test_a_home_does_not_vouch_for_who_is_in_on_its_word(home: Home) -> No
     assert home.way.sent == [NamesMessage([]), claim(resumes=True)]
 
 
+UNUSED_S = 100.0
+
+
 @attrs.define(eq=False)
 class Keeper:
     """The only stage of a system, with what is on its disk, started again so long ago."""
 
     journal: MemoryJournal = attrs.field(factory=MemoryJournal)
     most: int = 10
+    wall_s: float = 1_000.0
     inside: list[object] = attrs.field(factory=list)
     driver: Driver = attrs.field(init=False)
     claims: Claims = attrs.field(init=False)
@@ -308,9 +313,9 @@ class Keeper:
             give=self.give,
         )
 
-    def give(self, claim: Claim) -> str:
-        named = Named(claim.name, claim.identity, claim.session, 1_000.0)
-        return self.driver.stage.give_name(named, self.most, 100.0, claim.is_given)
+    def give(self, claim: Claim, in_use: Container[str] | None) -> tuple[str, str]:
+        named = Named(claim.name, claim.identity, claim.session, self.wall_s)
+        return self.driver.stage.give_name(named, self.most, UNUSED_S, in_use, claim.is_given)
 
     def settle(self) -> None:
         """What is to be on the disk is there."""
@@ -413,15 +418,65 @@ async def test_what_was_everybodys_is_whoevers_comes_first() -> None:
 
 async def test_an_identity_has_no_more_names_than_it_may_and_loses_those_that_it_does_not_use() -> None:
     keeper = Keeper(most=2)
-    for number in (1, 2):
-        assert keeper.come(Guest(f"{number}#1", f"{number}")).is_known
-    assert keeper.come(Guest("3#1", "3")).left == ["name-in-use"]
+    guests = [keeper.come(Guest(f"{number}#1", f"{number}")) for number in (1, 2)]
+    assert all(guest.is_known for guest in guests)
+    assert keeper.come(Guest("3#1", "3")).left == ["limit"]
     assert keeper.come(Guest("4#1", "4", identity_name="another")).is_known
-    table = keeper.driver.stage.state.names
-    table.names["1"].at = 0.0
+    keeper.claims.gone(guests[0])
+    keeper.is_up_for(SETTLE_S)
+    keeper.wall_s += UNUSED_S + 1
     assert keeper.come(Guest("5#1", "5")).is_known
+    table = keeper.driver.stage.state.names
     assert list(table.names) == ["2", "4", "5"]
     assert table.counts == {"trader": 2, "another": 1}
+
+
+async def test_a_name_that_a_client_has_is_in_use_however_long_ago_it_got_it() -> None:
+    keeper = Keeper(most=1)
+    keeper.come(Guest("desk#1"))
+    keeper.is_up_for(SETTLE_S)
+    keeper.wall_s += 8 * UNUSED_S
+
+    assert keeper.come(Guest("2#1", "2")).left == ["limit"]
+    assert keeper.holder == "desk#1"
+
+
+async def test_a_name_was_used_until_its_client_left() -> None:
+    keeper = Keeper(most=1)
+    guest = keeper.come(Guest("desk#1"))
+    keeper.wall_s += 8 * UNUSED_S
+    keeper.claims.gone(guest)
+    keeper.settle()
+    keeper = Keeper(keeper.journal, most=1, wall_s=keeper.wall_s + UNUSED_S / 2)
+    keeper.is_up_for(SETTLE_S)
+
+    assert keeper.come(Guest("2#1", "2")).left == ["limit"]
+
+
+async def test_a_name_is_taken_from_nobody_before_all_homes_could_say_who_is_there() -> None:
+    before = Keeper(most=1)
+    before.come(Guest("desk#1"))
+    keeper = Keeper(before.journal, most=1, wall_s=before.wall_s + 8 * UNUSED_S)
+    newcomer = keeper.come(Guest("2#1", "2"))
+    assert (newcomer.is_known, newcomer.left) == (False, [])
+    keeper.claims.handle_names(THERE, NamesMessage([claim("desk#1", resumes=True)]))
+    keeper.is_up_for(SETTLE_S)
+
+    assert newcomer.left == ["limit"]
+    assert keeper.holder == "desk#1"
+
+
+async def test_a_name_that_is_used_is_written_down_now_and_then_only() -> None:
+    keeper = Keeper()
+    for _ in range(10):
+        keeper.claims.gone(keeper.come(Guest("desk#1")))
+        keeper.settle()
+    written = len(keeper.journal.records)
+    keeper.wall_s += UNUSED_S / 2
+    keeper.claims.gone(keeper.come(Guest("desk#1")))
+    keeper.settle()
+
+    assert len(keeper.journal.records) == written + 1
 
 
 @pytest.mark.parametrize("snapshot", [True, False])

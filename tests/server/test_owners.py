@@ -14,7 +14,7 @@ from ordered_pubsub.core.naming import NameTable
 from ordered_pubsub.wire.protocol import Ask, Rejected, Tell, Welcome
 from ordered_pubsub.wire.sessions import SessionKey, make_session
 from server.messages import greeting, request, with_events
-from server.systems import Raw, System, raw
+from server.systems import Raw, System, one_stage, raw, serving
 from server.waiting import until
 
 TOKENS = {name: f"{name}-".ljust(43, "x") for name in ("desk", "thief", "limited", "stage")}
@@ -280,4 +280,17 @@ async def test_an_identity_has_as_many_names_as_it_may(tmp_path: Path) -> None:
         async with raw(system.ports[0]) as line:
             line.send(greeting(make_session("three"), "three", token=TOKENS["desk"]))
             rejected = await line.find(Rejected)
+            assert rejected.code == "limit"
             assert "has 2 names at one stage, as many as allowed (limits.names_per_identity_max)" in rejected.reason
+
+
+async def test_where_nobody_is_told_from_anybody_names_count_as_one_identitys() -> None:
+    async with serving(one_stage(before="[limits]\nnames_per_identity_max = 1\n")) as server:
+        codes = []
+        for name in ("one", "two"):
+            async with raw(server.port) as line:
+                line.send(greeting(make_session(name), name))
+                answer = await line.receive()
+                codes.append(answer.code if isinstance(answer, Rejected) else "")
+
+    assert codes == ["", "limit"]
