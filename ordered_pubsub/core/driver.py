@@ -582,6 +582,7 @@ class Driver:
             self._spread()
         elif isinstance(message, Follows):
             self.hosting.follows(session, message)
+            self._spread()
         elif isinstance(message, Locate):
             yield from self._locating_everywhere(message)
         elif isinstance(message, Acked):

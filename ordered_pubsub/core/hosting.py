@@ -6,7 +6,8 @@ reaches an owner does not grow with the number of subscribers behind a home stag
 
 Whatever a client says costs as much as it names, and what an owner says as much as there are clients that miss it, with their
 filters. So both are done in small steps, by whoever runs the stage (`core.turns`). What one identity may be curious about is
-bounded for all its sessions together; what is beyond is not taken note of, and is asked for again.
+bounded for all its sessions together; what is beyond is not taken note of, and is asked for again. So is what they follow; who
+follows more is told that it ends.
 
 Acknowledgements are consolidated as well: the owner of a topic is told up to where all subscriptions here have acknowledged it.
 If it says that it expects more, those that are behind are told.
@@ -27,6 +28,7 @@ from ordered_pubsub.core.messages import (
     AckExpected,
     Alive,
     Curious,
+    Ended,
     Expect,
     Follows,
     Hosts,
@@ -62,8 +64,6 @@ FILTERS_MAX = 4
 CURIOUS_MAX = 100_000
 """So much may be missed at once by the sessions of one identity: stretches of numbers, and `CURIOUS_WEIGHT` for each topic."""
 CURIOUS_WEIGHT = 8
-FOLLOWED_MAX = 200_000
-"""So many topics are followed at once by the sessions of one identity, each counted for each subscription."""
 STREAMS_AT_ONCE = 100
 """Topics that are tidied in one step."""
 
@@ -108,6 +108,11 @@ class _Stream:
         return not self.curious and not len(self.asked) and not len(self.cache) and not self.fulls_asked
 
 
+def _endless(identity: str) -> int:
+    """Nobody is counted."""
+    return ENDLESS
+
+
 @attrs.define(eq=False)
 class Hosting:
     """The clients that are at home at one stage, and what they miss."""
@@ -134,7 +139,8 @@ class Hosting:
     identities: dict[str, str] = attrs.field(factory=dict)
     """session → who it is, of those that are connected"""
     curious_max: int = CURIOUS_MAX
-    followed_max: int = FOLLOWED_MAX
+    followed_max: Callable[[str], int] = _endless
+    """how many topics the sessions of an identity may follow at once, each counted for each subscription"""
     too_much: int = 0
     """how often something was not taken note of, since its identity had too much"""
     _curious: dict[str, int] = attrs.field(factory=dict)
@@ -160,12 +166,12 @@ class Hosting:
                 self._leave(follower, topic)
         self._note_news(follower, follows)
         identity = self.identities.get(session, "")
-        room = self.followed_max - self._followed.get(identity, 0)
+        room = self.followed_max(identity) - self._followed.get(identity, 0)
         for topic, acked in follows.acked.items():
             if topic not in held:
                 if room <= 0:
-                    self.too_much += 1
-                    continue
+                    self._end_following(follower, identity)
+                    return
                 room -= 1
                 _add(self._followed, identity, 1)
             held[topic] = self._stirred[topic] = True
@@ -173,6 +179,19 @@ class Hosting:
         if not held:
             del self._held[follower]
             self._stop_missing(follower)
+
+    def _end_following(self, follower: Follower, identity: str) -> None:
+        """A subscription follows more than its identity may: it ends, and is told why."""
+        for topic in list(self._held[follower]):
+            self._leave(follower, topic)
+        del self._held[follower]
+        self._stop_missing(follower)
+        session, subscription = follower
+        reason = (
+            f"the subscriptions of identity {identity!r} at this stage follow {self.followed_max(identity)} topics, as many as "
+            "they may (limits.held_topics_per_identity_max, for each stage): end some of them"
+        )
+        self.tells.append((session, Ended(subscription, session, "limit", reason)))
 
     def come(self, session: str, identity: str = "") -> None:
         """A client is at home here now."""

@@ -45,6 +45,7 @@ from ordered_pubsub.core.messages import (
     PublishAsk,
     Refusal,
     Request,
+    Seal,
     Sealed,
     ToSession,
     Undecided,
@@ -154,7 +155,7 @@ class ClientConnection:
     _is_waiting: bool = False
     """whether they wait for their turn"""
     _reading: dict[int, str] = attrs.field(factory=dict)
-    """what it reads of the logs has no answer yet: number → topic"""
+    """what it reads of the logs has no answer yet: number → topic, or nothing if it looks for topics"""
     _filters: dict[int, bool] = attrs.field(factory=dict)
     """by which it has asked: their hashes"""
 
@@ -316,6 +317,10 @@ class ClientConnection:
 
     def _read(self, message: FromReader) -> None:
         """It wants much of a log: the rights are those of now, and only the owner of a topic has its log."""
+        if message.number in self._reading:
+            raise ProtocolError(
+                f"a reader asked under number {message.number}, which has no answer yet: {message!r:.300}"
+            )
         if isinstance(message, Trace):
             self.bring(Traced(message.number, *self.node.traced(self.session)))
             return
@@ -336,8 +341,7 @@ class ClientConnection:
         if code:
             self.bring(Unread(message.number, code, reason))
         else:
-            if isinstance(message, (Read, Bound)):
-                self._reading[message.number] = message.topic
+            self._reading[message.number] = "" if isinstance(message, Find) else message.topic
             self.node.handle_reader(self, message)
 
     def may_read(self, topic: str) -> bool:
@@ -350,7 +354,7 @@ class ClientConnection:
         if isinstance(message, Found):
             topics = {topic: extent for topic, extent in message.topics.items() if self.may_read(topic)}
             message = replace(message, topics=topics)
-        elif topic is not None and isinstance(message, (Rows, Bounded)):
+        elif topic and isinstance(message, (Rows, Bounded)):
             code, reason = self._verdict("subscribe", topic)
             message = Unread(message.number, code, reason) if code else message
         self._write(encode(message))
@@ -627,6 +631,11 @@ class ClientConnection:
             return replace(message, keys={topic: keys for topic, keys in message.keys.items() if self.may_read(topic)})
         if isinstance(message, Decided):
             return message if self.may_read(message.topic) else None
+        if isinstance(message, Seal) and not self.may_read(
+            message.topic
+        ):  # whatever it has seen, it has nothing to say of it
+            self.node.handle_subscriber(self.session, Sealed(message.serial, message.rank, [self.session], []))
+            return None
         return message
 
     def ask_for_a_sign(self) -> None:

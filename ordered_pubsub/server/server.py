@@ -446,8 +446,10 @@ class Server:
 
     def _set_quotas(self) -> None:
         """What each identity may take up."""
-        self.node.driver.stage.quotas = self.configuration.quotas
-        self.node.driver.hosting.followed_max = self.configuration.limits.held_topics_per_identity_max
+        quotas, stages = self.configuration.quotas, len(self.topology.stages)
+        self.node.driver.stage.quotas = quotas
+        # Each stage keeps so much of an identity; and all that all of them keep may be at home at one.
+        self.node.driver.hosting.followed_max = lambda identity: quotas.of(identity).held * stages
 
     def status(self) -> dict[str, Any]:
         """What this stage is doing, as plain data."""

@@ -20,14 +20,17 @@ from ordered_pubsub.core.messages import (
     Keys,
     Located,
     PublishAsk,
+    Seal,
+    Sealed,
     Told,
     Want,
 )
+from ordered_pubsub.errors import ProtocolError
 from ordered_pubsub.server.clients import ClientConnection
 from ordered_pubsub.server.server import Server
 from ordered_pubsub.wire.channel import Channel
 from ordered_pubsub.wire.protocol import Ask, Ping, Pong, Tell, Welcome
-from ordered_pubsub.wire.reading import Bound, Find, Found, Read, Unread
+from ordered_pubsub.wire.reading import Bound, Find, Found, Read, Rows, Trace, Unread
 from ordered_pubsub.wire.sessions import SessionKey, make_session
 from server.messages import greeting, request, with_events
 from server.systems import Raw, one_stage, raw, serving
@@ -121,6 +124,33 @@ async def test_what_is_read_of_the_logs_is_judged_when_it_is_brought(server: Ser
             assert (unread.number, unread.code) == (number, "forbidden")
         assert list((await line.find(Found)).topics) == ["b"]
         assert connection._reading == {}
+
+
+@pytest.mark.parametrize("again", [Read(1, "b", 1, 1), Bound(1, "b", 0, 1, {}), Find(1, ["**"]), Trace(1)])
+@pytest.mark.parametrize("before", [Read(1, "a", 1, 1), Find(1, ["**"])])
+async def test_a_number_that_has_no_answer_yet_is_not_used_again(server: Server, before: Read, again: Read) -> None:
+    """Else what is read of the one topic would be brought by the rights on the other."""
+    async with raw(server.port) as line:
+        await enter(line)
+        connection = connection_of(server)
+        connection._read(before)
+        with pytest.raises(ProtocolError, match="under number 1, which has no answer yet"):
+            connection._read(again)
+        await line.find(Found if isinstance(before, Find) else Rows)
+        connection._read(again)
+
+
+async def test_who_may_not_read_a_topic_is_not_asked_what_it_has_seen_of_it(server: Server) -> None:
+    """It would learn that the topic is there, and how far it is. Nobody waits for its answer."""
+    async with raw(server.port) as line:
+        key = await enter(line)
+        connection, rounds = connection_of(server), server.node.driver.rounds
+        revoke(server)
+        for serial, topic in ((1, "a"), (2, "b")):
+            rounds.ask(Seal("", serial, 0, topic, [(1, 4)]), [key.session], server.node._loop.time())
+            connection.inform([Seal(key.session, serial, 0, topic, [(1, 4)])])
+        assert (await line.receive()).topic == "b"
+        assert rounds.tick(server.node._loop.time()) == [Sealed(1, 0, [key.session], [])]
 
 
 async def test_of_several_topics_only_what_it_may_have_is_told(server: Server) -> None:

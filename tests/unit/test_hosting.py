@@ -13,6 +13,7 @@ from ordered_pubsub.core.messages import (
     AckExpected,
     Chunk,
     Curious,
+    Ended,
     Expect,
     Follows,
     Hosts,
@@ -354,6 +355,23 @@ def test_an_owner_whose_link_is_there_again_is_told_everything(hosting: Hosting)
     hosting.follows("two", Follows("two/1", {"a": 2}))
 
     assert hosting.all_hosts(0) == Hosts({"a": 2, "b": 1}, is_all=True)
+
+
+def test_who_follows_more_than_its_identity_may_is_told_that_it_ends(hosting: Hosting) -> None:
+    """The others go on."""
+    hosting.followed_max = lambda identity: 3
+    for session, topics in (("one", "ab"), ("two", "bc"), ("three", "a")):
+        hosting.come(session, "desk")
+        hosting.follows(session, Follows(f"{session}/1", dict.fromkeys(topics, 1)))
+    ((session, ended),) = hosting.tells
+    assert isinstance(ended, Ended)
+    assert (session, ended.subscription, ended.code) == ("two", "two/1", "limit")
+    assert "'desk'" in ended.reason
+    assert hosting.followed_by("two") == {}
+    assert hosting.take_hosts() == [(0, Hosts({"a": 1, "b": 1}))]
+    hosting.follows("one", Follows("one/1", {}, is_all=True))
+    hosting.follows("two", Follows("two/1", {"b": 1, "c": 1}))
+    assert list(hosting.followed_by("two")) == ["two/1"]
 
 
 def test_those_who_are_behind_are_told_how_far_a_topic_is(hosting: Hosting) -> None:
