@@ -188,10 +188,12 @@ def _read(data: bytes, count: int) -> Logged:
 
 
 def wanted_by(where: str) -> Callable[[PackedEvent], bool]:
-    """What a filter lets through. A payload of a content type that is not known here has no fields."""
+    """What a filter lets through: also what nobody can read. A payload of a content type that is not known here has no fields."""
     chosen = Filter.parse(where)
 
     def wants(event: PackedEvent) -> bool:
+        if isinstance(event.content_type, Unreadable):
+            return True
         data = fields_of(event.payload, event.content_type) if chosen.needs_payload else None
         return chosen.matcher(data, packed_headers(event))
 

@@ -3,11 +3,13 @@ check it is; it fails without it."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 from msgspec.structs import replace
 
+from ordered_pubsub import sync
 from ordered_pubsub.config.files import hash_token
 from ordered_pubsub.core.levels import ORDERED
 from ordered_pubsub.core.messages import Answer, Chunk, Publication, PublishAsk, Refusal
@@ -226,3 +228,48 @@ async def test_who_meets_what_it_cannot_read_is_told_so_and_goes_on(
     assert "version 3, and this release reads version 2" in str(events[1].error)
     assert "cannot be read" in str(events[2].error)
     assert (events[1].raw, events[1].publisher, events[1].content_type) == (b"\x03abc", "", None)
+
+
+UNREADABLE = (b"\x03abc", b"\x02abc")
+
+
+async def publish_unreadable(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two events in the log of "a" that nobody can read."""
+    monkeypatch.setattr("ordered_pubsub.server.clients.ClientConnection._signed", lambda _, request: (request, None))
+    async with raw(server.port) as line:
+        key = await enter(line, "")
+        for sequence, data in enumerate(UNREADABLE, 1):
+            await say(line, key, kept(data, "a"), sequence=sequence)
+
+
+@pytest.mark.parametrize("where", ["n > 5", "headers.kind = 'x'"])
+async def test_no_filter_leaves_out_what_nobody_can_read(
+    server: Server, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Nobody knows what it says: also not whether it is wanted."""
+    async with connect(server) as client:
+        subscription = await client.subscribe("a", where=where)
+        await client.publish("a", {"n": 1})
+        await publish_unreadable(server, monkeypatch)
+        await client.publish("a", {"n": 9}, headers={"kind": "x"})
+        events = [await soon(subscription.__anext__()) for _ in range(3)]
+    assert [event.number for event in events] == [2, 3, 4]
+    assert [event.error is None for event in events] == [False, False, True]
+
+
+@pytest.mark.parametrize("where", [None, "n > 5"])
+async def test_the_blocking_face_says_so_too(
+    server: Server, monkeypatch: pytest.MonkeyPatch, where: str | None
+) -> None:
+    def read() -> list[tuple[int, str, object]]:
+        ens, address = "memory://unreadable", f"ops://127.0.0.1:{server.port}"
+        with sync.connect(ens, sequencer=address) as client:
+            subscription = client.subscribe("a", start="earliest", where=where)
+            return [(event.number, str(event.error), event.raw) for event in (subscription.next(10) for _ in range(2))]
+
+    await publish_unreadable(server, monkeypatch)
+    events = await soon(asyncio.to_thread(read))
+
+    assert [number for number, _, _ in events] == [1, 2]
+    assert ["version 3, and this release" in events[0][1], "cannot be read" in events[1][1]] == [True, True]
+    assert [data for _, _, data in events] == [*UNREADABLE]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ordered_pubsub.reading.merging import Batch
 from ordered_pubsub.spark.table import Table, wanted_by
 from ordered_pubsub.wire.content import JSON
@@ -48,6 +50,19 @@ def test_what_is_filtered_has_its_place_and_is_not_kept() -> None:
 
     assert found == [(10_000, "b", 1, {"a": 9_999, "b": 1}), (10_001, "a", 10_000, {"a": 10_000, "b": 1})]
     assert not list(Table(["a"], {}, {"a": 9_999}, wanted_by("n = 7")).record_batches(silent))
+
+
+@pytest.mark.parametrize("where", ["n = 7", "headers.kind = 'x'"])
+def test_no_filter_leaves_out_what_nobody_can_read(where: str) -> None:
+    """Nobody knows what it says: also not whether it is wanted."""
+    table = Table(["a"], {}, {"a": 3}, wanted_by(where))
+    unreadable = Batch("a", 2, 3, 2, 1.5, {}, [(2, 3, b"lost")], 2)
+    (made,) = table.record_batches([batch("a", 1, 0), unreadable])
+
+    assert [(row["number"], row["error"] is None, row["data"]) for row in made.to_pylist()] == [
+        (2, False, b"lost"),
+        (3, False, b""),
+    ]
 
 
 def test_silence_between_rows_is_held_once_for_each_topic() -> None:
