@@ -943,10 +943,15 @@ class Driver:
             self.stage.effects.cleared = [*batch.effects.rested]
         if batch.effects.woken:
             self.stage.effects.awake = [*batch.effects.woken]
+        lasts: dict[str, int] = {}
         for part in batch.published:
-            self.pubends.published(part.topic, part.last)
-            self._finished(part)
-        for kept in batch.effects.kept:
+            if (last := part.last) > lasts.get(part.topic, 0):
+                lasts[part.topic] = last
+            if self.unfinished:
+                self._finished(part)
+        for topic, last in lasts.items():
+            self.pubends.published(topic, last)
+        for kept in batch.effects.kept if self.retention.is_weighing else ():
             size = sum(len(chunk.data) for chunk in kept.chunks)
             self.retention.written(kept.topic, kept.first + sum(chunk.count for chunk in kept.chunks) - 1, size)
         for topic, up_to in batch.effects.forget:

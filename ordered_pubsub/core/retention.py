@@ -135,6 +135,11 @@ class Retention:
         for topic in topics:
             self._sizes.pop(topic, None)
 
+    @property
+    def is_weighing(self) -> bool:
+        """Whether it matters for any topic how much is written."""
+        return bool(self._sizes)
+
     def written(self, topic: str, last: int, size: int) -> None:
         """Events were written."""
         sizes = self._sizes.get(topic)
