@@ -84,6 +84,7 @@ def run(stage: Stage, requests: Iterable[Request]) -> None:
         stage.handle_request(request, NOW)
         effects = stage.take_effects()
         assert effects.journal
+        assert all(isinstance(reply, Answer) for reply in effects.replies), effects.replies
         assert effects.replies
 
 
@@ -300,9 +301,10 @@ def _held(held: str, number: int) -> tuple[str, ...]:
 
 
 def _change_meter(held: str, present: int) -> Callable[[], float]:
-    client = Client(new_stage(), "subscriber")
+    others = Client(new_stage(), "others")
     for number in range(present):
-        client.change(ChangeAsk(f"other-{number}", add=_held(held, number)))
+        others.change(ChangeAsk(f"other-{number}", add=_held(held, number)))
+    client = Client(others.stage, "subscriber")
     rng = random.Random(1)
     names = (f"new-{number}" for number in count(1))
 
@@ -335,12 +337,12 @@ def large_changes() -> list[Row]:
 
 
 def _client_among(others: int) -> Client:
-    client = Client(new_stage(), "subscriber")
+    client = Client(new_stage(), "others")
     topics = topic_names(MANY_TOPICS)
     for number in range(others):
         held = tuple(topics[(number * 5 + place) % MANY_TOPICS] for place in range(10))
         client.change(ChangeAsk(f"other-{number}", add=held))
-    return client
+    return Client(client.stage, "subscriber")
 
 
 def _large_change(client: Client, step: str) -> Callable[[], float]:

@@ -94,7 +94,6 @@ class Subscription:
         """whether what was handed to the application counts as handled when it asks for more"""
         self._waits_for_acknowledgements = False
         """whether somebody waits until less is unacknowledged"""
-        """raises if it may not hold some topics"""
         self._decoder = Decoder(intake.settings.serializer)
         self._since_pause = 0
         self.settles = True

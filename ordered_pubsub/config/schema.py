@@ -177,12 +177,13 @@ class ClientSection:
     batch_events_max: int = attrs.field(default=1, validator=kinds.whole(1))
     """events of one topic that may share a message of the ENS; 1: each has its own, and plain consumers can read it"""
     timeout_s: float = attrs.field(default=60.0, validator=kinds.SECONDS)
-    connect_timeout_s: float = attrs.field(default=5.0, validator=kinds.SECONDS_OR_NONE_AT_ALL)
     """how long a call waits for its outcome"""
+    connect_timeout_s: float = attrs.field(default=5.0, validator=kinds.SECONDS_OR_NONE_AT_ALL)
+    """how long `connect` waits for stages that are not there yet; 0: not at all"""
     pipeline_events_max: int = attrs.field(default=10_000, validator=kinds.whole(1))
     """publications that may be unfinished at once"""
     pipeline_bytes_max: int = attrs.field(default=64 * MEBIBYTE, validator=kinds.whole(1))
-    """bytes of payload and headers that may be unfinished at once"""
+    """bytes of payload and headers, and of timestamps once there are some, that may be unfinished at once"""
     payload_bytes_max: int = attrs.field(default=MEBIBYTE, validator=kinds.whole(1))
     """bytes that one event's payload and headers may have together"""
     queue_events_max: int = attrs.field(default=100_000, validator=kinds.whole(1))
