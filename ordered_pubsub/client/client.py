@@ -158,8 +158,15 @@ class Client:
             self._check_may_publish(topic)
         payload, content_type = dump(data, self._settings.serializer)
         checked = NO_HEADERS if headers is None else check_headers(headers)
-        size = EVENT_BYTES + content_type_bytes(content_type) + self._checked_size(topic, payload, checked)
-        held = len(payload) + (held_bytes(checked) if checked else 0)
+        size = held = len(payload)
+        if checked:
+            size, held = size + headers_bytes(checked), held + held_bytes(checked)
+        if size > self._payload_bytes_max:
+            raise UsageError(
+                f"an event for {topic!r} has {size} bytes; at most {self._payload_bytes_max} (payload_bytes_max of this client "
+                "or of its stages, or what the ENS takes) may be published: send less, or raise the limit"
+            )
+        size += EVENT_BYTES + content_type_bytes(content_type)
         if identity is None:
             return Outgoing(topic, "", payload, content_type, checked, size, held)
         identity = check_id(identity)
@@ -172,17 +179,6 @@ class Client:
         if len(self._may_publish) >= TOPICS_REMEMBERED_MAX:
             self._may_publish.clear()
         self._may_publish[topic] = True
-
-    def _checked_size(self, topic: str, payload: bytes, headers: Mapping[str, bytes | str]) -> int:
-        size = len(payload)
-        if headers:
-            size += headers_bytes(headers)
-        if size > self._payload_bytes_max:
-            raise UsageError(
-                f"an event for {topic!r} has {size} bytes; at most {self._payload_bytes_max} (payload_bytes_max of this client "
-                "or of its stages, or what the ENS takes) may be published: send less, or raise the limit"
-            )
-        return size
 
     def _check_loop(self) -> None:
         try:

@@ -22,8 +22,8 @@ from ordered_pubsub.core.authenticity import (
     TAG_BYTES,
     Stamp,
     common_of,
-    digest_of,
     digests_of,
+    first_body,
     head_of,
     pieces_of,
     stamp_body,
@@ -97,6 +97,8 @@ class Item(Protocol):
     headers: Mapping[str, bytes | str]
     size: int
     """how many bytes of a pack it takes, at most"""
+    written: bytes
+    """the events that share its tag, as they are written, if that was done and it is the first of them"""
 
 
 # -- what an ENS can carry --------------------------------------------------------------------------------------------
@@ -195,24 +197,27 @@ def digests_by_event(items: Iterable[Item]) -> bytes:
     return digests_of([encode_event(packed_event(item)) for item in items])
 
 
-def digest_together(items: Iterable[Item]) -> bytes:
-    """The digest of events that travel together."""
-    return digest_of(encode_events([packed_event(item) for item in items]))
+def written_together(items: Iterable[Item]) -> bytes:
+    """Events as they are written in a chunk of a log and in a batch of a pack, and digested if they share a tag."""
+    return encode_events(
+        [
+            packed_event(item) if item.headers else PackedEvent(item.id, item.payload, item.content_type)
+            for item in items
+        ]
+    )
 
 
 def stamped(part: Publication, items: Sequence[Item]) -> list[Frame]:
     """The frames of a batch, one for each event; those after the first differ in their own number only."""
     frames: list[Frame] = []
-    common, tags, at = common_of(part, 0), part.tags, 0
+    tags, at = part.tags, 0
+    common = common_of(part, 1) if len(items) > 1 else b""
     for number, item in enumerate(items, part.first):
-        if at == TAG_BYTES:
-            common = common_of(part, 1)
-        body = stamp_body(common, number, item.id)
+        body = stamp_body(common, number, item.id) if at else first_body(part, number, item.id)
         data = encode_stamp(tags[at : at + TAG_BYTES] or NO_TAG, body)
         at += TAG_BYTES
         if len(data) > STAMP_BYTES_MAX:
-            events = encode_events([packed_event(item)])
-            frames.append(_pack_frame(part.topic, [_batch(data[1 : 1 + TAG_BYTES], body, events)]))
+            frames.append(_pack_frame(part.topic, [_batch(data[1 : 1 + TAG_BYTES], body, written_together([item]))]))
             continue
         headers: dict[str, bytes | str] = {STAMP: data, CONTENT_TYPE: item.content_type}
         frames.append(Frame(part.topic, item.payload, {**headers, **item.headers} if item.headers else headers))
@@ -239,18 +244,19 @@ def packed(
     return frames
 
 
-def _pieces(part: Publication, items: Sequence[Item]) -> Iterable[tuple[int, PackedBatch]]:
+def _pieces(part: Publication, items: Sequence[Item]) -> list[tuple[int, PackedBatch]]:
     """What shares a tag in a batch: how many events, and how they travel."""
-    common, tags, at, first = common_of(part, 0), part.tags, 0, 0
-    for count in pieces_of(part):
-        chosen = items[first : first + count]
-        is_one = not part.pieces
-        body = stamp_body(common, part.first + first, chosen[0].id if is_one else "")
-        events = encode_events([packed_event(item) for item in chosen])
-        yield count, _batch(tags[at : at + TAG_BYTES] or NO_TAG, body, events)
-        if not first:
-            common = common_of(part, 1)
+    pieces: list[tuple[int, PackedBatch]] = []
+    counts, tags, at, first = pieces_of(part), part.tags, 0, 0
+    common = common_of(part, 1) if len(counts) > 1 else b""
+    for count in counts:
+        one = items[first]
+        id = "" if part.pieces else one.id
+        body = stamp_body(common, part.first + first, id) if first else first_body(part, part.first, id)
+        events = one.written or written_together(items[first : first + count])
+        pieces.append((count, _batch(tags[at : at + TAG_BYTES] or NO_TAG, body, events)))
         at, first = at + TAG_BYTES, first + count
+    return pieces
 
 
 def _batch(tag: bytes, body: bytes, events: bytes) -> PackedBatch:

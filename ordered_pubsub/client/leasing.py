@@ -70,6 +70,8 @@ class Leasing:
     def without(self, part: Publication, items: list[Any], voids: list[Range]) -> list[Batch]:
         """What is left of a batch, in pieces, which are used instead of it."""
         held = self._held.pop(id(items))
+        for item in items:
+            item.written = b""  # what was written together may not be together any more
         pieces: list[Batch] = []
         for first, last in Ranges(voids).missing(part.first, part.last):
             begins = first == part.first

@@ -7,19 +7,13 @@ from typing import Any, Protocol
 
 import attrs
 
-from ordered_pubsub.client.frames import (
-    HELD_ENTRY_BYTES,
-    Body,
-    digest_together,
-    digests_by_event,
-    held_bytes,
-    packed_event,
-)
+from ordered_pubsub.client.frames import HELD_ENTRY_BYTES, Body, digests_by_event, held_bytes, written_together
+from ordered_pubsub.core.authenticity import digests_of
 from ordered_pubsub.core.buffer import Arrival
 from ordered_pubsub.core.levels import Levels
 from ordered_pubsub.core.messages import Chunk, PublishAsk, Recalled
 from ordered_pubsub.errors import ProtocolError
-from ordered_pubsub.wire.pack import Logged, decode_logged, encode_logged, packed_headers, unreadable
+from ordered_pubsub.wire.pack import Logged, decode_logged, head_of_chunk, packed_headers, unreadable
 
 CHUNK_BYTES = 1 << 15
 """About so many bytes are read together, unless one event has more."""
@@ -52,32 +46,42 @@ class LogPacker:
     """None: each event travels by itself, and has its own tag"""
     is_tagged: bool = True
     """whether the events are to be published on a broker as well"""
+    _head: bytes = attrs.field(init=False, repr=False)
+    """what all chunks begin with"""
+
+    @_head.default
+    def _make_head(self) -> bytes:
+        return head_of_chunk(self.publisher)
 
     def weigh(self, topic: str, items: Sequence[Any]) -> int:
         """How many bytes they are, about; 0 for a topic without a log."""
-        return sum(item.size for item in items) if self.home.levels.is_kept(topic) else 0
+        if not self.home.levels.is_kept(topic):
+            return 0
+        return items[0].size if len(items) == 1 else sum([item.size for item in items])
 
     def ask(self, topic: str, items: Sequence[Any]) -> PublishAsk:
         """Ask for numbers for all of them: what a log keeps goes along, of the rest only digests."""
-        if self.home.levels.is_kept(topic):
-            runs = self._runs(items, CHUNK_BYTES)
-            chunks = tuple(self._chunk(run) for run in runs)
-            return PublishAsk(topic, len(items), True, chunks, self._pieces(runs))
-        if self.sharing is None:
-            digests = digests_by_event(items) if self.is_tagged else b""
-            return PublishAsk(topic, len(items), pieces=self._pieces(()), digests=digests)
-        runs = self._runs(items, CHUNK_BYTES)
-        digests = b"".join(map(digest_together, runs))
-        return PublishAsk(topic, len(items), pieces=self._pieces(runs), digests=digests)
+        is_kept, shares = self.home.levels.is_kept(topic), self.sharing is not None
+        pieces: tuple[int, ...] | None = () if self.is_tagged else None
+        if not is_kept and not shares:
+            return PublishAsk(topic, len(items), False, (), pieces, digests_by_event(items) if self.is_tagged else b"")
+        chunks: list[Chunk] = []
+        for run in self._runs(items):
+            events = written_together(run)
+            chunks.append(Chunk(len(run), self._head + events if is_kept else events))
+            if shares:
+                run[0].written = events
+        if shares:
+            pieces = tuple([chunk.count for chunk in chunks])
+        if is_kept:
+            return PublishAsk(topic, len(items), True, tuple(chunks), pieces)
+        return PublishAsk(topic, len(items), False, (), pieces, digests_of([chunk.data for chunk in chunks]))
 
-    def _pieces(self, runs: Sequence[Sequence[Any]]) -> tuple[int, ...] | None:
-        if not self.is_tagged:
-            return None
-        return () if self.sharing is None else tuple(map(len, runs))
-
-    def _runs(self, items: Sequence[Any], bytes_max: int) -> list[Sequence[Any]]:
+    def _runs(self, items: Sequence[Any]) -> list[Sequence[Any]]:
         """What is written together: so many bytes, and, where it travels together as well, no more than a message takes."""
-        events_max = len(items)
+        if len(items) == 1:
+            return [items]
+        events_max, bytes_max = len(items), CHUNK_BYTES
         if self.sharing is not None:
             events_max = self.sharing.events_max
             bytes_max = max(1, min(bytes_max, self.sharing.bytes_max()))
@@ -90,9 +94,6 @@ class LogPacker:
                 at, size = index, item.size
         runs.append(items[at:] if at else items)
         return runs
-
-    def _chunk(self, items: Sequence[Any]) -> Chunk:
-        return Chunk(len(items), encode_logged(Logged(self.publisher, [packed_event(item) for item in items])))
 
 
 def _read_chunk(chunk: Chunk) -> Logged:

@@ -80,6 +80,8 @@ class Outgoing(msgspec.Struct, eq=False):
     """how many bytes of payload and headers are held"""
     more: int = 0
     """and of the timestamp of its batch, once that has one"""
+    written: bytes = b""
+    """the events that share its tag, as they are written, if that was done and it is the first of them"""
     serial: int = 0
     future: asyncio.Future[Receipt] = _NOT_PUT
 
@@ -115,8 +117,8 @@ class Publisher:
     _backlog_events: int = 0
     """how many have their receipt, since their log has them, and are still to be handed to the ENS"""
     _backlog_bytes: int = 0
-    _in_backlog: dict[int, bool] = attrs.field(factory=dict)
-    """by the identity of the batches in `_numbered`, which lives as long"""
+    _in_backlog: dict[int, int] = attrs.field(factory=dict)
+    """how many bytes they have, by the identity of the batches in `_numbered`, which lives as long"""
     _is_abandoned: bool = False
     """whether what has no receipt is given up"""
     _waiters: OrderedDict[Outgoing, asyncio.Future[None]] = attrs.field(factory=OrderedDict)
@@ -141,7 +143,8 @@ class Publisher:
 
     def put_nowait(self, item: Outgoing) -> asyncio.Future[Receipt]:
         """Take a publication, or raise `WouldBlock` if the pipeline is full or others wait for room."""
-        self._check_open()
+        if self.is_closed:
+            raise self._closed()
         if self._waiters or not self.has_room(item.held):
             raise WouldBlock(
                 f"{len(self._unfinished)} publications with {self._unfinished_bytes} bytes have no receipt yet; at most "
@@ -153,7 +156,8 @@ class Publisher:
 
     async def put(self, item: Outgoing, give_up_at: float) -> asyncio.Future[Receipt]:
         """Take a publication as soon as there is room, after those who came before. Cancelled before, it is not taken."""
-        self._check_open()
+        if self.is_closed:
+            raise self._closed()
         if not self._waiters and self.has_room(item.held):
             self._put(item)
             return item.future
@@ -200,10 +204,6 @@ class Publisher:
         else:
             collected.append((item.topic, [item]))
 
-    def _check_open(self) -> None:
-        if self.is_closed:
-            raise self._closed()
-
     def _closed(self) -> Exception:
         return self.failure or Closed(f"client {self.name!r} is closed and publishes nothing any more")
 
@@ -238,19 +238,18 @@ class Publisher:
                 self._unfinished_bytes += items[0].more if items[0].serial in self._unfinished else 0
             if not part.is_kept:
                 self.leasing.numbered(part, items, outcome)
-            elif self._may_lag(items):
-                self._backlog_events += len(items)
-                self._backlog_bytes += sum([item.held + item.more for item in items])
+            elif self._may_lag(len(items)):
                 _give_receipts(part, items)
-                self._forget(items)
-                self._in_backlog[id(items)] = True
+                self._backlog_events += len(items)
+                self._in_backlog[id(items)] = held = self._forget(items)
+                self._backlog_bytes += held
             self._numbered.setdefault(part.topic, []).append((part, items))
 
-    def _may_lag(self, items: Sequence[Outgoing]) -> bool:
+    def _may_lag(self, count: int) -> bool:
         """Whether events that their log keeps may have their receipts before the ENS has them: half a pipeline of them may."""
         settings = self.settings
         return (
-            2 * (self._backlog_events + len(items)) <= settings.pipeline_events_max
+            2 * (self._backlog_events + count) <= settings.pipeline_events_max
             and 2 * self._backlog_bytes <= settings.pipeline_bytes_max
         )
 
@@ -268,6 +267,7 @@ class Publisher:
                 await self._drop_voids(batches)  # while it took its time, they may have become so
                 for part, items in batches:
                     self._handed_over(part, items)
+                self._look_whether_idle()
                 self._admit()
         except (Exception, asyncio.CancelledError) as error:
             self._keep(topic, batches, error)  # also if it was cancelled: then it is begun again, or abandoned
@@ -275,17 +275,20 @@ class Publisher:
             del self._hand_overs[topic]
 
     def _handed_over(self, part: Publication, items: list[Outgoing]) -> None:
-        if self._in_backlog.pop(id(items), False):
-            self._backlog_events -= len(items)
-            self._backlog_bytes -= sum([item.held + item.more for item in items])
-        else:
+        held = self._in_backlog.pop(id(items), None)
+        if held is None:
             _give_receipts(part, items)
             self.leasing.handed(items)
-        self._forget(items)
+            self._forget(items)
+        else:
+            self._backlog_events -= len(items)
+            self._backlog_bytes -= held
 
     async def _drop_voids(self, batches: list[tuple[Publication, list[Outgoing]]]) -> None:
         """Take out what is void, if that may be."""
         leasing = self.leasing
+        if all(part.is_kept for part, _ in batches):
+            return
         for place in reversed(range(len(batches))):
             part, items = batches[place]
             while not (part.is_kept or leasing.holds(part, items)):
@@ -385,12 +388,18 @@ class Publisher:
         if not item.future.done():
             item.future.set_exception(error)
 
-    def _forget(self, items: Sequence[Outgoing]) -> None:
-        unfinished = self._unfinished
+    def _forget(self, items: Sequence[Outgoing]) -> int:
+        """These are finished; return how many bytes they have."""
+        unfinished, held = self._unfinished, 0
         for item in items:
             if unfinished.pop(item.serial, None) is not None:
-                self._unfinished_bytes -= item.held + item.more
-        if not unfinished and not self._backlog_events:
+                held += item.held + item.more
+        self._unfinished_bytes -= held
+        self._look_whether_idle()
+        return held
+
+    def _look_whether_idle(self) -> None:
+        if not self._unfinished and not self._backlog_events:
             self._idle.set()
 
     # -- the end ------------------------------------------------------------------------------------------------------

@@ -118,23 +118,35 @@ def keyed(key: bytes) -> Hash:
 
 def common_of(part: Publication, index: int) -> bytes:
     """What the stamps of a batch have in common: of the first event, or of any other one."""
+    if not index:
+        return first_body(part, 0)[:-_ID_AND_NUMBER]
+    entries = part.entries if part.full else _NO_ENTRIES
     stamp = Stamp(
-        part.system,
-        part.key_epoch,
-        part.publisher,
-        part.published_at,
-        "",
-        part.full,
-        part.entries if part.full or not index else _NO_ENTRIES,
-        _NO_MARKS if index else part.marks,
-        0,
-        "",
+        part.system, part.key_epoch, part.publisher, part.published_at, "", part.full, entries, _NO_MARKS, 0, ""
     )
     return _encode(stamp)[:-_ID_AND_NUMBER]
 
 
+def first_body(part: Publication, number: int, id: str = "") -> bytes:
+    """The stamp of the first event of a batch, without its tag."""
+    return _encode(
+        Stamp(
+            part.system,
+            part.key_epoch,
+            part.publisher,
+            part.published_at,
+            "",
+            part.full,
+            part.entries,
+            part.marks,
+            number,
+            id,
+        )
+    )
+
+
 def stamp_body(common: bytes, number: int, id: str = "") -> bytes:
-    """The stamp of one event, without its tag."""
+    """The stamp of another event, without its tag."""
     return common + _encode(number) + _encode(id)
 
 

@@ -41,7 +41,7 @@ class Levels:
 
     def is_kept(self, topic: str) -> bool:
         """Whether the owner keeps the events of a topic."""
-        return self.of(topic) == EXACTLY_ONCE
+        return (self._known.get(topic) or self.of(topic)) == EXACTLY_ONCE
 
     def lacking(self, topics: Iterable[str], least: str) -> str | None:
         """A topic that gives less than this level, if there is one."""

@@ -19,7 +19,7 @@ has come for a while (`tick`). The identity of a request makes that harmless.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -60,6 +60,8 @@ class Queued:
     themselves"""
     weight: int = 0
     """how many bytes of events go along"""
+    rank: int = 0
+    """of the stage that takes it"""
 
     @property
     def count(self) -> int:
@@ -150,32 +152,35 @@ class Session:
         Runs on topics of one stage would be merged later, whatever happens until then; so they are at once.
         """
         self._check_room(sum(len(items) for _, items in runs))
-        queue, owner, accepted, weigh = self._queue, self.topology.owner, self._accepted, self.packer.weigh
-        last, last_owner, room = Queued([], []), -1, 0
-        for topic, items in self._cut(runs):
-            count, weight = len(items), weigh(topic, items)
+        queue, owner, accepted = self._queue, self.topology.owner, self._accepted
+        last, room, may_go_along = Queued([], []), 0, False
+        for topic, items, weight in self._cut(runs):
+            count, rank, is_accepted = len(items), owner(topic), topic in accepted
             self._queued_events += count
             room -= count
-            last.weight += weight
-            fits = room >= 0 and last.weight <= REQUEST_BYTES_MAX and len(last.topics) < PARTS_MERGED_MAX
-            if fits and owner(topic) == last_owner and topic in accepted:
+            fits = room >= 0 and last.weight + weight <= REQUEST_BYTES_MAX and len(last.topics) < PARTS_MERGED_MAX
+            if fits and may_go_along and is_accepted and rank == last.rank:
                 last.topics.append(topic)
                 last.items.append(items)
+                last.weight += weight
             else:
-                last.weight -= weight
-                last, room = Queued([topic], [items], None, True, weight), BATCH_EVENTS_MAX - count
-                last_owner = owner(topic) if topic in accepted else -1
+                last, room = Queued([topic], [items], None, True, weight, rank), BATCH_EVENTS_MAX - count
+                may_go_along = is_accepted
                 queue.append(last)
         self._send_queued(now)
 
-    def _cut(self, runs: Sequence[tuple[str, list[Any]]]) -> Iterator[tuple[str, list[Any]]]:
-        """The same runs in pieces that are not too large for a request, unless it is one event that is."""
+    def _cut(self, runs: Sequence[tuple[str, list[Any]]]) -> list[tuple[str, list[Any], int]]:
+        """The same runs, with their weights, in pieces that are not too large for a request, unless it is one event that is."""
+        pieces: list[tuple[str, list[Any], int]] = []
+        weigh = self.packer.weigh
         for topic, items in runs:
-            if len(items) > 1 and self.packer.weigh(topic, items) > REQUEST_BYTES_MAX:
+            weight = weigh(topic, items)
+            if weight > REQUEST_BYTES_MAX and len(items) > 1:
                 half = len(items) // 2
-                yield from self._cut([(topic, items[:half]), (topic, items[half:])])
+                pieces += self._cut([(topic, items[:half]), (topic, items[half:])])
             else:
-                yield topic, items
+                pieces.append((topic, items, weight))
+        return pieces
 
     def publish_together(self, parts: Sequence[tuple[str, Sequence[Any]]], now: float) -> None:
         """Queue one operation with publications on several topics, which take their place together."""
@@ -195,12 +200,13 @@ class Session:
         if together or not may_go:
             self._queue_up(together, ask, now)
         else:
-            self._send(Queued([], [], ask), now)
+            self._send(Queued([], [], ask, rank=self._rank((), ask)), now)
 
     def _queue_up(self, parts: Sequence[tuple[str, Sequence[Any]]], change: ChangeAsk | None, now: float) -> None:
         may_merge = len(parts) == 1 and change is None
         weight = sum(self.packer.weigh(topic, items) for topic, items in parts)
-        queued = Queued([topic for topic, _ in parts], [list(items) for _, items in parts], change, may_merge, weight)
+        topics, items = [topic for topic, _ in parts], [list(items) for _, items in parts]
+        queued = Queued(topics, items, change, may_merge, weight, self._rank(topics, change))
         self._queued_events += queued.count
         self._queued_changes += change is not None
         self._queue.append(queued)
@@ -243,7 +249,9 @@ class Session:
             outcome = Outcome(answer.sequence, unfinished.queued, [], None, answer)
         else:
             publications = [part for part in answer.parts if isinstance(part, Publication)]
-            change = next((part for part in answer.parts if isinstance(part, Change)), None)
+            change = None
+            if len(publications) < len(answer.parts):
+                change = next((part for part in answer.parts if isinstance(part, Change)), None)
             outcome = Outcome(answer.sequence, unfinished.queued, publications, change, None, unfinished.asked_at)
         self._send_queued(now)
         if not unfinished.queued.items:
@@ -318,31 +326,31 @@ class Session:
         last = self._last_unfinished()
         if last is None:
             return True
-        return queued.change is None and last.queued.change is None and last.rank == self._rank(queued)
+        return queued.change is None and last.queued.change is None and last.queued.rank == queued.rank
 
     def lowest_to_merge(self, queued: Queued) -> int:
         """The lowest stage whose topics may go along.
 
         Behind unfinished publications, only what the same stage takes: it is the one that keeps the order of all of them.
         """
-        return self._rank(queued) if self._last_unfinished() is not None else len(self.topology.stages)
+        return queued.rank if self._last_unfinished() is not None else len(self.topology.stages)
 
     def _last_unfinished(self) -> Unfinished | None:
         """The last request with publications that has no answer yet."""
         return next((u for u in reversed(self._unfinished.values()) if u.queued.items), None)
 
-    def _rank(self, queued: Queued) -> int:
-        """The stage that takes it (as `stage.taken_at` says)."""
-        if queued.change is not None:
-            return self.topology.registrar(queued.change.subscription)
-        return max(map(self.topology.owner, queued.topics))
+    def _rank(self, topics: Sequence[str], change: ChangeAsk | None) -> int:
+        """The stage that takes a request (as `stage.taken_at` says)."""
+        if change is not None:
+            return self.topology.registrar(change.subscription)
+        return max(map(self.topology.owner, topics))
 
     def _merge_following(self, queued: Queued) -> None:
         """Let what waits behind it go with it: one operation, in one batch for each run of publications on one topic."""
         queue = self._queue
         if not queued.may_merge or not queue:
             return
-        lowest, owner = self.lowest_to_merge(queued), self.topology.owner
+        lowest = self.lowest_to_merge(queued)
         topics, count = queued.topics, queued.count
         while queue and queue[0].may_merge:
             following = queue[0]
@@ -354,11 +362,11 @@ class Session:
             weight = queued.weight + following.weight
             if count > BATCH_EVENTS_MAX or parts > PARTS_MERGED_MAX or weight > REQUEST_BYTES_MAX:
                 return
-            if not continues and owner(following.topics[0]) > lowest:  # all its topics have the same owner
+            if not continues and following.rank > lowest:
                 return
             if continues:
                 queued.items[-1].extend(following.items[0])
-            queued.weight = weight
+            queued.weight, queued.rank = weight, max(queued.rank, following.rank)
             topics += following.topics[continues:]
             queued.items += following.items[continues:]
             queue.popleft()
@@ -369,7 +377,7 @@ class Session:
 
     def _send(self, queued: Queued, now: float) -> None:
         self._sequence += 1
-        rank = self._rank(queued)
+        rank = queued.rank
         after, self._last_sent[rank] = self._last_sent.get(rank, 0), self._sequence
         oldest = next((s for s, unfinished in self._unfinished.items() if unfinished.rank == rank), self._sequence)
         done = oldest - 1

@@ -124,6 +124,11 @@ def decode_events(events: bytes | msgspec.Raw) -> list[PackedEvent]:
         raise ProtocolError(f"the events of a pack of version {VERSION} cannot be read: {error}") from error
 
 
+def head_of_chunk(publisher: str) -> bytes:
+    """What comes before the events in a chunk of a log, which are written as `encode_events` writes them."""
+    return _prefix + _encoder.encode(SignedEvents(publisher, []))[:-1]
+
+
 def encode_logged(logged: Logged) -> bytes:
     """The events as bytes."""
     return _prefix + _encoder.encode(logged)
