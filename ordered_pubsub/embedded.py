@@ -20,7 +20,7 @@ from ordered_pubsub.core.messages import Answer, FromSubscriber, Refusal, Reques
 from ordered_pubsub.core.retention import Policies, Policy
 from ordered_pubsub.core.times import Times
 from ordered_pubsub.core.topology import StageSpec, Topology
-from ordered_pubsub.errors import ConfigurationError
+from ordered_pubsub.errors import ConfigurationError, ProtocolError
 from ordered_pubsub.supervision import Supervisor
 from ordered_pubsub.wire.pack import signed_request
 from ordered_pubsub.wire.sessions import SessionKey, draw_system, publisher_of
@@ -107,13 +107,21 @@ class EmbeddedStage:
     def _take(self, requests: Sequence[Request], publisher: str) -> None:
         now = time.time()
         for request in requests:
-            self.driver.handle_request(signed_request(request, publisher, _nobody), now)
+            signed, refusal = signed_request(request, publisher, _nobody)
+            self.driver.handle_request(signed, now, refusal)
         self._plan_flush()
 
     def handle_subscriber(self, session: str, message: FromSubscriber) -> None:
-        """A subscription says how far it is, or what it misses."""
+        """A subscription says how far it is, or what it misses. A client that says what it must not ends by that, alone."""
         if self._failure is None:
+            self._supervisor.guarded(self._hear, "hearing a subscription", session, message)
+
+    def _hear(self, session: str, message: FromSubscriber) -> None:
+        try:
             self.driver.handle_subscriber(session, message, self.loop.time())
+        except ProtocolError as error:
+            self._homes[session].failed(error)
+        else:
             self._plan_flush()
 
     def _plan_flush(self) -> None:

@@ -54,7 +54,7 @@ from ordered_pubsub.core.messages import (
 from ordered_pubsub.core.registrar import TOPICS_MAX
 from ordered_pubsub.core.topics import check_pattern, check_topic
 from ordered_pubsub.core.turns import Work
-from ordered_pubsub.errors import AccessDenied, FilterError, ProtocolError, TopicError, UsageError
+from ordered_pubsub.errors import FilterError, ProtocolError, TopicError
 from ordered_pubsub.server.access import has_lost_subscribe
 from ordered_pubsub.server.choosing import read_filter
 from ordered_pubsub.server.doorstep import Visitor
@@ -481,16 +481,7 @@ class ClientConnection:
 
     def _signed(self, request: Request) -> tuple[Request, Refusal | None]:
         """What it asks as it is passed on; or why its events are not taken: written by others, or by nobody's rules."""
-        try:
-            return signed_request(request, self.publisher, self._may_sign), None
-        except AccessDenied as error:
-            reason = (
-                f"{error}, and this client may sign as {self.publisher!r}, or with a name that was given to identity "
-                f"{self.identity.name!r} (`names`)"
-            )
-            return request, request.refused(FORBIDDEN, reason)
-        except UsageError as error:
-            return request, request.refused("bad-request", str(error))
+        return signed_request(request, self.publisher, self._may_sign)
 
     def _may_sign(self, publisher: str) -> bool:
         """Whether a name that it has not taken is its identity's all the same, since it was given to that."""

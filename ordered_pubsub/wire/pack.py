@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from ordered_pubsub.core.authenticity import DIGEST_BYTES, digest_of, digests_of
 from ordered_pubsub.core.log import NEVER_KEPT
-from ordered_pubsub.core.messages import Chunk, Publication, PublishAsk, Request
+from ordered_pubsub.core.messages import Chunk, Publication, PublishAsk, Refusal, Request
 from ordered_pubsub.errors import AccessDenied, ProtocolError, UnknownVersion, UsageError
 
 VERSION = 2
@@ -258,9 +258,15 @@ def _events_at(publisher: str) -> int:
     return _PUBLISHER_AT + len(_encoder.encode(publisher))
 
 
-def signed_request(request: Request, publisher: str, may_sign: Callable[[str], bool]) -> Request:
-    """The same of a whole request."""
-    parts = tuple(
-        [signed_ask(part, publisher, may_sign) if isinstance(part, PublishAsk) else part for part in request.parts]
-    )
-    return replace(request, parts=parts)
+def signed_request(request: Request, publisher: str, may_sign: Callable[[str], bool]) -> tuple[Request, Refusal | None]:
+    """The same of a whole request; or the request as it is, and why its events are not taken."""
+    try:
+        parts = tuple(
+            [signed_ask(part, publisher, may_sign) if isinstance(part, PublishAsk) else part for part in request.parts]
+        )
+    except AccessDenied as error:
+        reason = f"{error}, and this client may sign as {publisher!r}, or with a name that was given to its identity (`names`)"
+        return request, request.refused("forbidden", reason)
+    except UsageError as error:
+        return request, request.refused("bad-request", str(error))
+    return replace(request, parts=parts), None

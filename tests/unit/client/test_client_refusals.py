@@ -13,6 +13,7 @@ from helpers.clients import LossyAdapter, names, take
 from ordered_pubsub import errors
 from ordered_pubsub.adapter import Capabilities
 from ordered_pubsub.client.client import Client
+from ordered_pubsub.core.messages import Follows
 from ordered_pubsub_adapters import memory
 from ordered_pubsub_adapters.memory import MemoryAdapter
 
@@ -244,3 +245,32 @@ async def test_faults_are_named_as_they_are_written(url: str) -> None:
             errors.ConfigurationError, match=r"is open with \?reorder=0\.5, and was asked for with \?lose=0\.1"
         ):
             await ordered_pubsub.connect(url + "?lose=0.1")
+
+
+# -- what an embedded stage is asked that it must not be --------------------------------------------------------------
+
+
+async def test_a_request_that_does_not_fit_is_refused_and_nobody_else_notices(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ordered_pubsub.connect(url) as one, ordered_pubsub.connect(url) as two:
+        subscription = await two.subscribe("a")
+        monkeypatch.setattr("ordered_pubsub.embedded.publisher_of", lambda session, name: "somebody else")
+        with pytest.raises(errors.AccessDenied, match="are signed 'anonymous-"):
+            await one.publish("a", 1)
+        monkeypatch.undo()
+        await two.publish("a", 2)
+
+        assert names(await take(subscription, 1)) == [("a", 1)]
+        assert one.status()["error"] is two.status()["error"] is None
+
+
+async def test_a_client_that_says_what_it_must_not_fails_and_no_other(url: str) -> None:
+    async with ordered_pubsub.connect(url) as one, ordered_pubsub.connect(url) as two:
+        subscription = await two.subscribe("a")
+        one._engine.home.say(Follows("s", {"a": -1}))
+        assert "what cannot be was said" in one.status()["error"]
+        await two.publish("a", 2)
+
+        assert names(await take(subscription, 1)) == [("a", 1)]
+        assert two.status()["error"] is None
