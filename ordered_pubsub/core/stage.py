@@ -88,7 +88,7 @@ from ordered_pubsub.core.messages import (
     find_change,
 )
 from ordered_pubsub.core.naming import IN_USE, LIMIT, RENEWALS, NameTable
-from ordered_pubsub.core.quotas import Ledger, Quota, Quotas
+from ordered_pubsub.core.quotas import ENDLESS, Ledger, Quota, Quotas
 from ordered_pubsub.core.registrar import EXPIRING, Registrar, Waiting
 from ordered_pubsub.core.requests import Requests, Verdict
 from ordered_pubsub.core.topology import Topology
@@ -211,6 +211,8 @@ class Stage:
     """what was handled and completed by the records that `restore` read"""
     quotas: Quotas = attrs.field(factory=Quotas)
     """what each identity may take up"""
+    topics_max: int = ENDLESS
+    """so many topics may be in use"""
     _acks: dict[int, bool] = attrs.field(factory=dict)
     _turns: list[Waiting] = attrs.field(factory=list)
     """changes whose turn has come; empty between two inputs"""
@@ -477,7 +479,11 @@ class Stage:
         self._take(Asked(request, home, now, refusal, tuple(forgets)))
 
     def _refusal(self, request: Request, quota: Quota) -> Refusal | None:
-        """Why a request is not taken but to be refused, if so: by what is known of its subscription, or for its quota."""
+        """Why a request is not taken but to be refused, if so: by what is known of its subscription, or for its quota, or since
+        there are so many topics that the log would have no room for another one.
+        """
+        if len(self.state.clocks.numbers) >= self.topics_max and (refusal := self._refuse_topics(request)) is not None:
+            return refusal
         ledger, registrar = self.state.ledger, self.state.registrar
         ask = find_change(request.parts)
         if ask is not None and (refusal := registrar.refuse(request, ask)) is not None:
@@ -490,6 +496,17 @@ class Stage:
             found = registrar.subscriptions.get(ask.subscription)
             excess = ledger.excess_of_change(request.identity, ask, found, quota)
         return request.refused("limit", excess, taken=True) if excess else None
+
+    def _refuse_topics(self, request: Request) -> Refusal | None:
+        known = self.state.clocks.numbers
+        for part in request.parts:
+            if isinstance(part, PublishAsk) and part.topic not in known and self._is_own(part.topic):
+                reason = (
+                    f"{self.topics_max} topics of stage {self.topology.stages[self.rank].name!r} are in use, as many as it can "
+                    f"have, so nothing is published on another one, {part.topic!r}: try again when some of them rest"
+                )
+                return request.refused("limit", reason, taken=True)
+        return None
 
     def _take_request(self, event: Asked) -> None:
         request = event.request

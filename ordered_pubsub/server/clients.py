@@ -312,7 +312,6 @@ class ClientConnection:
             if refusal is not None:
                 refusals[request.sequence] = refusal
             all_taken.append(taken)
-        self.node.counters.refusals += len(refusals)
         self.node.handle_requests(all_taken, refusals)
 
     def _read(self, message: FromReader) -> None:

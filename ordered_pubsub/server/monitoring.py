@@ -40,7 +40,11 @@ _METRICS = {
     "pending_requests": ("gauge", ("pending",), "Requests under way."),
     "unacknowledged_frames": ("gauge", ("outbox",), "Frames that other stages have not acknowledged."),
     "requests_total": ("counter", ("since_start", "requests"), "Requests that clients at home sent."),
-    "refusals_total": ("counter", ("since_start", "refusals"), "Requests that rights or limits refused."),
+    "refusals_total": (
+        "counter",
+        ("since_start", "refusals"),
+        "Requests of clients at home that were refused, by whatever stage.",
+    ),
     "events_total": ("counter", ("since_start", "events"), "Events that were numbered and are complete."),
     "changes_total": ("counter", ("since_start", "changes"), "Changes of subscriptions that are complete."),
     "reminders_total": (
@@ -59,6 +63,11 @@ _METRICS = {
         "counter",
         ("since_start", "unfit_messages"),
         "Messages of other stages that cannot be, and were dropped.",
+    ),
+    "healed_total": (
+        "counter",
+        ("healed",),
+        "Times that something met an error that nobody had thought of, and was begun again: the log says which.",
     ),
     "commits_total": ("counter", ("since_start", "commits"), "Batches that were written to the store."),
     "commit_seconds_total": ("counter", ("since_start", "commit_s"), "How long writing them took."),

@@ -45,6 +45,7 @@ from ordered_pubsub.core.turns import Turns, Work
 from ordered_pubsub.errors import JournalDamaged, JournalError, OrderedPubSubError, ProtocolError
 from ordered_pubsub.server.bulk import Bulk, Reader
 from ordered_pubsub.server.choosing import choose
+from ordered_pubsub.server.shelf import IN_USE_MAX
 from ordered_pubsub.server.store import Store
 from ordered_pubsub.supervision import Supervisor
 from ordered_pubsub.wire.pack import check_signed
@@ -189,6 +190,7 @@ class Node:
             )
         self.driver.hosting.choose = choose
         self.driver.check_events = check_signed
+        self.driver.stage.topics_max = IN_USE_MAX
         self.bulk = Bulk(self.driver.pubends.reader, lambda: self.driver.stage.state.kept)
         self._servers = deque((self.turns.step, lambda: self.driver.serve(), self.bulk.serve))
         self.driver.stage.replayed = Effects()  # it is for those who watch
@@ -524,6 +526,8 @@ class Node:
         to_clients: dict[str, list[Answer | Refusal]] = {}
         for answer in effects.replies:
             to_clients.setdefault(answer.client, []).append(answer)
+            if isinstance(answer, Refusal):
+                self.counters.refusals += 1
         for client, answers in to_clients.items():
             asker = self.askers.get(client)
             if asker is not None:

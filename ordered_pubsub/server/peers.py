@@ -240,6 +240,11 @@ class PeerLink:
         return self._is_up
 
     @property
+    def healed(self) -> int:
+        """How often it went on after an error that nobody has thought of."""
+        return self._supervisor.healed
+
+    @property
     def is_clogged(self) -> bool:
         """Whether so much waits to be sent that what can wait should."""
         return self._channel is not None and self._channel.is_open and self._channel.unsent_bytes > MUCH_BYTES

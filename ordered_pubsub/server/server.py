@@ -459,6 +459,7 @@ class Server:
             "trouble": self.doors.trouble,
             "connections": self.doors.total,
             "rejected_connections": self.doors.rejected,
+            "healed": self._supervisor.healed + sum(link.healed for link in self.links.values()),
             "links": {link.name: "up" if link.is_up else link.trouble for link in self.links.values()},
         }
 

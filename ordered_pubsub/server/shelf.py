@@ -43,6 +43,9 @@ SHIFT = 40
 assert ENDLESS < 1 << SHIFT
 TOPICS_MAX = (1 << 63 - SHIFT) - 1
 """Topics that may have rows at a time."""
+IN_USE_MAX = 8_000_000
+"""So many may be in use before a request for another one is refused. The others are for those that begin while so many have rows:
+of operations that other stages have taken, and of topics that rest, whose rows are not gone yet."""
 NAMES_AT_ONCE = 1_000
 _SPAN = struct.Struct(">QQ")
 _KIND_SUMS: dict[Kind, int] = {kind: crc32(kind.encode()) for kind in KINDS}

@@ -198,6 +198,7 @@ async def test_a_publisher_cannot_drop_the_log_of_a_topic(guarded: Server) -> No
         assert isinstance(await say(evil, evil_key, kept(signed("evil")), sequence=2), Answer)
         line.send(Find(1, ["a/**"]))
         assert (await line.expect(Found)).topics == {"a/b": (0, 11)}
+    assert guarded.node.status()["since_start"]["refusals"] == 1
 
 
 async def test_what_nobody_keeps_is_not_taken_for_a_log(guarded: Server) -> None:

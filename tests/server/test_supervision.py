@@ -42,6 +42,7 @@ from ordered_pubsub.server import serving as serving_module
 from ordered_pubsub.server.bulk import Bulk
 from ordered_pubsub.server.claims import Claims
 from ordered_pubsub.server.clients import ClientConnection
+from ordered_pubsub.server.monitoring import metrics
 from ordered_pubsub.server.peers import PeerLink
 from ordered_pubsub.server.server import Server
 from ordered_pubsub.server.serving import Serving
@@ -397,6 +398,8 @@ async def test_what_another_stage_says_of_names_is_said_again_on_a_new_link(
             async with system.connect(name=name) as client:
                 await works(client)
 
+        assert sum(server.status()["healed"] for server in system.servers.values()) == 1
+        assert any('ordered_pubsub_healed_total{stage="s0"}' in metrics(s.status()) for s in system.servers.values())
     assert plant.was_raised
     assert "hearing it met KeyError('planted'), and goes on" in caplog.text
 

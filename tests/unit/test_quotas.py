@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from ordered_pubsub.core.driver import Driver, MemoryJournal
-from ordered_pubsub.core.messages import Acked, Answer, ChangeAsk, Ended, Passed, PublishAsk, Refusal, Request
+from ordered_pubsub.core.messages import Acked, Answer, ChangeAsk, Chunk, Ended, Passed, PublishAsk, Refusal, Request
 from ordered_pubsub.core.quotas import Quota, Quotas, Used
 from ordered_pubsub.core.stage import Stage
 from ordered_pubsub.core.topology import StageSpec, Topology
@@ -53,6 +53,10 @@ class Asking:
     def sessions(self) -> list[str]:
         """Who is remembered."""
         return list(self.driver.stage.state.requests.sessions)
+
+
+def publish(topic: str) -> PublishAsk:
+    return PublishAsk(topic, 1, True, (Chunk(1, b"x"),))
 
 
 def hold(name: str, *topics: str, **fields: object) -> ChangeAsk:
@@ -283,3 +287,24 @@ def test_when_all_is_gone_nothing_is_counted() -> None:
     stage.state.ledger.rest("a")
 
     assert asking.used == {}
+
+
+# -- what a stage can have at all -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("who", [EVIL, ""])
+def test_a_stage_has_no_more_topics_in_use_than_its_log_has_room_for(who: str) -> None:
+    """Whoever publishes on them: its log would fail, at each start again."""
+    asking = Asking()
+    asking.driver.stage.topics_max = 3
+    for topic in "abc":
+        assert isinstance(asking.ask(publish(topic), who=who), Answer)
+    refusal = asking.ask(publish("c"), publish("d"), who=who)
+    assert isinstance(refusal, Refusal)
+    assert (refusal.code, refusal.taken) == ("limit", True)
+    assert "nothing is published on another one, 'd'" in refusal.reason
+    assert isinstance(asking.ask(publish("c"), who=who), Answer)
+    asking.driver.stage.rest(["a"])
+    assert isinstance(asking.ask(publish("d"), who=who), Answer)
+    asking.restart()
+    assert list(asking.driver.stage.state.clocks.numbers) == ["b", "c", "d"]
