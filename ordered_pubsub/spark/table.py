@@ -54,6 +54,8 @@ class _Rows:
     times: list[float] = attrs.field(factory=list)
     publishers: list[str] = attrs.field(factory=list)
     events: list[PackedEvent] = attrs.field(factory=list)
+    errors: list[str | None] = attrs.field(factory=list)
+    """why they cannot be read"""
     silence: dict[tuple[int, int], int] = attrs.field(factory=dict)
     """(row, topic) → up to which number the topic was passed without an event, before that row"""
     bytes: int = 0
@@ -67,6 +69,8 @@ class _Rows:
         self.times += [batch.published_at] * count
         self.publishers += [publisher] * count
         self.events += events
+        reason = events[0].content_type  # what cannot be read are all events of a chunk
+        self.errors += [reason if isinstance(reason, Unreadable) else None] * count
         self.bytes += sum(len(event.payload) for event in events)
 
 
@@ -160,8 +164,7 @@ class Table:
         if self.with_headers:
             columns["headers"] = pa.array(map(_header_items, rows.events), _HEADERS)
         columns["data"] = pa.array([event.payload for event in rows.events], pa.binary())
-        errors = [event.content_type if isinstance(event.content_type, Unreadable) else None for event in rows.events]
-        columns["error"] = pa.array(errors, pa.string())
+        columns["error"] = pa.array(rows.errors, pa.string())
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
     def _vectors(self, rows: _Rows, topics: Any) -> pa.Array:

@@ -82,11 +82,11 @@ def test_a_record_batch_is_no_larger_than_a_batch_makes_it() -> None:
 def test_what_cannot_be_read_is_a_row_that_says_why() -> None:
     """And what comes behind it is there."""
     table = Table(["a"], {}, {"a": 3})
-    strange = Batch("a", 2, 2, 1, 1.5, {}, [(2, 2, b"\x02new")], 1)
+    strange = Batch("a", 2, 2, 1, 1.5, {}, [(2, 2, b"\x03new")], 1)
     found = [
         row for made in table.record_batches([batch("a", 1, 7), strange, batch("a", 3, 9)]) for row in made.to_pylist()
     ]
 
     assert [(row["number"], row["error"] is None) for row in found] == [(1, True), (2, False), (3, True)]
-    assert found[1]["data"] == b"\x02new"
-    assert "version 2, and this release reads version 1" in found[1]["error"]
+    assert found[1]["data"] == b"\x03new"
+    assert "version 3, and this release reads version 2" in found[1]["error"]
