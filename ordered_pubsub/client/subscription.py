@@ -215,9 +215,9 @@ class Subscription:
                 raise StopAsyncIteration
             batch.append(event)
             give_up_at = self._intake.engine.loop.time() + max_wait_s
-            while len(batch) < max_events and await self._has_another(give_up_at):
+            while len(batch) < max_events and (self._has_one or await self._has_another(give_up_at)):
                 event = self._take(holder)
-                if await self._is_wanted(event, holder):
+                if self._on_bad_event is None or await self._is_wanted(event, holder):
                     batch.append(event)
         except BaseException:
             self._give_back(batch, holder)

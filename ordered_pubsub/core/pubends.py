@@ -28,7 +28,7 @@ from ordered_pubsub.core.ranges import Ranges
 AET_S = 2.0
 """Ack expected threshold: so long after a topic's last event everybody should have acknowledged it."""
 AET_MOST_S = 10.0
-PIECE_BYTES = 16 * 1024
+PIECE_BYTES = 64 * 1024
 """About so much is read at a time."""
 FULLS_MAX = 64
 """So many full timestamps of a topic are waited for at a time."""
