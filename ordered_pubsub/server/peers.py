@@ -34,10 +34,8 @@ from ordered_pubsub.wire.protocol import (
     Rejected,
     Say,
     Welcome,
-    decode,
-    decode_said,
+    decode_from_peer,
     encode,
-    from_peer,
 )
 from ordered_pubsub.wire.tasks import end_task
 from ordered_pubsub.wire.tls import TlsLayer
@@ -288,12 +286,8 @@ class PeerLink:
             self.handler.handle_peer(self.rank, said)
 
     def _decode(self, payload: bytes) -> FromPeer:
-        """What a frame says; of several messages those that can be read, unless what cannot be must not get lost."""
-        who = f"stage {self.name}"
-        try:
-            return decode(from_peer, payload, who)
-        except ProtocolError:
-            readable, errors = decode_said(payload, who)
+        """What a frame says, as far as it can be read, unless what cannot be must not get lost."""
+        readable, errors = decode_from_peer(payload, f"stage {self.name}")
         for error in errors:
             self.handler.drop(self.rank, error)
         return readable

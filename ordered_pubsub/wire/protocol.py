@@ -17,6 +17,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from ordered_pubsub.core.checking import ID_LENGTH_MAX, REASON_LENGTH_MAX
 from ordered_pubsub.core.lease import LEASE_S
 from ordered_pubsub.core.lifeline import SESSION_TTL_S
 from ordered_pubsub.core.messages import (
@@ -35,6 +36,11 @@ VERSION = 2
 
 REQUESTS_MAX = 4_096
 """How many requests one frame may hold."""
+
+CLAIMS_MAX = 1_000_000
+"""So many names the clients of one home stage may have."""
+Id = Annotated[str, msgspec.Meta(min_length=1, max_length=ID_LENGTH_MAX)]
+Text = Annotated[str, msgspec.Meta(max_length=ID_LENGTH_MAX)]
 
 _Message = TypeVar("_Message")
 
@@ -180,9 +186,9 @@ class Claim(_Base, frozen=True, tag="claim"):
     `resumes` says that the session has been a client of this system before, and so had the name.
     """
 
-    name: str
-    session: str
-    identity: str
+    name: Id
+    session: Id
+    identity: Text
     release: bool = False
     resumes: bool = False
     is_given: bool = False
@@ -192,18 +198,18 @@ class Claim(_Base, frozen=True, tag="claim"):
 class Claimed(_Base, frozen=True, tag="claimed"):
     """The keeper's answer: granted, which it tells all stages, or the reason why not."""
 
-    name: str
-    session: str
-    refusal: str
-    identity: str = ""
-    code: str = ""
+    name: Id
+    session: Id
+    refusal: Annotated[str, msgspec.Meta(max_length=REASON_LENGTH_MAX)]
+    identity: Text = ""
+    code: Text = ""
     """of the refusal, one of `REJECTIONS`"""
 
 
 class Names(_Base, frozen=True, tag="names"):
     """All the names of one keeper that clients of this home stage have: so the keeper knows when a link is there again."""
 
-    claims: list[Claim]
+    claims: Annotated[list[Claim], msgspec.Meta(max_length=CLAIMS_MAX)]
 
 
 Greeting = ClientGreeting | PeerGreeting
@@ -229,7 +235,8 @@ class _Said(_Base, frozen=True, tag="say"):
 
 _said = msgspec.msgpack.Decoder(_Said)
 _peer_message: msgspec.msgpack.Decoder[PeerMessage] = msgspec.msgpack.Decoder(PeerMessage)
-_kind = msgspec.msgpack.Decoder(list[msgspec.Raw])
+_elements = msgspec.msgpack.Decoder(list[msgspec.Raw])
+_OF_NAMES = {_encoder.encode(kind) for kind in ("claim", "claimed", "names")}
 _NOT_TO_BE_LOST = {_encoder.encode(kind) for kind in ("frame", "hello")}
 
 
@@ -244,10 +251,29 @@ def decode_said(payload: bytes, who: str) -> tuple[Say, list[ProtocolError]]:
         try:
             readable.append(decode(_peer_message, one, who))
         except ProtocolError as error:
-            if not (kind := decode(_kind, one, who)) or bytes(kind[0]) in _NOT_TO_BE_LOST:
+            if _kind_of(one, who) in (b"", *_NOT_TO_BE_LOST):
                 raise
             errors.append(error)
     return Say(readable), errors
+
+
+def decode_from_peer(payload: bytes, who: str) -> tuple[FromPeer, list[ProtocolError]]:
+    """What a stage says, as far as it can be read, and what is wrong with the rest.
+
+    Raises a `ProtocolError` if that is not known here, or must not get lost. What is said of names is said again.
+    """
+    try:
+        return decode(from_peer, payload, who), []
+    except ProtocolError as error:
+        if _kind_of(payload, who) in _OF_NAMES:
+            return Say([]), [error]
+        return decode_said(payload, who)
+
+
+def _kind_of(message: bytes | msgspec.Raw, who: str) -> bytes:
+    """Its name, as it is written; empty if it has none."""
+    elements = decode(_elements, message, who)
+    return bytes(elements[0]) if elements else b""
 
 
 def encode(message: _Base | FromSubscriber | ToSession | FromReader | ToReader) -> bytes:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ordered_pubsub.core.checking import COUNT_MAX
+from ordered_pubsub.core.checking import COUNT_MAX, ID_LENGTH_MAX, REASON_LENGTH_MAX
 from ordered_pubsub.core.messages import (
     Ack,
     Acked,
@@ -25,7 +25,21 @@ from ordered_pubsub.core.messages import (
 from ordered_pubsub.errors import ProtocolError
 from ordered_pubsub.server.monitoring import metrics
 from ordered_pubsub.wire.framing import HEAD_BYTES, frame
-from ordered_pubsub.wire.protocol import Ask, Ping, Pong, Rejected, Say, Tell, Welcome, decode_said, encode
+from ordered_pubsub.wire.protocol import (
+    Ask,
+    Claim,
+    Claimed,
+    Names,
+    Ping,
+    Pong,
+    Rejected,
+    Say,
+    Tell,
+    Welcome,
+    decode_from_peer,
+    decode_said,
+    encode,
+)
 from ordered_pubsub.wire.sessions import SessionKey, make_session
 from server.messages import OPERATION, greeting, request, with_events
 from server.systems import Raw, System, raw
@@ -144,6 +158,34 @@ def test_of_what_is_said_at_once_the_rest_is_taken() -> None:
     assert said.messages == [Ack(1), Ack(2)]
     assert len(errors) == 1
     assert str(errors[0]).startswith("stage s1 sent a frame of")
+
+
+UNREADABLE = "x" * (ID_LENGTH_MAX + 1)
+OF_NAMES: list[Claim | Claimed | Names] = [
+    Claim("", "desk#1", "anyone"),
+    Claim(UNREADABLE, "desk#1", "anyone"),
+    Claim("desk", UNREADABLE, "anyone"),
+    Claim("desk", "desk#1", UNREADABLE),
+    Claimed("desk", "desk#1", "x" * (REASON_LENGTH_MAX + 1)),
+    Claimed(UNREADABLE, "desk#1", ""),
+    Names([Claim("desk", UNREADABLE, "anyone")]),
+]
+
+
+@pytest.mark.parametrize("message", OF_NAMES, ids=lambda message: type(message).__name__)
+def test_of_names_too_what_cannot_be_is_only_dropped(message: Claim | Claimed | Names) -> None:
+    said, errors = decode_from_peer(encode(message)[HEAD_BYTES:], "stage s1")
+    assert said == Say([])
+    assert [str(error)[: len("stage s1 sent a frame")] for error in errors] == ["stage s1 sent a frame"]
+
+
+async def test_what_a_stage_says_of_names_and_cannot_be_leaves_the_link_as_it_is(system: System) -> None:
+    before, low, high = channels(system), system.servers[1], system.servers[0]
+    for message in OF_NAMES:
+        low.links[0].send(message)
+    await until(lambda: high.node.status()["since_start"]["unfit_messages"] == len(OF_NAMES))
+    assert await crosses(system)
+    assert channels(system) == before
 
 
 @pytest.mark.parametrize("message", [Frame(1, Pass(OPERATION)), Hello("fingerprint", 1)])
