@@ -25,6 +25,7 @@ import attrs
 from msgspec.structs import replace
 
 from ordered_pubsub.core.authenticity import Tagger
+from ordered_pubsub.core.behind import Behind
 from ordered_pubsub.core.checking import check_message, check_operation
 from ordered_pubsub.core.expiry import Expiry
 from ordered_pubsub.core.floors import Needs
@@ -248,6 +249,7 @@ class Driver:
     tagger: Tagger
     numbers: LastNumbers
     resting: Resting
+    behind: Behind
     rounds: Rounds = attrs.field(factory=Rounds)
     turns: Turns = attrs.field(factory=Turns)
     """what was caused and waits to be done"""
@@ -343,6 +345,7 @@ class Driver:
             Tagger(security.tags),
             numbers,
             Resting(stage, retention, voids, journal.read_shelf),
+            Behind(stage),
             unfinished=unfinished,
             crash_point=crash_point,
             begun=begun,
@@ -502,6 +505,7 @@ class Driver:
             self._relayed(peer, message, now)
         elif isinstance(message, Hosts):
             self.pubends.hosts(peer, message)
+            self.behind.hear(message.acked)
         elif isinstance(message, Acked):
             self.stage.handle_acked(peer, message)
         elif isinstance(message, Progress):
@@ -582,6 +586,7 @@ class Driver:
             self._spread()
         elif isinstance(message, Follows):
             self.hosting.follows(session, message)
+            self.behind.hear(message.acked)
             self._spread()
         elif isinstance(message, Locate):
             yield from self._locating_everywhere(message)

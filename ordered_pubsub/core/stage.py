@@ -500,7 +500,7 @@ class Stage:
     def _refuse_topics(self, request: Request) -> Refusal | None:
         known = self.state.clocks.numbers
         for part in request.parts:
-            if isinstance(part, PublishAsk) and part.topic not in known and self._is_own(part.topic):
+            if isinstance(part, PublishAsk) and part.topic not in known and self.is_own(part.topic):
                 reason = (
                     f"{self.topics_max} topics of stage {self.topology.stages[self.rank].name!r} are in use, as many as it can "
                     f"have, so nothing is published on another one, {part.topic!r}: try again when some of them rest"
@@ -974,7 +974,7 @@ class Stage:
             else:
                 topics = (part.topic,)
             for topic in topics:
-                if topic not in known and self._is_own(topic) and (number := self.numbers.number(topic)):
+                if topic not in known and self.is_own(topic) and (number := self.numbers.number(topic)):
                     found[topic] = number
         if found:
             self._take(Woken(found))
@@ -984,7 +984,8 @@ class Stage:
         clocks = self.state.clocks
         return clocks.numbers.get(topic) or self.numbers.number(topic) or clocks.base
 
-    def _is_own(self, topic: str) -> bool:
+    def is_own(self, topic: str) -> bool:
+        """Whether this stage gives the numbers of a topic."""
         return self.topology.owner(topic) == self.rank
 
     def _take_woken(self, numbers: dict[str, int]) -> None:

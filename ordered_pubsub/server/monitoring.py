@@ -64,6 +64,11 @@ _METRICS = {
         ("since_start", "unfit_messages"),
         "Messages of other stages that cannot be, and were dropped.",
     ),
+    "topics_behind": (
+        "gauge",
+        ("behind",),
+        "Topics that a client says to have more of than was given here: an older copy of the store, or a client that lies.",
+    ),
     "healed_total": (
         "counter",
         ("healed",),

@@ -157,6 +157,8 @@ class Node:
     _supervisor: Supervisor = attrs.field(init=False)
     _complained: dict[int, tuple[int, float]] = attrs.field(factory=dict)
     """how much of what each peer has said that cannot be was in the log by when"""
+    _warned: tuple[int, float] = (0, float("-inf"))
+    """of how many topics it was in the log when that clients have seen more of them"""
     _rested: asyncio.Event = attrs.field(factory=asyncio.Event)
 
     def __attrs_post_init__(self) -> None:
@@ -350,6 +352,25 @@ class Node:
         self.driver.drop(peer, error)
         self._maybe_complain(peer)
 
+    def _maybe_warn(self) -> None:
+        """Say in the log that clients have seen more than this stage knows of."""
+        behind = self.driver.behind.topics
+        now = self._loop.time()
+        if len(behind) > self._warned[0] and now >= self._warned[1] + COMPLAIN_S:
+            self._warned = (len(behind), now)
+            topic, count = next(reversed(behind.items()))
+            _log.error(
+                "stage %s: a client says that it has topic %r up to number %d, and %d is the last that was given here (%d topics "
+                "so far): if that is true, this is an older copy of the store, and numbers are given twice. Stop the stage, and "
+                "look with 'ordered-pubsub store check %s'",
+                self.name,
+                topic,
+                count,
+                self.driver.stage.given(topic),
+                len(behind),
+                self.store.name,
+            )
+
     def _maybe_complain(self, peer: int) -> None:
         """Say in the log that a peer says what cannot be: now and then, however often it does."""
         count, reason = self.driver.unfit.get(peer, (0, ""))
@@ -382,6 +403,7 @@ class Node:
         except Exception as error:
             self._meet(error)
             return
+        self._maybe_warn()
         self._plan_flush()
         self._tick_handle = self._supervisor.later(TICK_S, self._tick, "the tick")
 
@@ -593,6 +615,7 @@ class Node:
             "system": stage.state.keys.system.hex(),
             "key_epoch": stage.state.keys.epoch,
             "tags": self.security.tags,
+            "behind": len(self.driver.behind.topics),
             **stage.statistics(),
             **self._named(),
             "since_start": {
