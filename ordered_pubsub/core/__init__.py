@@ -10,7 +10,7 @@ Then what sees to it that each event comes: `log` and `memory_shelf` (what owner
 (what is known, and what is missed), `missing`, `hosting` and `pubends` (who asks whom for it), `lease`, `voids` and `sealing`
 (numbers that never have an event), `history`, `past` and `subend` (the subscriber's end of the logs), `acknowledging`,
 `floors`, `retention`, `resting`, `expiry`, `starving`, `lifeline` and `times` (what may be forgotten, who stops before, and
-when), `filters` (what is wanted at all).
+when), `behind` (whether a stage has forgotten what clients know), `filters` (what is wanted at all).
 
 At last `journal` and `driver` (what is on disk before anything is said).
 Nothing here knows of sockets, threads, event loops, files, clocks or chance.
