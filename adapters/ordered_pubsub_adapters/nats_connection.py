@@ -48,10 +48,6 @@ REPLIES = 1
 """The number of the subscription to answers."""
 
 
-def _nobody(error: Exception) -> None:
-    """Nobody relies on it."""
-
-
 class Connection:
     """A connection to the server of a URL."""
 
@@ -60,7 +56,7 @@ class Connection:
         url: BrokerUrl,
         inbox: Inbox,
         on_change: Callable[[str], None],
-        on_failure: Failing = _nobody,
+        on_failure: Failing,
         *,
         has_replies: bool,
     ) -> None:

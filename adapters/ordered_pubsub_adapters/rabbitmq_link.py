@@ -25,10 +25,6 @@ RETRY_FIRST_S = 0.1
 RETRY_MOST_S = 5.0
 
 
-def _nobody(error: Exception) -> None:
-    """Nobody relies on it."""
-
-
 @attrs.define(eq=False)
 class Link:
     """One of the connections of an adapter."""
@@ -40,7 +36,7 @@ class Link:
     """is told why, before `on_state`; also of a connection that broke while it was set up"""
     on_state: Callable[[bool, str], None]
     """is told of breaks and returns; not of the first connection"""
-    on_failure: Failing = _nobody
+    on_failure: Failing
     reason: str = "it was not opened"
     """why it is not connected, if it is not"""
     _connection: WireConnection | None = None

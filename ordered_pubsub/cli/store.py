@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ordered_pubsub.core.checking import COUNT_MAX
 from ordered_pubsub.server.salvage import check, salvage
 
 EPILOG = """\
@@ -37,7 +38,21 @@ def add_command(commands: Any) -> None:
     salvaging = verbs.add_parser("salvage", help="copy what is good into a new store, and say what is lost")
     salvaging.add_argument("store", metavar="STORE", help="the damaged one; it is left as it is")
     salvaging.add_argument("--to", metavar="NEW", required=True, help="a file that is not there yet")
+    salvaging.add_argument(
+        "--leave-out",
+        metavar="N",
+        type=numbers,
+        help="how many numbers may have been given after what is good, beyond those that the mark tells of (1000000; without a "
+        "mark it must be said)",
+    )
     salvaging.set_defaults(run=_salvage)
+
+
+def numbers(text: str) -> int:
+    count = int(text)
+    if not 0 < count <= COUNT_MAX:
+        raise ValueError
+    return count
 
 
 def _file(path: str) -> Path:
@@ -51,6 +66,6 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _salvage(arguments: argparse.Namespace) -> int:
-    is_all = salvage(_file(arguments.store), _file(arguments.to), time.time(), print)
+    is_all = salvage(_file(arguments.store), _file(arguments.to), time.time(), print, arguments.leave_out)
     print("nothing is lost" if is_all else "what is good was copied")
     return 0 if is_all else 1

@@ -130,14 +130,11 @@ def _read_file(path: str) -> tuple[str, int]:
     """A file's text and mode."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
+            status = os.fstat(file.fileno())
+            mode = status.st_mode
             if not stat.S_ISREG(mode):
                 raise ConfigurationError(f"the configuration {path!r} is not a file")
-            if mode & stat.S_IWOTH:
-                raise ConfigurationError(
-                    f"the configuration {path!r} has mode {stat.S_IMODE(mode):04o}, so everybody on this machine may change "
-                    f"whom it lets in and what they may do: look through it, and chmod o-w {path}"
-                )
+            _refuse_strangers(path, mode, status.st_uid)
             data = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
         raise ConfigurationError(
@@ -153,6 +150,21 @@ def _read_file(path: str) -> tuple[str, int]:
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"the configuration {path!r} is not UTF-8, as TOML is: {error}") from None
     return text, mode
+
+
+def _refuse_strangers(path: str, mode: int, owner: int) -> None:
+    """Nobody else than who runs this, and root, may change whom it lets in."""
+    if mode & (stat.S_IWOTH | stat.S_IWGRP):
+        who = "everybody on this machine" if mode & stat.S_IWOTH else "a group"
+        found, remedy = f"has mode {stat.S_IMODE(mode):04o}, so {who}", "chmod go-w"
+    elif owner not in (os.geteuid(), 0):
+        found, remedy = f"belongs to user {owner}, who", f"chown {os.geteuid()}"
+    else:
+        return
+    raise ConfigurationError(
+        f"the configuration {path!r} {found} may change whom it lets in and what they may do: look through it, and "
+        f"{remedy} {path}"
+    )
 
 
 def _notes_about(mode: int, source: Source, configuration: Configuration) -> Iterator[str]:

@@ -265,11 +265,6 @@ class Hosting:
 
     # -- curiosity ----------------------------------------------------------------------------------------------------
 
-    def want(self, session: str, curious: Curious, now: float) -> None:
-        """A subscription misses something."""
-        for _ in self.wanting(session, curious, now):
-            pass
-
     def wanting(self, session: str, curious: Curious, now: float) -> Iterator[None]:
         """A subscription misses something: one step for each stretch."""
         for want in dict.fromkeys(curious.wants):
@@ -322,11 +317,6 @@ class Hosting:
             stream.asked.satisfied(want.first, want.first)
         for first, last in stream.asked.fresh(want.first, want.last, now):
             wants.append(Want(want.topic, first, last, want.full and first == want.first))
-
-    def told(self, told: Told) -> None:
-        """An owner says what its log has."""
-        for _ in self.telling(told):
-            pass
 
     def telling(self, told: Told) -> Iterator[None]:
         """An owner says what its log has: one step for each that may miss it, and each of its filters."""
@@ -431,11 +421,6 @@ class Hosting:
                 self._maybe_end(topic, stream)
         if not subscriptions:
             del self._spoken_of[session]
-
-    def tick(self, now: float) -> None:
-        """Forget what nobody asks for any more."""
-        for _ in self.tidying(now):
-            pass
 
     def tidying(self, now: float) -> Iterator[None]:
         """Forget what nobody asks for any more: some topics at each step."""

@@ -201,11 +201,6 @@ class Pubends:
         """Whether anybody waits for an answer."""
         return bool(self._waiting)
 
-    def serve(self) -> tuple[int, Told]:
-        """Read one piece; return it, and for which home stage it is."""
-        home = next(iter(self._waiting))
-        return home, self.serve_home(home)
-
     def next_home(self, is_clogged: Callable[[int], bool]) -> int | None:
         """The home stage whose turn it is, of those that can be told something now."""
         return next((home for home in self._waiting if not is_clogged(home)), None)

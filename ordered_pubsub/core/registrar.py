@@ -350,15 +350,11 @@ class Registrar(msgspec.Struct):
         self._count(client, -1)
         _add(self.lingering, client, -1)
 
-    def holders(self, topic: str) -> list[str]:
-        """The sessions that may have something to do with a topic whose events nobody keeps."""
-        found: dict[str, bool] = {}
-        for _ in self.finding_holders(topic, found):
-            pass
-        return list(found)
-
     def finding_holders(self, topic: str, found: dict[str, bool]) -> Iterator[None]:
-        """The same in small steps. Who begins to hold the topic meanwhile has nothing to do with what is asked about."""
+        """The sessions that may have something to do with a topic whose events nobody keeps, found in small steps.
+
+        Who begins to hold the topic meanwhile has nothing to do with what is asked about.
+        """
         for count, name in enumerate(list(self.subscriptions), 1):
             subscription = self.subscriptions.get(name)
             if subscription is not None and subscription.resume is None and subscription.concerns(topic):

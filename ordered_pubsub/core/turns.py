@@ -80,10 +80,6 @@ class Turns:
         found = self._owners.get(owner)
         return found is not None and session in found.sessions
 
-    def is_busy(self, owner: Hashable) -> bool:
-        """Whether any work of an owner waits."""
-        return owner in self._owners
-
     @property
     def has_work(self) -> bool:
         """Whether anything waits."""

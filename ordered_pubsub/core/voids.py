@@ -131,14 +131,6 @@ class Voids:
         heappush(publisher.by_sequence, (sequence, topic, first))
         return None
 
-    def handed(self, handed: Handed, now: float) -> tuple[Leased | None, list[Decision]]:
-        """A publisher is there, and says what it has published; no answer if what it asks for is just being written down."""
-        decisions = self.hear(handed, now)
-        answers: list[Leased] = []
-        for _ in self.leasing(handed, answers):
-            pass
-        return (answers[0] if answers else None), decisions
-
     def hear(self, handed: Handed, now: float) -> list[Decision]:
         """A publisher is there, and says what it has published; return what is decided by that. `leasing` is to follow."""
         publisher = self._publishers.setdefault(handed.session, _Publisher(now))
@@ -272,15 +264,8 @@ class Voids:
             news.published.extend(Ranges(voids).missing(first, last))
         return list(decided.values())
 
-    def undecided(self, asked: Undecided) -> list[Decided]:
-        """A client asks what has become of some numbers: what is decided of them."""
-        found: list[Decided] = []
-        for _ in self.telling(asked, found):
-            pass
-        return found
-
     def telling(self, asked: Undecided, found: list[Decided]) -> Iterator[None]:
-        """The same in small steps; `found` gets what is decided."""
+        """A client asks what has become of some numbers, in small steps; `found` gets what is decided of them."""
         for span in merged(asked.spans):
             voids: list[Recalled] = []
             not_published = self._not_published(span.topic)  # what is written down meanwhile may not be read any more

@@ -41,7 +41,8 @@ from ordered_pubsub.server.store import SqliteJournal, boot_id
 from ordered_pubsub.server.write_ahead import PAGE_BYTES, mended
 
 MARGIN = 1_000_000
-"""Numbers that are left out beyond those that the mark says were given: it may be older than what is lost, by a second."""
+"""Numbers that are left out beyond those that the mark says were given: it may be older than what is lost, by a second. Who says
+otherwise without a mark says how many may be lost."""
 LOST = b"lost: the store of this topic's stage was damaged, and salvaged without this"
 ROWS_AT_ONCE = 1_000
 _stamps = msgspec.msgpack.Decoder(LogStamp)
@@ -271,8 +272,11 @@ def _sound(rows: Iterable[tuple[Any, ...]], kind: Kind, base: int, topic: TopicL
 # -- salvaging ------------------------------------------------------------------------------------------------------------
 
 
-def salvage(file: Path, new: Path, now: float, say: Say) -> bool:
-    """Copy what is good into a new store, and say what is lost; whether nothing is."""
+def salvage(file: Path, new: Path, now: float, say: Say, leave_out: int | None = None) -> bool:
+    """Copy what is good into a new store, and say what is lost; whether nothing is.
+
+    If nobody knows how many numbers were given after what is good, `leave_out` says how many may have been.
+    """
     if new.exists() or mark_of(new).exists():
         raise UsageError(f"{new} is there already: name a store that is not")
     with _held(file), tempfile.TemporaryDirectory(dir=new.absolute().parent, prefix=f".{new.name}-") as folder:
@@ -286,7 +290,7 @@ def salvage(file: Path, new: Path, now: float, say: Say) -> bool:
             with closing(_reading(copy)) as connection:
                 _look(file, connection, findings)
                 _say(findings, say)
-                return _write(new, connection, findings, now, say)
+                return _write(new, connection, findings, now, say, leave_out)
         except SQLITE_ERRORS as error:
             raise JournalDamaged(f"the store {file} cannot be salvaged: {error}") from error
 
@@ -318,7 +322,9 @@ def _commits_of(file: Path) -> int:
         return -1
 
 
-def _write(new: Path, connection: sqlite3.Connection, findings: Findings, now: float, say: Say) -> bool:
+def _write(
+    new: Path, connection: sqlite3.Connection, findings: Findings, now: float, say: Say, leave_out: int | None
+) -> bool:
     stage = findings.stage
     if stage is None or "stage" not in findings.about:
         raise JournalDamaged(
@@ -331,12 +337,18 @@ def _write(new: Path, connection: sqlite3.Connection, findings: Findings, now: f
             "nothing can go on from here: the end of the journal is lost, and the other stages know of it and would refuse this "
             "one. Begin the whole system anew: remove the stores of all its stages, and restart all clients"
         )
+    if not findings.is_journal_whole and findings.mark is None and leave_out is None:
+        raise UsageError(
+            "the end of the journal may be lost, and there is no mark that says how many numbers were given: nobody else knows. "
+            "Say by --leave-out N how many may have been given after what is good, in all topics together, and rather too many; "
+            f"with a mark it is {MARGIN:,} more than that says"
+        )
     journal = SqliteJournal.open(new, "fsync", findings.about["stage"])
     try:
         for topic in findings.topics:
             _copy(connection, journal, topic, stage)
         if not findings.is_journal_whole:
-            _go_on_beyond(journal, stage, findings, now, say)
+            _go_on_beyond(journal, stage, findings, now, say, MARGIN if leave_out is None else leave_out)
         elif findings.are_numbers_whole:
             journal.shelf.rest(findings.numbers)
         else:
@@ -377,11 +389,13 @@ def _copy(connection: sqlite3.Connection, journal: SqliteJournal, topic: TopicLo
     journal.sync()
 
 
-def _go_on_beyond(journal: SqliteJournal, stage: Stage, findings: Findings, now: float, say: Say) -> None:
+def _go_on_beyond(
+    journal: SqliteJournal, stage: Stage, findings: Findings, now: float, say: Say, leave_out: int
+) -> None:
     """Numbers that may have been given and are lost are not given again."""
     assert findings.journal is not None
     marked = 0 if findings.mark is None else findings.mark.given - stage.state.clocks.given
-    count = max(marked, 0) + MARGIN
+    count = max(marked, 0) + leave_out
     without_log = {topic.name for topic in findings.topics if topic.last and topic.begins_after >= topic.last}
     for publication in stage.go_on_beyond(count, now):
         first, last = publication.first, publication.last
@@ -398,7 +412,7 @@ def _go_on_beyond(journal: SqliteJournal, stage: Stage, findings: Findings, now:
             rows = [Row(first, first, _encode(stamp)), Row(first + 1, last, _encode(silence))]
         journal.shelf.put("stamps", publication.topic, rows)
     journal.sync()
-    lost = "an unknown number of" if findings.mark is None else f"up to {max(marked, 0):,}"
+    lost = f"up to {leave_out:,} (as was said)" if findings.mark is None else f"up to {max(marked, 0):,}"
     say(
         f"lost: everything after commit {findings.journal.commits:,}, with {lost} numbers that were given. Each topic goes on "
         f"{count:,} numbers further, with one event that cannot be read in between; clients' sessions have ended"

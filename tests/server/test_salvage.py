@@ -204,6 +204,23 @@ def test_numbers_that_may_have_been_given_are_not_given_again(
     stage.journal.close(stage.driver.stage.snapshot())
 
 
+def test_without_a_mark_somebody_must_say_how_many_numbers_may_be_lost(
+    folder: Path, tmp_path: Path, killed: Acknowledged, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lay_down(folder, without(without(files_of(folder), LOG), MARK))
+    new = tmp_path / "new.db"
+
+    assert store("salvage", folder, "--to", str(new)) == 2
+    assert "there is no mark that says how many numbers were given" in capsys.readouterr().err
+    assert not new.exists()
+    assert store("salvage", folder, "--to", str(new), "--leave-out", "5000000") == 1
+    assert "with up to 5,000,000 (as was said) numbers" in capsys.readouterr().out
+    stage = opened(tmp_path, {DATABASE: new.read_bytes(), MARK: new.with_name("new.db.mark").read_bytes()}, killed)
+    for topic in ("a", "unknown"):
+        assert stage.publish(topic, 1) > 5_000_000
+    stage.journal.close(None)
+
+
 def test_what_is_lost_at_the_end_is_said_to_who_reads(folder: Path, tmp_path: Path, killed: Acknowledged) -> None:
     """One event that cannot be read, in its place, and silence behind it."""
     lay_down(folder, without(files_of(folder), LOG))

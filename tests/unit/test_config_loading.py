@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -255,10 +256,36 @@ def test_a_password_that_everybody_can_read_is_warned_of() -> None:
     assert load(environ={}).notes == ()
 
 
-def test_a_file_that_everybody_can_write_is_refused() -> None:
-    write("").chmod(0o666)
+@pytest.mark.parametrize(
+    ("mode", "who"), [(0o666, "everybody on this machine"), (0o646, "everybody on this machine"), (0o664, "a group")]
+)
+def test_a_file_that_others_can_write_is_refused(mode: int, who: str) -> None:
+    write("").chmod(mode)
 
-    assert "has mode 0666, so everybody on this machine may change whom it lets in" in load_refusal(None, {})
+    refusal = load_refusal(None, {})
+    assert f"has mode {mode:04o}, so {who} may change whom it lets in" in refusal
+    assert f"chmod go-w {DEFAULT_FILE}" in refusal
+
+
+@pytest.mark.parametrize(("owner", "me", "is_refused"), [(7, 8, True), (7, 0, True), (7, 7, False), (0, 8, False)])
+def test_a_file_of_another_user_is_refused_unless_it_is_root(
+    monkeypatch: pytest.MonkeyPatch, owner: int, me: int, is_refused: bool
+) -> None:
+    write("").chmod(0o644)
+    plain = os.fstat
+
+    def fstat(file: int) -> os.stat_result:
+        found = list(plain(file))
+        found[stat.ST_UID] = owner
+        return os.stat_result(found)
+
+    monkeypatch.setattr(os, "fstat", fstat)
+    monkeypatch.setattr(os, "geteuid", lambda: me)
+    if is_refused:
+        assert f"belongs to user {owner}, who may change whom it lets in" in load_refusal(None, {})
+        assert f"chown {me} {DEFAULT_FILE}" in load_refusal(None, {})
+    else:
+        load(environ={})
 
 
 # -- later releases ---------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
+from helpers.draining import drain
 from ordered_pubsub.core import hosting as module
 from ordered_pubsub.core.hosting import CURIOUS_FOR_S, Hosting
 from ordered_pubsub.core.messages import (
@@ -37,7 +38,7 @@ def hosting() -> Hosting:
 def want(hosting: Hosting, session: str, first: int, last: int | None = None, *, now: float = 0.0, full: bool = False,
          topic: str = "a", where: str = "") -> None:  # fmt: skip
     """A client misses something."""
-    hosting.want(session, Curious(f"{session}/1", [Want(topic, first, last or first, full, where)]), now)
+    drain(hosting.wanting(session, Curious(f"{session}/1", [Want(topic, first, last or first, full, where)]), now))
 
 
 def item(first: int, last: int | None = None, *, full: bool = False, size: int = 10) -> Recalled:
@@ -121,7 +122,7 @@ def test_an_answer_is_told_to_all_who_miss_it_and_to_nobody_else(hosting: Hostin
     for session in EVERYBODY:
         want(hosting, session, 5)
     want(hosting, "other", 6)
-    hosting.told(told(item(5)))
+    drain(hosting.telling(told(item(5))))
 
     assert take_informed(hosting) == {session: [5] for session in EVERYBODY}
 
@@ -129,23 +130,23 @@ def test_an_answer_is_told_to_all_who_miss_it_and_to_nobody_else(hosting: Hostin
 def test_everybody_is_told_what_it_misses_only(hosting: Hosting) -> None:
     want(hosting, "one", 1, 2)
     want(hosting, "two", 3, 4)
-    hosting.told(told(item(1), item(2), item(3), item(4)))
+    drain(hosting.telling(told(item(1), item(2), item(3), item(4))))
 
     assert take_informed(hosting) == {"one": [1, 2], "two": [3, 4]}
 
 
 def test_the_same_answer_again_is_told_to_nobody(hosting: Hosting) -> None:
     want(hosting, "one", 5)
-    hosting.told(told(item(5)))
+    drain(hosting.telling(told(item(5))))
     take_informed(hosting)
-    hosting.told(told(item(5)))
+    drain(hosting.telling(told(item(5))))
 
     assert take_informed(hosting) == {}
 
 
 def test_who_comes_late_is_answered_from_the_cache(hosting: Hosting) -> None:
     want(hosting, "one", 5)
-    hosting.told(told(item(5)))
+    drain(hosting.telling(told(item(5))))
     hosting.take_recalls()
     take_informed(hosting)
     want(hosting, "two", 5, now=100.0)
@@ -156,7 +157,7 @@ def test_who_comes_late_is_answered_from_the_cache(hosting: Hosting) -> None:
 
 def test_of_what_is_partly_in_the_cache_the_rest_is_asked_for(hosting: Hosting) -> None:
     want(hosting, "one", 5)
-    hosting.told(told(item(5)))
+    drain(hosting.telling(told(item(5))))
     hosting.take_recalls()
     take_informed(hosting)
     want(hosting, "two", 4, 6, now=100.0)
@@ -167,13 +168,13 @@ def test_of_what_is_partly_in_the_cache_the_rest_is_asked_for(hosting: Hosting) 
 
 def test_a_full_timestamp_is_not_in_the_cache(hosting: Hosting) -> None:
     want(hosting, "one", 5)
-    hosting.told(told(item(5)))
+    drain(hosting.telling(told(item(5))))
     hosting.take_recalls()
     take_informed(hosting)
     want(hosting, "two", 5, full=True, now=100.0)
     assert take_informed(hosting) == {}
     assert asked(hosting) == [(0, [Want("a", 5, 5, full=True)])]
-    hosting.told(told(item(5, full=True)))
+    drain(hosting.telling(told(item(5, full=True))))
 
     assert take_informed(hosting) == {"two": [5]}
 
@@ -182,7 +183,7 @@ def test_the_cache_is_bounded_and_forgets_the_oldest(hosting: Hosting, monkeypat
     monkeypatch.setattr(module, "CACHE_BYTES_MAX", 10_000)
     for number in range(1, 21):
         want(hosting, "one", number)
-        hosting.told(told(item(number, size=1_000)))
+        drain(hosting.telling(told(item(number, size=1_000))))
     hosting.take_recalls()
     take_informed(hosting)
     want(hosting, "two", 1, 20, now=100.0)
@@ -196,12 +197,12 @@ def test_the_cache_is_bounded_and_forgets_the_oldest(hosting: Hosting, monkeypat
 def test_what_an_owner_does_not_have_is_not_missed_any_more(hosting: Hosting) -> None:
     """Its subscriber is told up to where everything is gone."""
     want(hosting, "one", 1, 3)
-    hosting.told(Told("a", 1, 3, 10, []))
+    drain(hosting.telling(Told("a", 1, 3, 10, [])))
     ((session, message),) = hosting.tells
     assert isinstance(message, Inform)
     assert (session, message.told.floor) == ("one", 10)
     hosting.tells.clear()
-    hosting.told(told(item(1), item(2), item(3)))
+    drain(hosting.telling(told(item(1), item(2), item(3))))
 
     assert take_informed(hosting) == {}
 
@@ -237,7 +238,7 @@ def test_a_filter_takes_out_only_for_those_who_have_it(hosting: Hosting, choosin
     """And it is applied once for all of them."""
     for session, where in (("one", "x > 1"), ("two", ""), ("three", "x > 2"), ("four", "x > 1")):
         want(hosting, session, 5, where=where)
-    hosting.told(told(item(5)))
+    drain(hosting.telling(told(item(5))))
 
     assert take_told(hosting) == [
         ("one", "x > 1", False), ("two", "", True), ("three", "x > 2", False), ("four", "x > 1", False),
@@ -247,7 +248,7 @@ def test_a_filter_takes_out_only_for_those_who_have_it(hosting: Hosting, choosin
 
 def test_what_is_in_the_cache_is_whole(hosting: Hosting, choosing: list[str]) -> None:
     want(hosting, "one", 5, where="x > 1")
-    hosting.told(told(item(5)))
+    drain(hosting.telling(told(item(5))))
     want(hosting, "two", 5)
     want(hosting, "three", 5, where="x > 2")
 
@@ -258,8 +259,8 @@ def test_what_a_subscription_misses_by_two_filters_is_chosen_by_each(hosting: Ho
     """It reads the past by another one than the present."""
     want(hosting, "one", 5, where="x > 1")
     want(hosting, "one", 9, where="x > 2")
-    hosting.told(told(item(9)))
-    hosting.told(told(item(5)))
+    drain(hosting.telling(told(item(9))))
+    drain(hosting.telling(told(item(5))))
 
     assert [where for _, where, _ in take_told(hosting)] == ["x > 2", "x > 1"]
 
@@ -268,7 +269,7 @@ def test_a_subscription_that_asks_by_many_filters_is_known_by_the_last(hosting: 
     for number in range(1, 100):
         want(hosting, "one", number, where=f"x > {number}")
     for number in range(1, 100):
-        hosting.told(told(item(number)))
+        drain(hosting.telling(told(item(number))))
 
     assert [where for _, where, _ in take_told(hosting)] == [f"x > {number}" for number in range(96, 100)]
     assert len(hosting._streams["a"].curious) == 0
@@ -276,13 +277,13 @@ def test_a_subscription_that_asks_by_many_filters_is_known_by_the_last(hosting: 
 
 def test_a_stage_that_cannot_read_events_leaves_nothing_out(hosting: Hosting) -> None:
     want(hosting, "one", 5, where="x > 1")
-    hosting.told(told(item(5)))
+    drain(hosting.telling(told(item(5))))
 
     assert take_told(hosting) == [("one", "x > 1", True)]
 
 
 def test_what_nobody_misses_is_told_to_nobody(hosting: Hosting) -> None:
-    hosting.told(told(item(5)))
+    drain(hosting.telling(told(item(5))))
 
     assert hosting.tells == []
 
@@ -295,7 +296,7 @@ def test_who_is_gone_is_told_nothing(hosting: Hosting) -> None:
         hosting.follows(session, Follows(f"{session}/1", {"a": 4}))
         want(hosting, session, 5)
     hosting.forget("one")
-    hosting.told(told(item(5)))
+    drain(hosting.telling(told(item(5))))
     assert take_informed(hosting) == {"two": [5]}
     hosting.expected(AckExpected({"a": 9}))
 
@@ -306,8 +307,8 @@ def test_who_has_not_repeated_what_it_misses_does_not_miss_it_any_more(hosting: 
     want(hosting, "one", 5)
     want(hosting, "two", 5)
     want(hosting, "two", 5, now=CURIOUS_FOR_S - 1)
-    hosting.tick(CURIOUS_FOR_S)
-    hosting.told(told(item(5)))
+    drain(hosting.tidying(CURIOUS_FOR_S))
+    drain(hosting.telling(told(item(5))))
 
     assert take_informed(hosting) == {"two": [5]}
 
@@ -317,7 +318,7 @@ def test_nothing_is_left_of_those_who_are_gone(hosting: Hosting) -> None:
         hosting.follows(session, Follows(f"{session}/1", {"a": 4, "c": 1}))
         want(hosting, session, 5, 9)
         hosting.forget(session)
-    hosting.tick(CURIOUS_FOR_S)
+    drain(hosting.tidying(CURIOUS_FOR_S))
     hosting.take_hosts()
 
     assert (hosting._acked, hosting._held, hosting._streams, hosting._stirred) == ({}, {}, {}, {})

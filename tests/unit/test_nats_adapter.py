@@ -559,7 +559,7 @@ async def fake_server(info: bytes = INFO % b"") -> AsyncIterator[FakeServer]:
 async def connected(fake: FakeServer, states: list[str] | None = None) -> AsyncIterator[Connection]:
     """A connection to it."""
     on_change: Callable[[str], None] = (lambda reason: None) if states is None else states.append
-    connection = Connection(read_url(fake.url, RULES), Inbox(nobody), on_change, has_replies=False)
+    connection = Connection(read_url(fake.url, RULES), Inbox(nobody), on_change, pytest.fail, has_replies=False)
     await connection.open()
     try:
         yield connection
@@ -684,7 +684,7 @@ async def test_a_connection_that_breaks_at_the_last_moment_was_never_up() -> Non
     """Or it would be taken for one for ever."""
     states: list[str] = []
     async with fake_server() as fake:
-        connection = Connection(read_url(fake.url, RULES), Inbox(nobody), states.append, has_replies=False)
+        connection = Connection(read_url(fake.url, RULES), Inbox(nobody), states.append, pytest.fail, has_replies=False)
 
         async def on_up() -> None:
             asyncio.get_running_loop().call_soon(connection.fail, "for a test")
@@ -701,7 +701,7 @@ async def test_a_connection_that_is_not_read_is_left_alone(monkeypatch: pytest.M
     states: list[str] = []
     async with fake_server() as fake:
         inbox = Inbox(nobody)
-        connection = Connection(read_url(fake.url, RULES), inbox, states.append, has_replies=False)
+        connection = Connection(read_url(fake.url, RULES), inbox, states.append, pytest.fail, has_replies=False)
         await connection.open()
         inbox.is_full = True
         fake.answers = False

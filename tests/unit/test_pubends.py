@@ -32,7 +32,9 @@ def write(shelf: MemoryShelf, topic: str, first: int, count: int = 1, size: int 
 def serve_all(pubends: Pubends) -> list[tuple[int, Told]]:
     told = []
     while pubends.has_work:
-        told.append(pubends.serve())
+        home = pubends.next_home(lambda home: False)
+        assert home is not None
+        told.append((home, pubends.serve_home(home)))
     return told
 
 

@@ -647,7 +647,7 @@ async def test_pauses_between_attempts_grow_up_to_a_bound(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(rabbitmq_link, "connect", refuse)
     monkeypatch.setattr("ordered_pubsub.supervision.random.uniform", draw)
-    link = Link(RabbitMqAdapter("amqp://h")._url, "testing", lambda _: asyncio.sleep(0), print, print)
+    link = Link(RabbitMqAdapter("amqp://h")._url, "testing", lambda _: asyncio.sleep(0), print, print, print)
     with pytest.raises(asyncio.CancelledError):
         await link._come_back()
     assert pauses[:3] == [(0.05, 0.1), (0.1, 0.2), (0.2, 0.4)]
@@ -670,7 +670,7 @@ async def test_whatever_goes_wrong_the_next_attempt_may_succeed(
 
     monkeypatch.setattr(rabbitmq_link, "connect", connect)
     monkeypatch.setattr(rabbitmq_link, "RETRY_FIRST_S", 0.0)
-    link = Link(RabbitMqAdapter("amqp://h")._url, "testing", lambda _: asyncio.sleep(0), print, print)
+    link = Link(RabbitMqAdapter("amqp://h")._url, "testing", lambda _: asyncio.sleep(0), print, print, print)
     assert await asyncio.wait_for(link._come_back(), PATIENCE_S) is connection
     assert "Channel is closed.; trying again" in caplog.text
     assert "Traceback" in caplog.text
@@ -769,7 +769,7 @@ async def test_a_connection_that_breaks_while_it_is_set_up_leaves_nobody_waiting
 
     broken: list[str] = []
     monkeypatch.setattr(rabbitmq_link, "connect", take)
-    link = Link(RabbitMqAdapter("amqp://h")._url, "testing", set_up, broken.append, print)
+    link = Link(RabbitMqAdapter("amqp://h")._url, "testing", set_up, broken.append, print, print)
     with pytest.raises(AdapterError, match=r"the connection broke at once: .*cut"):
         await link.open()
     assert len(broken) == 1

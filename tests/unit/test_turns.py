@@ -95,7 +95,7 @@ def test_work_may_end_its_own_session() -> None:
     turns.put("o", "s", once(lambda: pytest.fail("it was forgotten")))
     run(turns)
 
-    assert not turns.is_busy("o")
+    assert not turns.has_work
 
 
 def test_work_that_fails_is_over_and_the_rest_goes_on() -> None:
