@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import pytest
 
 import ordered_pubsub
-from ordered_pubsub.errors import NotOffered, UsageError
+from ordered_pubsub.client.client import Client
+from ordered_pubsub.errors import ConfigurationError, NotOffered, UsageError
 from server.systems import System
 from server.waiting import soon, until
 
@@ -63,6 +65,24 @@ async def test_what_was_published_while_nobody_was_there_comes(system: System, m
     await market.publish_many("b", range(100, 200))
     async with system.connect(name="desk") as client:
         assert data(await take(await client.subscribe(name="book"), 200)) == list(range(200))
+
+
+@pytest.mark.parametrize("homes", [(0, 0), (0, 1)])
+async def test_of_two_clients_that_come_under_a_name_at_once_one_has_it_and_its_subscription(
+    system: System, market: ordered_pubsub.Client, homes: tuple[int, int]
+) -> None:
+    """Whichever stages they come to: the other one gets an error."""
+    coming = [system.connect(home, name="desk", connect_timeout_s=5.0) for home in homes]
+    outcomes = await soon(asyncio.gather(*(one.__aenter__() for one in coming), return_exceptions=True))
+    (client,) = [one for one in outcomes if isinstance(one, Client)]
+    (error,) = [one for one in outcomes if isinstance(one, BaseException)]
+    book = await client.subscribe("a", name="book")
+    await market.publish("a", 1)
+
+    assert isinstance(error, ConfigurationError)
+    assert "'desk' is in use by another client" in str(error)
+    assert data(await take(book, 1)) == [1]
+    await client.close()
 
 
 async def test_it_goes_on_by_its_filter(system: System, market: ordered_pubsub.Client) -> None:

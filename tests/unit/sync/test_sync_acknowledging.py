@@ -10,6 +10,7 @@ import pytest
 from helpers.clients import PATIENCE_S
 from helpers.threads import Beside, take, until
 from ordered_pubsub import sync
+from ordered_pubsub.errors import UsageError
 
 
 @pytest.fixture
@@ -105,3 +106,28 @@ def test_what_is_not_acknowledged_is_bounded(url: str, market: sync.Client) -> N
         book.commit(events[-1].vector)
 
         assert [event.data for event in take(book, 2)] == [3, 4]
+
+
+# -- one name ---------------------------------------------------------------------------------------------------------
+
+
+def test_of_two_threads_that_open_a_name_at_once_one_has_it_and_the_other_one_an_error(
+    url: str, market: sync.Client
+) -> None:
+    with sync.connect(url, name="desk") as client:
+        both = threading.Barrier(2)
+
+        def subscribe() -> sync.Subscription | Exception:
+            both.wait(PATIENCE_S)
+            try:
+                return client.subscribe("a", name="book")
+            except UsageError as error:
+                return error
+
+        outcomes = [thread.outcome() for thread in [Beside(subscribe), Beside(subscribe)]]
+        (book,) = [one for one in outcomes if isinstance(one, sync.Subscription)]
+        (error,) = [one for one in outcomes if isinstance(one, UsageError)]
+        market.publish("a", 1)
+
+        assert "subscription 'book'" in str(error)
+        assert [event.data for event in take(book, 1)] == [1]
