@@ -802,6 +802,8 @@ class Driver:
         stage = self.stage
         alive = self.hosting.take_alive(now)
         if alive is not None:
+            for session in self.rounds.silent(now - self.expiry.session_ttl_s):
+                alive.sessions.pop(session, None)
             self._hear(alive, now)
             stage.effects.sends += [(peer, alive) for peer in stage.greeted]
         for ended in self.expiry.find_expired(now) if stage.is_open else ():

@@ -1,7 +1,9 @@
 """Who has seen numbers that may be void: home stages ask their clients, and these do not use them until it is decided.
 
 `Rounds` is the home stage's part: an owner's question goes to every client that is connected, and the answers go back as one. It
-is soft state: an owner that has no answer asks again. `Aside` is the part of one subscription: what comes of the numbers that it
+is soft state: an owner that has no answer asks again. A client that is there and does not answer must not hold all others up for
+ever: after `session_ttl_s` its home does not say any more that it is there, so its subscriptions end as those of one that is not.
+`Aside` is the part of one subscription: what comes of the numbers that it
 has not seen is set aside, and let go or dropped by the decision (`core.voids`).
 """
 
@@ -26,6 +28,8 @@ class _Round:
 
     seal: Seal
     heard: float
+    asked: dict[str, float] = attrs.field(factory=dict)
+    """who was asked → since when"""
     answered: dict[str, bool] = attrs.field(factory=dict)
     news: list[str] = attrs.field(factory=list)
     """who has answered since the owner was told last"""
@@ -47,7 +51,19 @@ class Rounds:
             one = self._rounds[key] = _Round(seal, now)
         one.heard = now
         one.news = list(one.answered)
-        return [replace(seal, session=session) for session in sessions if session not in one.answered]
+        asked = [session for session in sessions if session not in one.answered]
+        for session in asked:
+            one.asked.setdefault(session, now)
+        return [replace(seal, session=session) for session in asked]
+
+    def silent(self, since: float) -> list[str]:
+        """Who was asked by then, and has not answered."""
+        return [
+            session
+            for one in self._rounds.values()
+            for session, at in one.asked.items()
+            if at <= since and session not in one.answered
+        ]
 
     def topic(self, sealed: Sealed) -> str | None:
         """Which topic somebody was asked about; None if nobody asks that."""

@@ -11,7 +11,17 @@ import pytest
 
 import ordered_pubsub
 from ordered_pubsub.adapter import Frame
-from ordered_pubsub.core.messages import Answer, Handed, PublishAsk, Request, Sealed, Span, Undecided
+from ordered_pubsub.core.messages import (
+    Answer,
+    ChangeAsk,
+    Handed,
+    PublishAsk,
+    Request,
+    Seal,
+    Sealed,
+    Span,
+    Undecided,
+)
 from ordered_pubsub.core.times import Times
 from ordered_pubsub.errors import EventVoid
 from ordered_pubsub.testing.processes import HOST
@@ -93,6 +103,34 @@ async def test_it_is_passed_by_who_holds_both_topics_in_their_order(system: Syst
 
         assert await take(one, 1) == [("after", 1)]
         assert await take(both, 1) == [("after", 2)]
+
+
+@pytest.mark.parametrize("home", [0, 1])
+async def test_who_is_there_and_does_not_answer_holds_nobody_up_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: int
+) -> None:
+    """Its subscription ends, as that of one that is not there."""
+    monkeypatch.setattr(
+        "ordered_pubsub.config.schema.TimesSection.values", Times(lease_s=LEASE_S, session_ttl_s=4 * LEASE_S)
+    )
+    monkeypatch.setattr("ordered_pubsub.core.expiry.LOOK_S", LEASE_S / 8)
+    monkeypatch.setattr("ordered_pubsub.client.engine.LIVE_S", LEASE_S / 8)
+    async with System(tmp_path, [["a"], ["b"]], before=ORDERED) as system, raw(system.ports[home]) as line:
+        await until(lambda: system.is_linked)
+        key = make_session(None)
+        line.send(greeting(key, None))
+        await line.expect(Welcome)
+        line.send(Ask([Request(key.session, 1, 1, 0, 0, (ChangeAsk(f"{key.session}/1", ("a",)),))]))
+        await line.find(Tell)
+        async with system.connect(1, delivery="ordered") as client:
+            subscription = await client.subscribe("a")
+            await publish_and_vanish(system, "a", 2)
+            await client.publish("a", "after")
+
+            assert (await line.find(Seal)).topic == "a"
+            assert await take(subscription, 1) == [("after", 3)]
+        registrars = [server.node.driver.stage.state.registrar for server in system.servers.values()]
+        assert not any(f"{key.session}/1" in registrar.subscriptions for registrar in registrars)
 
 
 async def test_the_owner_may_be_restarted_meanwhile(system: System) -> None:

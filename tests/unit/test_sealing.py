@@ -32,6 +32,18 @@ def test_who_has_answered_is_not_asked_again_and_is_named_again() -> None:
     assert rounds.tick(1.1) == [Sealed(3, 1, ["c"], [])]
 
 
+def test_who_does_not_answer_for_long_is_silent_until_it_does() -> None:
+    rounds = Rounds()
+    rounds.ask(SEAL, ["c", "d"], 0.0)
+    rounds.answered(Sealed(3, 1, ["d"], []))
+    rounds.ask(SEAL, ["c", "late"], 5.0)
+    assert rounds.silent(-1.0) == []
+    assert rounds.silent(0.0) == ["c"]
+    assert rounds.silent(5.0) == ["c", "late"]
+    rounds.answered(Sealed(3, 1, ["c"], []))
+    assert rounds.silent(5.0) == ["late"]
+
+
 def test_another_question_of_the_same_serial_is_asked_anew() -> None:
     """The owner has started again."""
     rounds = Rounds()
