@@ -27,6 +27,7 @@ Inputs that are refused raise a `ProtocolError` or are answered with a `Refusal`
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Container, Iterable, Iterator
 from typing import Protocol, TypeVar
 
@@ -97,6 +98,8 @@ from ordered_pubsub.errors import JournalDamaged, JournalError, NotOwner, Protoc
 _P = TypeVar("_P", bound="Part | PublishAsk | ChangeAsk")
 
 RESEND_AFTER_S = 1.0
+REFUSED_MAX = 4_096
+"""Of so many sessions that did not begin it is remembered what was refused."""
 WRONG_LEVEL = "level"
 """The code of a refusal of events that were not brought to be kept, on a topic whose events are, or the other way round."""
 
@@ -213,6 +216,8 @@ class Stage:
     """what each identity may take up"""
     topics_max: int = ENDLESS
     """so many topics may be in use"""
+    refused: OrderedDict[str, Refusal] = attrs.field(factory=OrderedDict)
+    """session that has not begun → what it was refused last: on its way twice, that stays refused, whatever holds by then"""
     _acks: dict[int, bool] = attrs.field(factory=dict)
     _turns: list[Waiting] = attrs.field(factory=list)
     """changes whose turn has come; empty between two inputs"""
@@ -457,17 +462,28 @@ class Stage:
             self._reply(home, verdict)
 
     def _take_or_refuse(self, request: Request, home: int, now: float, refusal: Refusal | None) -> None:
-        """Take a request, perhaps only to refuse it. Nothing but its place is then remembered of it."""
+        """Take a request, perhaps only to refuse it. Nothing but its place is then remembered of it.
+
+        Of an identity's session that would begin with what is refused, nothing is written down: it does not begin.
+        """
         requests, quota = self.state.requests, self.quotas.of(request.identity)
+        begins = bool(request.identity) and request.client not in requests.sessions
+        if (
+            begins
+            and (refusal := self._refused_before(request) or refusal or self._refusal(request, quota)) is not None
+        ):
+            self._refuse_first(request, home, refusal)
+            return
         forgets = requests.room_for(request, quota.sessions, quota.state_bytes // LOAD_BYTES)
         if forgets is None:
             reason = (
                 f"identity {request.identity!r} may have {quota.sessions} sessions at one stage "
                 "(limits.sessions_per_identity_max), and something of each is under way: try again when some of it is done"
             )
-            self._reply(home, request.refused("limit", reason))
+            self._refuse_first(request, home, request.refused("limit", reason))
             return
-        refusal = refusal or self._refusal(request, quota)
+        if not begins:
+            refusal = refusal or self._refusal(request, quota)
         known = self.state.clocks.numbers
         if refusal is not None:
             request = replace(request, parts=())
@@ -477,6 +493,17 @@ class Stage:
                     self._wake(request.parts)
                     break
         self._take(Asked(request, home, now, refusal, tuple(forgets)))
+
+    def _refuse_first(self, request: Request, home: int, refusal: Refusal) -> None:
+        refusal = self.refused[request.client] = request.refused(refusal.code, refusal.reason)
+        if len(self.refused) > REFUSED_MAX:
+            self.refused.popitem(last=False)
+        self._reply(home, refusal)
+
+    def _refused_before(self, request: Request) -> Refusal | None:
+        found = self.refused.get(request.client)
+        is_same = found is not None and (found.epoch, found.sequence) == (request.epoch, request.sequence)
+        return found if is_same else None
 
     def _refusal(self, request: Request, quota: Quota) -> Refusal | None:
         """Why a request is not taken but to be refused, if so: by what is known of its subscription, or for its quota, or since

@@ -54,9 +54,20 @@ async def enter(
     return key
 
 
-async def ask(line: Raw, key: SessionKey, *parts: PublishAsk | ChangeAsk, sequence: int) -> Answer | Refusal:
+async def ask(
+    line: Raw, key: SessionKey, *parts: PublishAsk | ChangeAsk, sequence: int, after: int | None = None
+) -> Answer | Refusal:
     line.send(
-        Ask([request(*(with_events(part, key.session) for part in parts), sequence=sequence, client=key.session)])
+        Ask(
+            [
+                request(
+                    *(with_events(part, key.session) for part in parts),
+                    sequence=sequence,
+                    after=after,
+                    client=key.session,
+                )
+            ]
+        )
     )
     (answer,) = (await line.find(Tell)).answers
     return answer
@@ -111,7 +122,7 @@ async def test_nobody_ends_or_changes_what_another_identity_has_begun(system: Sy
     async with raw(system.ports[0]) as line:
         key = await enter(line, "limited", "desk-1")
         for sequence, change in enumerate((ChangeAsk(BOOK, ends=True), ChangeAsk(BOOK, ("a/c",))), 1):
-            answer = await ask(line, key, change, sequence=sequence)
+            answer = await ask(line, key, change, sequence=sequence, after=0)
             assert isinstance(answer, Refusal)
             assert answer.code == "not-yours"
 
@@ -151,7 +162,7 @@ async def test_who_opens_it_names_the_epoch_after_the_last(system: System, epoch
             answer = await ask(line, key, ChangeAsk(BOOK, opens=epoch), sequence=1)
             assert isinstance(answer, Refusal)
             assert (answer.code, answer.reason) == ("epoch", "1")
-        new = await ask(line, key, ChangeAsk("desk-1//new", ("a/b",), opens=epoch or 2), sequence=1 + bool(epoch))
+        new = await ask(line, key, ChangeAsk("desk-1//new", ("a/b",), opens=epoch or 2), sequence=2, after=0)
         assert isinstance(new, Refusal)
         assert (new.code, new.reason) == ("epoch", "0")
 

@@ -65,9 +65,11 @@ def kept(data: bytes, topic: str = "a/b", count: int = 1) -> PublishAsk:
     return PublishAsk(topic, count, True, (Chunk(count, data),))
 
 
-async def say(line: Raw, key: SessionKey, *parts: PublishAsk, sequence: int = 1) -> Answer | Refusal:
+async def say(
+    line: Raw, key: SessionKey, *parts: PublishAsk, sequence: int = 1, after: int | None = None
+) -> Answer | Refusal:
     """Publish; what becomes of it."""
-    line.send(Ask([request(*parts, sequence=sequence, client=key.session)]))
+    line.send(Ask([request(*parts, sequence=sequence, after=after, client=key.session)]))
     (answer,) = (await line.expect(Tell)).answers
     return answer
 
@@ -195,7 +197,7 @@ async def test_a_publisher_cannot_drop_the_log_of_a_topic(guarded: Server) -> No
         said = await say(evil, evil_key, PublishAsk("a/b"))
         assert isinstance(said, Refusal)
         assert said.code == "level"
-        assert isinstance(await say(evil, evil_key, kept(signed("evil")), sequence=2), Answer)
+        assert isinstance(await say(evil, evil_key, kept(signed("evil")), sequence=2, after=0), Answer)
         line.send(Find(1, ["a/**"]))
         assert (await line.expect(Found)).topics == {"a/b": (0, 11)}
     assert guarded.node.status()["since_start"]["refusals"] == 1
@@ -205,7 +207,7 @@ async def test_what_nobody_keeps_is_not_taken_for_a_log(guarded: Server) -> None
     async with raw(guarded.port) as line:
         key = await enter(line, OTHER, "mine")
         assert isinstance(await say(line, key, kept(signed("mine"), "a/ticks")), Refusal)
-        assert isinstance(await say(line, key, PublishAsk("a/ticks"), sequence=2), Answer)
+        assert isinstance(await say(line, key, PublishAsk("a/ticks"), sequence=2, after=0), Answer)
 
 
 # -- who reads what cannot be read ------------------------------------------------------------------------------------

@@ -124,13 +124,16 @@ async def enter(line: Raw, key: SessionKey | None = None, name: str | None = Non
     return await line.receive()
 
 
-def asking(key: SessionKey, *parts: PublishAsk | ChangeAsk, sequence: int = 1) -> Request:
-    return Request(key.session, 1, sequence, sequence - 1, sequence - 1, parts)
+def asking(key: SessionKey, *parts: PublishAsk | ChangeAsk, sequence: int = 1, after: int | None = None) -> Request:
+    return Request(key.session, 1, sequence, sequence - 1 if after is None else after, sequence - 1, parts)
 
 
-async def ask(line: Raw, key: SessionKey, *parts: PublishAsk | ChangeAsk, sequence: int = 1) -> Answer | Refusal:
+async def ask(
+    line: Raw, key: SessionKey, *parts: PublishAsk | ChangeAsk, sequence: int = 1, after: int | None = None
+) -> Answer | Refusal:
     """Ask for something; what becomes of it."""
-    line.send(Ask([asking(key, *(with_events(part, key.session) for part in parts), sequence=sequence)]))
+    parts = tuple(with_events(part, key.session) for part in parts)
+    line.send(Ask([asking(key, *parts, sequence=sequence, after=after)]))
     (answer,) = (await line.expect(Tell)).answers
     return answer
 
@@ -428,10 +431,10 @@ async def test_nobody_takes_the_id_of_another_ones_next_subscription(open_server
         for number, identity in enumerate(
             (f"{other.session}/2", "x", f"{mine.session}/", f"{mine.session}/1/2", ""), 1
         ):
-            refusal = await ask(line, mine, ChangeAsk(identity, ("a",)), sequence=number)
+            refusal = await ask(line, mine, ChangeAsk(identity, ("a",)), sequence=number, after=0)
             assert isinstance(refusal, Refusal)
             assert refusal.code == "bad-request"
-        assert isinstance(await ask(line, mine, ChangeAsk(f"{mine.session}/1", ("a",)), sequence=5), Answer)
+        assert isinstance(await ask(line, mine, ChangeAsk(f"{mine.session}/1", ("a",)), sequence=6, after=0), Answer)
 
 
 # -- rights -----------------------------------------------------------------------------------------------------------
@@ -504,7 +507,7 @@ async def test_a_topic_that_is_forbidden_and_one_that_does_not_exist_look_alike(
         async with raw(server.port) as line:
             await enter(line, key, token=TOKEN)
             hidden, missing, allowed = [
-                await ask(line, key, PublishAsk(topic), sequence=number)
+                await ask(line, key, PublishAsk(topic), sequence=number, after=0)
                 for number, topic in enumerate(("hidden", "missing", "orders/a"), 1)
             ]
     assert isinstance(hidden, Refusal)
@@ -568,7 +571,7 @@ def test_rules_that_cannot_be_read_are_not_taken_for_no_rules(rules: str) -> Non
 async def test_a_request_before_the_welcome_is_not_taken() -> None:
     """While the keeper of its name is asked, a client is nobody yet."""
     async with serving(one_stage()) as server:
-        server.claims.give = lambda claim: ""  # it has no answer yet
+        server.claims.give = lambda claim, in_use: ("", "")  # it has no answer yet
         key = make_session("desk")
         async with raw(server.port) as line:
             line.send(greeting(key, "desk"))

@@ -6,6 +6,7 @@ import attrs
 import msgspec
 import pytest
 
+from ordered_pubsub.core import stage as stage_module
 from ordered_pubsub.core.driver import Driver, MemoryJournal
 from ordered_pubsub.core.messages import Acked, Answer, ChangeAsk, Chunk, Ended, Passed, PublishAsk, Refusal, Request
 from ordered_pubsub.core.quotas import Quota, Quotas, Used
@@ -228,10 +229,51 @@ def test_answers_that_nobody_is_done_with_take_room_from_other_sessions() -> Non
     assert len(asking.sessions) <= 6
 
 
+def test_who_has_only_been_refused_has_no_session_and_is_not_written_down() -> None:
+    asking = Asking(Quota(topics=0))
+    before = len(asking.journal.records)
+    for number in range(100):
+        answer = asking.ask(PublishAsk("a"), client=f"e{number}")
+        assert isinstance(answer, Refusal)
+        assert not answer.taken
+        request = Request(f"f{number}", 1, 1, 0, 0, (PublishAsk("a"),), EVIL)
+        asking.driver.handle_request(request, 0.0, request.refused("forbidden", "no"))
+        asking.driver.flush()
+
+    assert asking.sessions == []
+    assert len(asking.journal.records) == before
+
+
+def test_what_was_refused_stays_refused_when_it_comes_again() -> None:
+    """On its way twice, it may come again when it would be allowed, after its client was told that nothing had become of it."""
+    asking = Asking()
+    request = Request("c", 1, 1, 0, 0, (PublishAsk("a"),), EVIL)
+    asking.driver.handle_request(request, 0.0, request.refused("forbidden", "no"))
+    asking.driver.handle_request(request, 0.0)
+    answers = asking.driver.flush().replies
+    after = Request("c", 1, 2, 0, 1, (PublishAsk("a"),), EVIL)  # it takes the place of the one that was not taken
+    asking.driver.handle_request(after, 0.0)
+
+    assert [(answer.code, answer.taken) for answer in answers if isinstance(answer, Refusal)] == [
+        ("forbidden", False)
+    ] * 2
+    assert [type(answer) for answer in asking.driver.flush().replies] == [Answer]
+
+
+def test_first_requests_that_were_refused_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage_module, "REFUSED_MAX", 10)
+    asking = Asking(Quota(topics=0))
+    for number in range(100):
+        asking.ask(PublishAsk("a"), client=f"e{number}")
+
+    assert list(asking.driver.stage.refused) == [f"e{number}" for number in range(90, 100)]
+
+
 def test_what_is_refused_is_written_down_without_what_was_asked_for() -> None:
     asking = Asking()
+    asking.ask(PublishAsk("a"))
     before = sum(map(len, asking.journal.records))
-    request = Request("c", 1, 1, 0, 0, (hold("1", "t", where={"t": "z" * 100_000}),), EVIL)
+    request = Request("c", 1, 2, 1, 1, (hold("1", "t", where={"t": "z" * 100_000}),), EVIL)
     asking.driver.handle_request(request, 0.0, request.refused("forbidden", "no"))
     asking.driver.flush()
 
