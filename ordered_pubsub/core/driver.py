@@ -666,7 +666,9 @@ class Driver:
             stage.rotate(rotated(keys, self._wall_s, self.keeper.security.old_keys_valid_s, due.revokes))
         else:
             self._ask_for_keys()
-        self.keeper.note(stage.state.keys, self._now)
+        self.keeper.note(stage.state.keys, self._now, self._wall_s if stage.rank == 0 else None)
+        if stage.rank == 0 and (lasting := self.keeper.without_old(stage.state.keys, self._now)) is not None:
+            stage.rotate(lasting)
         stage.effects.tells += self.keeper.take_news(stage.state.keys, self.hosting.sessions)
 
     def _ask_for_keys(self) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import attrs
+from msgspec.structs import replace
 
 from ordered_pubsub.core.authenticity import topic_key
 from ordered_pubsub.core.messages import AskKeys, AskSecrets, Keys, NewEpoch, Rotate, SystemKeys
@@ -54,10 +55,12 @@ def founded(system: bytes, secret: bytes, wall_s: float) -> SystemKeys:
 def rotated(keys: SystemKeys, wall_s: float, valid_s: float, revokes: bool) -> SystemKeys:
     """The keys of the next epoch, or of the one after it if somebody may know the next who must not.
 
-    Validity is a duration: the clocks of two machines say nothing to each other.
+    Validity is a duration, from the beginning of the epoch that is used: the clocks of two machines say nothing to each other.
     """
     most_s = min(valid_s, REVOKED_VALID_S) if revokes else valid_s
-    old = {epoch: min(good_s, most_s) if revokes else good_s for epoch, good_s in keys.old.items()}
+    passed_s = max(0.0, wall_s - keys.begun_at)
+    left = {epoch: good_s - passed_s for epoch, good_s in keys.old.items() if good_s > passed_s}
+    old = {epoch: min(left_s, most_s) if revokes else left_s for epoch, left_s in left.items()}
     old[keys.epoch] = most_s
     for epoch in list(old)[:-OLD_EPOCHS_MAX]:
         del old[epoch]
@@ -114,10 +117,22 @@ class KeyKeeper:
         self._told_epoch = keys.epoch
         return [(session, NewEpoch(session, keys.epoch)) for session in sessions]
 
-    def note(self, keys: SystemKeys, now: float) -> None:
-        """See which epochs are over, and until when they are good."""
+    def note(self, keys: SystemKeys, now: float, wall_s: float | None = None) -> None:
+        """See until when older epochs are good.
+
+        The highest stage, by whose wall clock an epoch has begun, knows by that also what had passed before it was started.
+        """
+        passed_s = 0.0 if wall_s is None else max(0.0, wall_s - keys.begun_at)
         ends = self._ends
-        self._ends = {epoch: min(ends.get(epoch, float("inf")), now + good_s) for epoch, good_s in keys.old.items()}
+        self._ends = {
+            epoch: min(ends.get(epoch, float("inf")), now + max(0.0, good_s - passed_s))
+            for epoch, good_s in keys.old.items()
+        }
+
+    def without_old(self, keys: SystemKeys, now: float) -> SystemKeys | None:
+        """The keys without those epochs that are over, as it was noted; None if none is."""
+        old = {epoch: good_s for epoch, good_s in keys.old.items() if self._ends[epoch] > now}
+        return replace(keys, old=old) if len(old) < len(keys.old) else None
 
     def give(self, ask: AskKeys, keys: SystemKeys, now: float) -> Keys:
         """The keys that a client asks for; its rights were judged before."""

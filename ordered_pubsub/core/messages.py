@@ -654,7 +654,7 @@ class SystemKeys(msgspec.Struct, frozen=True, array_like=True, gc=False):
     begun_at: float = 0.0
     """when that began, by the wall clock of the highest stage"""
     old: dict[int, float] = {}
-    """earlier epochs → for how many seconds after their end what they tagged is good"""
+    """earlier epochs → for how many seconds after that what they tagged is good"""
 
     def __repr__(self) -> str:
         return f"SystemKeys(system={self.system.hex()!r}, epoch={self.epoch}, …)"  # and no secret

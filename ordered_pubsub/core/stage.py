@@ -874,11 +874,11 @@ class Stage:
         self._check_system(peer, message.keys.system)
         if not self.state.keys.epoch:
             self._take(Founded(message.keys))
-        elif message.keys.epoch > self.state.keys.epoch:
+        elif message.keys.epoch >= self.state.keys.epoch and message.keys != self.state.keys:
             self._take(Rotated(message.keys))
 
     def rotate(self, keys: SystemKeys) -> None:
-        """Begin another epoch of keys, and tell the others. Who does not hear of it asks."""
+        """Begin another epoch of keys, or end earlier ones, and tell the others. Who does not hear of it asks."""
         self._take(Rotated(keys))
         self.effects.sends += [(peer, Secrets(keys)) for peer in self.greeted]
 

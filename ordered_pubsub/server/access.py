@@ -85,6 +85,23 @@ def names_in(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
     return (*subject, *others)
 
 
+def has_lost_keys(before: tuple[IdentitySection, ...] | None, now: tuple[IdentitySection, ...] | None) -> bool:
+    """Whether somebody has keys, perhaps, that he could not get any more: he has lost a right to subscribe, or what he shows is
+    no proof any more, since it was stolen.
+    """
+    if has_lost_subscribe(before, now):
+        return True
+    proofs = {identity.name: _proofs_of(identity) for identity in now or ()}
+    return bool(now) and any(
+        identity.allow.subscribe and not _proofs_of(identity) <= proofs[identity.name] for identity in before or ()
+    )
+
+
+def _proofs_of(identity: IdentitySection) -> set[tuple[str, str]]:
+    tokens = {("token", digest.lower()) for digest in identity.token_sha256}
+    return tokens if identity.certificate is None else tokens | {("certificate", identity.certificate)}
+
+
 def has_lost_subscribe(before: tuple[IdentitySection, ...] | None, now: tuple[IdentitySection, ...] | None) -> bool:
     """Whether somebody may perhaps not subscribe any more to what he could: he may have keys that he must not use longer.
 

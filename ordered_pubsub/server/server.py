@@ -24,7 +24,7 @@ from ordered_pubsub.core.messages import ANYBODY, PeerMessage
 from ordered_pubsub.core.registrar import EXPIRING
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.errors import ConfigurationError, JournalDamaged, JournalError, ProtocolError, UnavailableError
-from ordered_pubsub.server.access import Access, Proof, has_lost_subscribe
+from ordered_pubsub.server.access import Access, Proof, has_lost_keys
 from ordered_pubsub.server.agreement import Common, Disagreement
 from ordered_pubsub.server.claims import Claimant, Claims
 from ordered_pubsub.server.clients import ClientConnection, Rules
@@ -414,7 +414,7 @@ class Server:
 
         Who is connected goes on with the rights that it has now, or is disconnected if it would not be let in any more.
         """
-        if has_lost_subscribe(self.configuration.identity, renewal.identities):
+        if has_lost_keys(self.configuration.identity, renewal.identities):
             self.node.rotate_keys(revokes=True)
         self.configuration = attrs.evolve(self.configuration, identity=renewal.identities, limits=renewal.limits)
         self.token = renewal.token

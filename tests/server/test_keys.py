@@ -16,7 +16,7 @@ from ordered_pubsub.config.addresses import Address
 from ordered_pubsub.config.files import hash_token, make_token
 from ordered_pubsub.core.messages import AskKeys, Keys
 from ordered_pubsub.errors import AccessDenied
-from ordered_pubsub.server.access import has_lost_subscribe
+from ordered_pubsub.server.access import has_lost_keys, has_lost_subscribe
 from ordered_pubsub.server.server import Server
 from ordered_pubsub.testing.processes import HOST
 from ordered_pubsub.wire.protocol import Rejected, Welcome
@@ -121,6 +121,28 @@ def test_whether_somebody_has_lost_a_right(before: str, now: str, lost: bool) ->
     assert has_lost_subscribe(None, rights[1])
     assert not has_lost_subscribe(rights[0], None)
     assert has_lost_subscribe(rights[0], ()) is ("subscribe = " in before)
+
+
+STOLEN, OTHER = hash_token(make_token()), hash_token(make_token())
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "lost"),
+    [
+        (f'token_sha256 = ["{STOLEN}", "{OTHER}"]', f'token_sha256 = "{OTHER}"', True),
+        (f'token_sha256 = "{OTHER}"', f'token_sha256 = ["{STOLEN}", "{OTHER}"]', False),
+        (f'token_sha256 = "{OTHER}"', f'token_sha256 = "{OTHER.upper()}"', False),
+        ('certificate = "desk"', 'certificate = "desk-2"', True),
+        ('certificate = "desk"', f'certificate = "desk"\ntoken_sha256 = "{OTHER}"', False),
+    ],
+)
+def test_whoever_shows_what_is_no_proof_any_more_has_lost_his_keys(before: str, now: str, lost: bool) -> None:
+    head = '[[identity]]\nname = "trader"\nallow = { subscribe = ["a"] }\n'
+    tls = '[[stage]]\nname = "main"\ntls = { cert = "c", key = "k", client_ca = "a" }\n'
+    rights = [configure(head + text + "\n" + (tls if "certificate" in text else "")).identity for text in (before, now)]
+
+    assert has_lost_keys(*rights) is lost
+    assert not has_lost_subscribe(*rights)
 
 
 async def test_keys_are_rotated_by_whatever_stage_is_asked(tmp_path: Path) -> None:

@@ -105,6 +105,64 @@ def test_a_rotation_that_any_stage_wants_reaches_all(rank: int) -> None:
     assert high.stage.state.keys.epoch == low.stage.state.keys.epoch == 2
 
 
+def lasting(driver: Driver, now: float, wall_s: float) -> list[int]:
+    """The epochs whose keys a stage gives at a time."""
+    driver.tick(now, wall_s)
+    driver.flush()
+    driver.handle_subscriber("c", AskKeys("c", ["h"]), now)
+    ((_, keys),) = driver.flush().tells
+    assert isinstance(keys, Keys)
+    return [epoch for epoch, _ in keys.epochs]
+
+
+def test_a_revoked_epoch_is_over_for_good_also_after_restarts() -> None:
+    journal = MemoryJournal()
+    high = opened(0, journal)
+    high.rotate_keys(revokes=True)
+    assert lasting(high, 0.0, 1_000.0) == [1, 3, 4]
+    assert lasting(opened(0, journal), 0.0, 1_059.0) == [1, 3, 4]
+    assert lasting(opened(0, journal), 0.0, 1_061.0) == [3, 4]
+    assert lasting(opened(0, journal), 0.0, 1_000.0) == [3, 4]
+
+
+def test_what_is_left_of_an_epoch_is_counted_from_its_end_and_not_from_a_restart() -> None:
+    journal = MemoryJournal()
+    high = opened(0, journal)
+    high.rotate_keys(revokes=True)
+    lasting(high, 0.0, 1_000.0)
+    again = opened(0, journal)
+    again.tick(0.0, 1_050.0)
+    again.flush()
+    again.handle_subscriber("c", AskKeys("c", ["h"]), 0.0)
+    ((_, keys),) = again.flush().tells
+
+    assert isinstance(keys, Keys)
+    assert keys.epochs[0] == (1, 10.0)
+
+
+def test_a_wall_clock_that_goes_back_makes_no_epoch_last_longer() -> None:
+    high = opened(0)
+    high.rotate_keys(revokes=True)
+    lasting(high, 0.0, 1_000.0)
+
+    assert lasting(high, 61.0, 500.0) == [3, 4]
+
+
+def test_the_other_stages_hear_that_an_epoch_is_over() -> None:
+    journal = MemoryJournal()
+    high, low = opened(0), opened(1, journal)
+    link(high, low)
+    high.rotate_keys(revokes=True)
+    high.tick(0.0, 0.0)
+    carry(high, low)
+    assert list(low.stage.state.keys.old) == [1]
+    high.tick(61.0, 61.0)
+    carry(high, low)
+
+    assert opened(1, journal).stage.state.keys == high.stage.state.keys
+    assert not low.stage.state.keys.old
+
+
 def test_a_stage_that_missed_a_rotation_asks() -> None:
     high, low = opened(0), opened(1)
     link(high, low)
