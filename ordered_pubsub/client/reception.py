@@ -25,7 +25,7 @@ from ordered_pubsub.client.frames import Claim, arrivals_of, read_claims, read_u
 from ordered_pubsub.client.publisher import error_of
 from ordered_pubsub.core.buffer import Arrival
 from ordered_pubsub.core.inspection import ARRIVED, WAIT, Inspection
-from ordered_pubsub.core.messages import AskKeys, Keys
+from ordered_pubsub.core.messages import AskKeys, Keys, Unarrived
 from ordered_pubsub.errors import ProtocolError, SystemMismatch, UnknownVersion
 from ordered_pubsub.supervision import Supervisor
 
@@ -33,6 +33,8 @@ _log = logging.getLogger(__name__)
 
 STALLED_AFTER_S = 5.0
 """A subscription that has kept the ENS waiting for so long is named in the log."""
+REPORT_S = 5.0
+"""So long after something has not arrived the stage is told, and of all that has not arrived until then."""
 COMPLAINED_MAX = 1_000
 """So many topics are remembered of which it was logged that they have messages without a place in the order."""
 
@@ -70,7 +72,7 @@ class Reception:
     delivers_unordered: bool
     """whether messages that have no place in the order are notified all the same"""
     inspection: Inspection
-    say: Callable[[AskKeys], None]
+    say: Callable[[AskKeys | Unarrived], None]
     """tells the stage"""
     supervisor: Supervisor
     is_waiting: bool = False
@@ -90,6 +92,8 @@ class Reception:
     _key_news: asyncio.Event = attrs.field(factory=asyncio.Event)
     _timer: asyncio.TimerHandle | None = None
     """asks for keys again"""
+    _report_timer: asyncio.TimerHandle | None = None
+    """tells the stage how much has not arrived"""
 
     async def hold(self, receiver: Receiver, topics: Sequence[str]) -> None:
         """Let everything that is published on these topics from now on come to a receiver.
@@ -207,9 +211,10 @@ class Reception:
         self._say_what_has_not_arrived()
 
     def close(self) -> None:
-        """Ask for nothing any more."""
-        if self._timer is not None:
-            self._timer.cancel()
+        """Ask for nothing any more, and report nothing."""
+        for timer in (self._timer, self._report_timer):
+            if timer is not None:
+                timer.cancel()
 
     # -- frames -------------------------------------------------------------------------------------------------------
 
@@ -251,6 +256,12 @@ class Reception:
             receiver.identity,
             STALLED_AFTER_S,
         )
+
+    def _report(self) -> None:
+        """Tell the stage, whose metrics are looked at, how much has not arrived."""
+        self._report_timer = None
+        counts, self.inspection.unreported = self.inspection.unreported, {}
+        self.say(Unarrived(self.inspection.session, counts))
 
     def _read(self, frame: Frame) -> list[Arrival] | None:
         """What has arrived with a frame; None if it was not published through the order."""
@@ -310,6 +321,8 @@ class Reception:
                 note.topic,
                 note.why,
             )
+        if self.inspection.unreported and self._report_timer is None:
+            self._report_timer = self.supervisor.later(REPORT_S, self._report, "reporting what has not arrived")
         mixed, self.inspection.mixed = self.inspection.mixed, ""
         for receiver in list(self._holders.get(mixed, ())) if mixed else ():
             error = SystemMismatch(

@@ -76,6 +76,7 @@ from ordered_pubsub.core.messages import (
     Secrets,
     Span,
     Told,
+    Unarrived,
     Undecided,
     Want,
 )
@@ -94,6 +95,8 @@ SERIAL_MAX = (1 << 63) - 1
 ID_LENGTH_MAX = 512
 """Sessions and subscriptions: a name has up to 128 characters, and there may be one of each in an id."""
 REASON_LENGTH_MAX = 1 << 16
+CAUSES_MAX = 16
+"""More than there are causes why something has not arrived."""
 BATCH_EVENTS_MAX = 100_000
 PARTS_MAX = 256
 SPANS_MAX, RANGES_MAX = 1_000, 10_000
@@ -303,6 +306,8 @@ def _fits(message: FromSubscriber | PeerMessage, stages: int) -> bool:
     if isinstance(message, (Here, Locate)):
         is_fit = _is_id(message.session) and _is_serial(message.serial)
         return is_fit and (isinstance(message, Here) or (_is_time(message.at) and all(map(_is_topic, message.topics))))
+    if isinstance(message, Unarrived):
+        return _is_id(message.session) and len(message.counts) <= CAUSES_MAX and _are_causes(message.counts)
     if isinstance(message, (Alive, Noted)):
         return all(_is_id(session) and _is_serial(serial) for session, serial in message.sessions.items())
     if isinstance(message, Relay):
@@ -313,6 +318,10 @@ def _fits(message: FromSubscriber | PeerMessage, stages: int) -> bool:
     if isinstance(message, (AskKeys, AskSecrets, Rotate, Secrets)):
         return _is_of_keys(message)
     return _is_serial(message.received if isinstance(message, Ack) else getattr(message, "round", 0))
+
+
+def _are_causes(counts: Mapping[str, int]) -> bool:
+    return all(_is_text(cause) and 0 <= count <= COUNT_MAX for cause, count in counts.items())
 
 
 def _is_told(told: Told) -> bool:

@@ -30,6 +30,7 @@ from ordered_pubsub.core.checking import check_message, check_operation
 from ordered_pubsub.core.expiry import Expiry
 from ordered_pubsub.core.floors import Needs
 from ordered_pubsub.core.hosting import ALIVE_S, Hosting
+from ordered_pubsub.core.inspection import CAUSES
 from ordered_pubsub.core.keys import PLAIN, KeyKeeper, Security, rotated
 from ordered_pubsub.core.levels import Levels
 from ordered_pubsub.core.log import LogReader, LogWriter, Shelf
@@ -78,6 +79,7 @@ from ordered_pubsub.core.messages import (
     Span,
     SystemKeys,
     Told,
+    Unarrived,
     Undecided,
 )
 from ordered_pubsub.core.pubends import Pubends
@@ -264,6 +266,8 @@ class Driver:
     """called with every batch as soon as it is on disk"""
     begun: dict[str, int] = attrs.field(factory=dict)
     """topics whose logs begin anew behind these numbers, since what they give was changed"""
+    not_arrived: dict[str, int] = attrs.field(factory=lambda: dict.fromkeys(CAUSES, 0))
+    """cause → how much of what the broker brought has not arrived, as clients at home here say"""
     unfit: dict[int, tuple[int, str]] = attrs.field(factory=dict)
     """how often each peer has said what cannot be, and what was wrong with the last of it"""
     check_events: Callable[[Publication | PublishAsk], None] = _unread
@@ -566,6 +570,9 @@ class Driver:
         check_message(message, len(self.stage.topology.stages))
         if isinstance(message, Here):
             self.hosting.sessions[session] = message.serial
+        elif isinstance(message, Unarrived):
+            for cause in self.not_arrived:
+                self.not_arrived[cause] += message.counts.get(cause, 0)
         else:
             self._begin(identity, session, self._hearing(session, message, now, identity))
 

@@ -100,6 +100,8 @@ class Inspection:
     """which one it is, as soon as a stage has said it"""
     counts: dict[str, int] = attrs.field(factory=dict)
     """cause → how many events have not arrived by it"""
+    unreported: dict[str, int] = attrs.field(factory=dict)
+    """the same, since it was reported to the stage"""
     mixed: str = ""
     """the topic on which another system was met although there are no tags, if so"""
     _topics: dict[str, _Topic] = attrs.field(factory=dict)
@@ -289,6 +291,7 @@ class Inspection:
     def not_arrived(self, topic: str, cause: str, count: int = 1, why: str = "") -> None:
         """Count it; it is said at once if it was not lately."""
         self.counts[cause] = self.counts.get(cause, 0) + count
+        self.unreported[cause] = self.unreported.get(cause, 0) + count
         said_at, since = self._said.pop((topic, cause), (float("-inf"), 0))
         if self.now >= said_at + SAID_EVERY_S:
             self._notes.append(NotArrived(topic, cause, since + count, why or CAUSES[cause]))

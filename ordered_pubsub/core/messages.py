@@ -687,6 +687,13 @@ class AskKeys(msgspec.Struct, frozen=True, array_like=True, tag="ask-keys", gc=F
     epoch: int = 0
 
 
+class Unarrived(msgspec.Struct, frozen=True, array_like=True, tag="not-arrived", gc=False):
+    """A client says how much that the broker brought has not arrived since it said so last, by cause (`core.inspection`)."""
+
+    session: str
+    counts: dict[str, int]
+
+
 class Keys(msgspec.Struct, frozen=True, array_like=True, tag="keys", gc=False):
     """A home stage gives a client keys: of each topic those of the epochs, in their order.
 
@@ -744,7 +751,7 @@ PeerMessage = (
     | Secrets
     | Rotate
 )
-FromSubscriber = Curious | Follows | Acked | Locate | Here | Handed | Sealed | Undecided | AskKeys
+FromSubscriber = Curious | Follows | Acked | Locate | Here | Handed | Sealed | Undecided | AskKeys | Unarrived
 ToSubscriber = Inform | Expect | Saved | Ended
 ToSession = ToSubscriber | Located | Heard | Leased | Seal | Decided | Keys | NewEpoch
 

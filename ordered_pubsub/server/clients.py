@@ -48,6 +48,7 @@ from ordered_pubsub.core.messages import (
     Seal,
     Sealed,
     ToSession,
+    Unarrived,
     Undecided,
     find_change,
 )
@@ -365,7 +366,7 @@ class ClientConnection:
             return self._may_locate(message)
         if isinstance(message, AskKeys):
             return self._may_ask_for_keys(message)
-        if isinstance(message, (Here, Handed, Sealed, Undecided)):
+        if isinstance(message, (Here, Handed, Sealed, Undecided, Unarrived)):
             return self._may_say(message)
         unfit = self._unfit(message.subscription)
         if unfit:
@@ -409,7 +410,7 @@ class ClientConnection:
             return message if topic is not None and not self._denial((topic,)) else replace(message, seen=[])
         return message
 
-    def _may_say(self, message: Here | Handed | Sealed | Undecided) -> bool:
+    def _may_say(self, message: Here | Handed | Sealed | Undecided | Unarrived) -> bool:
         """What is said of numbers whose events nobody keeps is said for the session itself, and is not much."""
         sessions, stretches = _own(message)
         if sessions != [self.session] or stretches > (RANGES_MAX if isinstance(message, Sealed) else SPANS_MAX):
@@ -665,11 +666,11 @@ class ClientConnection:
         self.on_gone(self)
 
 
-def _own(message: Here | Handed | Sealed | Undecided) -> tuple[list[str], int]:
+def _own(message: Here | Handed | Sealed | Undecided | Unarrived) -> tuple[list[str], int]:
     """For which sessions a message speaks, and of how many stretches of numbers."""
     if isinstance(message, Sealed):
         return message.sessions, len(message.seen)
-    if isinstance(message, Here):
+    if isinstance(message, (Here, Unarrived)):
         return [message.session], 0
     return [message.session], len(message.asks if isinstance(message, Handed) else message.spans)
 

@@ -77,6 +77,7 @@ _METRICS = {
     "commits_total": ("counter", ("since_start", "commits"), "Batches that were written to the store."),
     "commit_seconds_total": ("counter", ("since_start", "commit_s"), "How long writing them took."),
 }
+_NOT_ARRIVED = "ordered_pubsub_not_arrived_total"
 
 
 def metrics(status: dict[str, Any]) -> str:
@@ -93,6 +94,10 @@ def metrics(status: dict[str, Any]) -> str:
     lines += ["# TYPE ordered_pubsub_link_up gauge"]
     for peer, state in status["links"].items():
         lines.append(f"ordered_pubsub_link_up{{stage={label},peer={json.dumps(peer)}}} {int(state == 'up')}")
+    lines += [f"# HELP {_NOT_ARRIVED} What the broker brought to clients here and was not believed, as they say."]
+    lines += [f"# TYPE {_NOT_ARRIVED} counter"]
+    for cause, count in status["since_start"]["not_arrived"].items():
+        lines.append(f"{_NOT_ARRIVED}{{stage={label},cause={json.dumps(cause)}}} {count}")
     return "\n".join(lines) + "\n"
 
 

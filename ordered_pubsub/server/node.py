@@ -625,6 +625,7 @@ class Node:
                 "recalls": self.driver.pubends.recalls,
                 "recalled_numbers": self.driver.pubends.recalled_numbers,
                 "pieces_read": self.bulk.pieces,
+                "not_arrived": dict(self.driver.not_arrived),
                 "unfit_messages": sum(count for count, _ in self.driver.unfit.values()),
             },
         }

@@ -34,6 +34,7 @@ from ordered_pubsub.core.messages import (
     Request,
     Sealed,
     Span,
+    Unarrived,
     Undecided,
     Want,
 )
@@ -63,7 +64,7 @@ EXTREMES = (
     -1,
 )
 """Numbers at the edges of what can be."""
-SAID: tuple[type[Any], ...] = (Curious, Follows, Acked, Here, Handed, Sealed, Undecided, Locate, AskKeys)
+SAID: tuple[type[Any], ...] = (Curious, Follows, Acked, Here, Handed, Sealed, Undecided, Locate, AskKeys, Unarrived)
 
 
 @attrs.define(eq=False)
@@ -163,6 +164,8 @@ def draw_said(random: Random, session: str, topics: list[str]) -> FromSubscriber
         return Sealed(random.choice(EXTREMES), random.randrange(2), [session], [_draw_stretch(random) for _ in spans])
     if kind is Undecided:
         return Undecided(session, spans)
+    if kind is Unarrived:
+        return Unarrived(session, {"tag": random.choice(EXTREMES)})
     if kind is AskKeys:
         return AskKeys(session, [span.topic for span in spans], random.choice(EXTREMES))
     at = random.choice((0.0, 1e6, -1e300, float("inf"), float("nan")))

@@ -51,6 +51,7 @@ from ordered_pubsub.core.messages import (
     Sealed,
     Span,
     Told,
+    Unarrived,
     Undecided,
     Want,
 )
@@ -144,6 +145,7 @@ FROM_CLIENT = (
     FOLLOWS,
     ACKED,
     Here(KEY.session, 3),
+    Unarrived(KEY.session, {"tag": 2}),
     HANDED,
     SEALED,
     UNDECIDED,

@@ -10,6 +10,10 @@ from typing import Any
 
 import pytest
 
+from ordered_pubsub.adapter import Frame
+from ordered_pubsub.client import reception
+from ordered_pubsub.client.frames import STAMP
+from ordered_pubsub.core.inspection import CAUSES
 from ordered_pubsub.errors import UnavailableError
 from ordered_pubsub.server import monitoring
 from ordered_pubsub.server.monitoring import Monitoring, metrics
@@ -17,7 +21,7 @@ from ordered_pubsub.server.server import Server
 from server.systems import connect, one_stage, serving
 from server.waiting import soon, until
 
-SAMPLE = re.compile(r'ordered_pubsub_(\w+)\{stage="[\w.-]+"(?:,peer="[\w.-]+")?\} (\S+)')
+SAMPLE = re.compile(r'ordered_pubsub_(\w+)\{stage="[\w.-]+"(?:,(?:peer|cause)="[\w.-]+")?\} (\S+)')
 
 
 async def http(port: int, request: str) -> tuple[int, dict[str, str], str]:
@@ -64,6 +68,22 @@ async def test_a_stage_that_stops_is_not_well(server: Server, port: int) -> None
     status, _, body = await get(port, "/healthz")
 
     assert (status, json.loads(body)["ready"]) == (503, False)
+
+
+async def test_what_has_not_arrived_at_clients_is_counted_by_its_cause(
+    server: Server, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reception, "REPORT_S", 0.05)
+    async with connect(server) as client:
+        await client.subscribe("a")
+        for forged in (b"", b"\x02abc", b"\x01abc"):
+            await client._engine.reception.take_frames([Frame("a", b"forged", {STAMP: forged})])
+        await until(lambda: sum(server.node.driver.not_arrived.values()) == 3)
+        _, _, body = await get(port, "/metrics")
+
+    counts = dict(re.findall(r'ordered_pubsub_not_arrived_total\{stage="main",cause="(\w+)"\} (\d+)', body))
+    assert set(counts) == set(CAUSES)
+    assert {cause: count for cause, count in counts.items() if count != "0"} == {"unreadable": "2", "version": "1"}
 
 
 async def test_metrics_are_what_prometheus_reads(server: Server, port: int) -> None:
