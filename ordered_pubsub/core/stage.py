@@ -98,8 +98,8 @@ from ordered_pubsub.errors import JournalDamaged, JournalError, NotOwner, Protoc
 _P = TypeVar("_P", bound="Part | PublishAsk | ChangeAsk")
 
 RESEND_AFTER_S = 1.0
-REFUSED_MAX = 4_096
-"""Of so many sessions that did not begin it is remembered what was refused."""
+REFUSED_MAX, REFUSED_S = 4_096, 60.0
+"""Of so many sessions that did not begin it is remembered what was refused, for as long as it may be on its way once more."""
 WRONG_LEVEL = "level"
 """The code of a refusal of events that were not brought to be kept, on a topic whose events are, or the other way round."""
 
@@ -216,8 +216,8 @@ class Stage:
     """what each identity may take up"""
     topics_max: int = ENDLESS
     """so many topics may be in use"""
-    refused: OrderedDict[str, Refusal] = attrs.field(factory=OrderedDict)
-    """session that has not begun → what it was refused last: on its way twice, that stays refused, whatever holds by then"""
+    refused: OrderedDict[str, tuple[float, Refusal]] = attrs.field(factory=OrderedDict)
+    """session that has not begun → when it was refused what last: on its way twice, that stays refused, whatever holds by then"""
     _acks: dict[int, bool] = attrs.field(factory=dict)
     _turns: list[Waiting] = attrs.field(factory=list)
     """changes whose turn has come; empty between two inputs"""
@@ -470,9 +470,9 @@ class Stage:
         begins = bool(request.identity) and request.client not in requests.sessions
         if (
             begins
-            and (refusal := self._refused_before(request) or refusal or self._refusal(request, quota)) is not None
+            and (refusal := self._refused_before(request, now) or refusal or self._refusal(request, quota)) is not None
         ):
-            self._refuse_first(request, home, refusal)
+            self._refuse_first(request, home, now, refusal)
             return
         forgets = requests.room_for(request, quota.sessions, quota.state_bytes // LOAD_BYTES)
         if forgets is None:
@@ -480,7 +480,7 @@ class Stage:
                 f"identity {request.identity!r} may have {quota.sessions} sessions at one stage "
                 "(limits.sessions_per_identity_max), and something of each is under way: try again when some of it is done"
             )
-            self._refuse_first(request, home, request.refused("limit", reason))
+            self._refuse_first(request, home, now, request.refused("limit", reason))
             return
         if not begins:
             refusal = refusal or self._refusal(request, quota)
@@ -494,16 +494,21 @@ class Stage:
                     break
         self._take(Asked(request, home, now, refusal, tuple(forgets)))
 
-    def _refuse_first(self, request: Request, home: int, refusal: Refusal) -> None:
-        refusal = self.refused[request.client] = request.refused(refusal.code, refusal.reason)
+    def _refuse_first(self, request: Request, home: int, now: float, refusal: Refusal) -> None:
+        refusal = request.refused(refusal.code, refusal.reason)
+        self.refused.setdefault(request.client, (now, refusal))
         if len(self.refused) > REFUSED_MAX:
             self.refused.popitem(last=False)
         self._reply(home, refusal)
 
-    def _refused_before(self, request: Request) -> Refusal | None:
-        found = self.refused.get(request.client)
-        is_same = found is not None and (found.epoch, found.sequence) == (request.epoch, request.sequence)
-        return found if is_same else None
+    def _refused_before(self, request: Request, now: float) -> Refusal | None:
+        at, found = self.refused.get(request.client, (0.0, None))
+        if found is None:
+            return None
+        if (found.epoch, found.sequence) == (request.epoch, request.sequence) and abs(now - at) < REFUSED_S:
+            return found
+        del self.refused[request.client]
+        return None
 
     def _refusal(self, request: Request, quota: Quota) -> Refusal | None:
         """Why a request is not taken but to be refused, if so: by what is known of its subscription, or for its quota, or since

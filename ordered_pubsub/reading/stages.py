@@ -360,6 +360,8 @@ class Place:
     line: Line = attrs.field(init=False)
     sequence: int = 0
     """of the last request"""
+    _taken: int = 0
+    """of the last one that was taken"""
 
     def __enter__(self) -> Place:
         """Connect to any stage."""
@@ -393,14 +395,17 @@ class Place:
 
     def ask(self, ask: ChangeAsk) -> Answer | Refusal:
         """Ask for a change until its outcome comes: a stage that cannot reach the one that takes it drops what is asked."""
-        before, self.sequence = self.sequence, self.sequence + 1
-        asked = Ask([Request(self.session, self.epoch, self.sequence, before, before, (ask,))])
+        done, self.sequence = self.sequence, self.sequence + 1
+        asked = Ask([Request(self.session, self.epoch, self.sequence, self._taken, done, (ask,))])
         timeout_s = self.stages.access.timeout_s
         give_up_at = time.monotonic() + timeout_s
         while time.monotonic() < give_up_at:
             self.line.say(asked)
             with suppress(Silence):
-                return self._outcome(min(time.monotonic() + REPEAT_S, give_up_at))
+                answer = self._outcome(min(time.monotonic() + REPEAT_S, give_up_at))
+                if isinstance(answer, Answer) or answer.taken:
+                    self._taken = self.sequence
+                return answer
         raise Silence(f"an operation asked for at stage {self.line.address} has had no outcome for {timeout_s:g} s")
 
     def _outcome(self, give_up_at: float) -> Answer | Refusal:

@@ -260,6 +260,17 @@ def test_what_was_refused_stays_refused_when_it_comes_again() -> None:
     assert [type(answer) for answer in asking.driver.flush().replies] == [Answer]
 
 
+def test_what_was_refused_long_ago_may_be_asked_for_again() -> None:
+    """As by a job that is run again when its rights are mended: its requests are the same."""
+    asking = Asking()
+    request = Request("c", 1, 1, 0, 0, (PublishAsk("a"),), EVIL)
+    asking.driver.handle_request(request, 0.0, request.refused("forbidden", "no"))
+    asking.driver.flush()
+    asking.driver.handle_request(request, stage_module.REFUSED_S)
+
+    assert [type(answer) for answer in asking.driver.flush().replies] == [Answer]
+
+
 def test_first_requests_that_were_refused_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stage_module, "REFUSED_MAX", 10)
     asking = Asking(Quota(topics=0))
