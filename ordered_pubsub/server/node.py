@@ -20,6 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Protocol
 
 import attrs
@@ -150,7 +151,8 @@ class Node:
     """what may wait has let a flush go first"""
     _is_serving: bool = False
     """a piece of the log is about to be read"""
-    _is_closed: bool = False
+    _closing: asyncio.Future[None] | None = None
+    """the store is let go"""
     _commit_s: float = 0.0
     """how long a commit takes on average"""
     _tick_handle: asyncio.TimerHandle | None = None
@@ -411,7 +413,7 @@ class Node:
 
     @property
     def _is_over(self) -> bool:
-        return self._is_closed or self.failed.done()
+        return self._closing is not None or self.failed.done()
 
     def _plan_flush(self) -> None:
         if self._is_over:
@@ -660,18 +662,15 @@ class Node:
             timer.cancel()
 
     async def close(self) -> None:
-        """Stop, and let the store go; after a failure, as it is. Once closed, there is nothing more to do."""
-        if self._is_closed:
-            return
-        has_failed = self.failed.done() and self.failed.exception() is not None
-        self._is_closed = True
-        if self._tick_handle is not None:
-            self._tick_handle.cancel()
+        """Stop, and let the store go; after a failure, as it is. It is let go also if whoever waits for that is cancelled."""
+        if self._closing is None:
+            has_failed = self.failed.done() and self.failed.exception() is not None
+            if self._tick_handle is not None:
+                self._tick_handle.cancel()
+            last = partial(self.store.close, None) if has_failed else self._last_words
+            self._closing = self._loop.run_in_executor(self._pool, last)
         try:
-            if has_failed:
-                await self._loop.run_in_executor(self._pool, self.store.close, None)
-            else:
-                await self._loop.run_in_executor(self._pool, self._last_words)
+            await asyncio.shield(self._closing)
         finally:
             self.failed.cancel()
             self._pool.shutdown(wait=True)

@@ -336,6 +336,29 @@ async def test_a_sync_that_fails_in_a_thread_stops_the_stage_as_well(node: Node,
     assert len(asker.answers) == asked
 
 
+async def test_a_store_is_let_go_also_if_whoever_closes_it_is_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a stage is told to stop while it closes a store that has failed; who closes it next waits until that is done."""
+    file = str(tmp_path / "main.db")
+    node = Node(0, ONE, open_store(file, "fsync", "main"))
+    is_free, shutdown = threading.Event(), node._pool.shutdown
+    node._pool.submit(is_free.wait)
+
+    def shut_down(wait: bool) -> None:
+        is_free.set()
+        shutdown(wait=wait)
+
+    monkeypatch.setattr(node._pool, "shutdown", shut_down)
+    closing = asyncio.create_task(node.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait([closing])
+    await soon(node.close())
+
+    open_store(file, "fsync", "main").close(None)
+
+
 async def test_a_stage_whose_disk_has_failed_writes_nothing_when_it_is_closed(disk: Disk) -> None:
     node = make(disk)
     await until(lambda: disk.events)

@@ -513,7 +513,7 @@ async def test_a_stage_whose_store_fails_can_be_stopped(tmp_path: Path, monkeypa
             await enter(line, key, "")
             line.send(Ask([Request(key.session, 1, 1, 0, 0, (with_events(PublishAsk("a"), key.session),))]))
             await line.expect(Rejected)
-        await until(lambda: run.server.node._is_closed)
+        await until(lambda: run.server.node._closing)
         await run.stop()
 
     again = make_run(tmp_path, "", STAGE.replace("memory", "sqlite:main.db"))
