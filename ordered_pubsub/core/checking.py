@@ -1,7 +1,7 @@
 """What can be said at all: one set of bounds for what clients and stages say, and for what a journal holds.
 
-    client ── its door ──> home stage ── link ──> the door of the other stages ──> state machines
-              `check_request`                      `check_message`, `check_operation`
+    client ── its door ──> home stage ── link ──> the door of the other stages ──> state machines <── journal
+              `check_request`                      `check_message`, `check_operation`              `check_record`
               `check_message`
 
 The same function with the same bounds stands at both doors. So what a client may say, a stage may pass on, and no other stage
@@ -12,7 +12,8 @@ the most or a part of it; only positions are sums, and have their own.
 What is out of bounds: of a client's request it is a `UsageError`, which refuses the request; of anything else that a client says
 it is a `ProtocolError`, for which it is disconnected. A stage that says such a thing has a bug, and must not take the others down
 with it. A soft message, which may be lost anyway, is dropped and counted (`driver.Driver`). A durable one, in a numbered frame,
-would come again and again: it ends the link, and says whose it is.
+would come again and again: it ends the link, and says whose it is. A record of the journal was within the same bounds when it was
+taken: one that is not is damaged.
 
 Rights, levels and who owns what are not looked at here, since that needs to know more than the message.
 """
@@ -21,8 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from math import isfinite
-
-from msgspec.structs import replace
 
 from ordered_pubsub.core.authenticity import DIGEST_BYTES
 from ordered_pubsub.core.filters.tokens import TEXT_LENGTH_MAX as FILTER_LENGTH_MAX
@@ -46,6 +45,7 @@ from ordered_pubsub.core.messages import (
     Ended,
     Floors,
     Follows,
+    Framed,
     FromSubscriber,
     Handed,
     Here,
@@ -108,6 +108,8 @@ SPANS_MAX, RANGES_MAX = 1_000, 10_000
 
 def check_request(request: Request) -> None:
     """Raise a `UsageError` that says what is wrong with a request, if anything is."""
+    if request.client.startswith(EXPIRING):
+        raise UsageError(f"no session is called {request.client:.80}")
     if not request.parts or len(request.parts) > PARTS_MAX:
         raise UsageError(f"a request has 1 to {PARTS_MAX} parts, not {len(request.parts)}")
     _check_chain(request)
@@ -132,7 +134,7 @@ def _check_chain(request: Request) -> None:
         )
     if not 1 <= request.epoch <= EPOCH_MAX:
         raise UsageError(f"a session has an epoch from 1 to {EPOCH_MAX}, not {request.epoch}")
-    if len(request.client) > ID_LENGTH_MAX or request.client.startswith(EXPIRING):
+    if len(request.client) > ID_LENGTH_MAX:
         raise UsageError(f"no session is called {request.client:.80}")
     reading = request.reading
     if len(request.identity) > ID_LENGTH_MAX or (
@@ -141,9 +143,13 @@ def _check_chain(request: Request) -> None:
         raise UsageError("nobody can be who asks: a name or a pattern of topics is longer than any")
 
 
-def _check_batch(ask: PublishAsk) -> None:
+def _check_count(ask: PublishAsk) -> None:
     if not 1 <= ask.count <= BATCH_EVENTS_MAX:
         raise UsageError(f"a batch has 1 to {BATCH_EVENTS_MAX} events, not {ask.count}")
+
+
+def _check_batch(ask: PublishAsk) -> None:
+    _check_count(ask)
     if not _are_events(ask.chunks, ask.count if ask.is_kept else 0):
         brought = sum(chunk.count for chunk in ask.chunks)
         raise UsageError(
@@ -205,7 +211,18 @@ def _check_filters(where: Mapping[str, str]) -> None:
 
 
 def check_operation(operation: Operation, stages: int) -> None:
-    """Raise a `ProtocolError` for an operation that cannot be: ranks that no stage has, numbers that no event can have."""
+    """Raise a `ProtocolError` for an operation that cannot be: ranks that no stage has, numbers that no event can have, events
+    that are not as many as it says.
+    """
+    _check_journey(operation, stages)
+    for part in operation.parts:  # once it has its numbers, its owner has taken the events out
+        if isinstance(part, Publication) and not _are_events(
+            part.chunks, part.count if part.is_kept and not part.first else 0
+        ):
+            raise ProtocolError(f"operation {operation.identity} does not bring the events of {part!r:.500}")
+
+
+def _check_journey(operation: Operation, stages: int) -> None:
     top, bottom = operation.top, operation.bottom
     if not (0 <= top <= bottom < stages and 0 <= operation.home < stages and 0 <= operation.asked < stages):
         raise ProtocolError(
@@ -235,7 +252,6 @@ def _is_publication(part: Publication) -> bool:
         and all(0 <= mark.version <= VERSION_MAX and _is_text(mark.subscription) for mark in part.marks)
         and _are_pieces(part)
         and _is_text(part.publisher)
-        and _are_events(part.chunks, part.count if part.is_kept and not part.first else 0)  # its owner takes them out
     )
 
 
@@ -478,36 +494,19 @@ def _is_time(seconds: float) -> bool:
 # -- records --------------------------------------------------------------------------------------------------------------
 
 
-def tamed(event: Input) -> Input:
-    """A journalled input as it may take effect: numbers out of bounds are the nearest within.
+def check_record(event: Input, stages: int) -> None:
+    """Raise an error if a journalled input is out of the bounds that it was within when it was taken.
 
-    Nothing is journalled that was not looked at before, so this is for records of an earlier release, which looked at less. What
-    such a record says is done all the same, at the same place, so the stage fits its peers; but nobody is told such numbers.
+    Of the events that it brought, it has what is not in the log.
     """
-    if isinstance(event, Acknowledged):
-        acked = event.acked
-        if not _is_of_named(acked):
-            version, position = _within(acked.version, VERSION_MAX), _within(acked.position, POSITION_MAX)
-            return Acknowledged(replace(acked, version=version, clock=_tamed_clock(acked.clock), position=position))
-    elif isinstance(event, Asked):
-        parts = tuple(map(_tamed_part, event.request.parts))
-        if any(part is not before for part, before in zip(parts, event.request.parts, strict=True)):
-            return replace(event, request=replace(event.request, parts=parts))
-    return event
-
-
-def _tamed_part(part: PublishAsk | ChangeAsk) -> PublishAsk | ChangeAsk:
-    if isinstance(part, PublishAsk) or (
-        (part.start is None or are_counts(part.start)) and 0 <= part.opens <= EPOCH_MAX
-    ):
-        return part
-    start = None if part.start is None else _tamed_clock(part.start)
-    return replace(part, start=start, opens=_within(part.opens, EPOCH_MAX))
-
-
-def _tamed_clock(clock: Mapping[str, int]) -> dict[str, int]:
-    return {topic: _within(count, COUNT_MAX) for topic, count in clock.items()}
-
-
-def _within(number: int, most: int) -> int:
-    return min(max(number, 0), most)
+    if isinstance(event, Asked):
+        _check_chain(event.request)
+        for part in event.request.parts:
+            if isinstance(part, PublishAsk):
+                _check_count(part)
+            else:
+                _check_change(part)
+    elif isinstance(event, Framed):
+        _check_journey(event.message.operation, stages)
+    elif isinstance(event, Acknowledged) and not _is_of_named(event.acked):
+        raise ProtocolError(f"what cannot be was acknowledged: {event.acked!r:.300}")

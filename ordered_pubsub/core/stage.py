@@ -35,7 +35,7 @@ import attrs
 import msgspec
 from msgspec.structs import replace
 
-from ordered_pubsub.core.checking import check_request, tamed
+from ordered_pubsub.core.checking import check_record, check_request
 from ordered_pubsub.core.clocks import Clocks
 from ordered_pubsub.core.groups import Groups
 from ordered_pubsub.core.journal import decode_input, encode_input
@@ -265,7 +265,8 @@ class Stage:
 
     def _replay(self, event: Input, place: int) -> None:
         try:
-            self._apply(tamed(event))
+            check_record(event, len(self.topology.stages))
+            self._apply(event)
         except Exception as error:
             raise JournalDamaged(
                 f"record {place} of the journal, {type(event).__name__}, cannot take effect ({type(error).__name__}: {error}): "
