@@ -11,7 +11,9 @@ alone; it looks at nothing else, and raises nothing but `ConfigurationError`, wh
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import stat
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -134,7 +136,7 @@ def _read_file(path: str) -> tuple[str, int]:
             mode = status.st_mode
             if not stat.S_ISREG(mode):
                 raise ConfigurationError(f"the configuration {path!r} is not a file")
-            _refuse_strangers(path, mode, status.st_uid)
+            _refuse_strangers(path, status)
             data = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
         raise ConfigurationError(
@@ -152,19 +154,28 @@ def _read_file(path: str) -> tuple[str, int]:
     return text, mode
 
 
-def _refuse_strangers(path: str, mode: int, owner: int) -> None:
-    """Nobody else than who runs this, and root, may change whom it lets in."""
-    if mode & (stat.S_IWOTH | stat.S_IWGRP):
-        who = "everybody on this machine" if mode & stat.S_IWOTH else "a group"
-        found, remedy = f"has mode {stat.S_IMODE(mode):04o}, so {who}", "chmod go-w"
-    elif owner not in (os.geteuid(), 0):
-        found, remedy = f"belongs to user {owner}, who", f"chown {os.geteuid()}"
+def _refuse_strangers(path: str, status: os.stat_result) -> None:
+    """Nobody but its owner, and root, may change whom it lets in."""
+    mode = status.st_mode
+    if mode & stat.S_IWOTH:
+        who = "everybody on this machine"
+    elif mode & stat.S_IWGRP and not _is_private_group(status.st_gid, status.st_uid):
+        who = "a group"
     else:
         return
     raise ConfigurationError(
-        f"the configuration {path!r} {found} may change whom it lets in and what they may do: look through it, and "
-        f"{remedy} {path}"
+        f"the configuration {path!r} has mode {stat.S_IMODE(mode):04o}, so {who} may change whom it lets in and what they may "
+        f"do: look through it, and chmod go-w {path}"
     )
+
+
+def _is_private_group(group_id: int, user_id: int) -> bool:
+    """Whether a group is its user's own, as many systems give one to each: nobody else is in it."""
+    try:
+        group, user = grp.getgrgid(group_id), pwd.getpwuid(user_id).pw_name
+    except KeyError:
+        return False
+    return group.gr_name == user and set(group.gr_mem) <= {user}
 
 
 def _notes_about(mode: int, source: Source, configuration: Configuration) -> Iterator[str]:
