@@ -27,23 +27,15 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
     """the same as in the event"""
 
 
-class Event:
+class Event(msgspec.Struct, eq=False, gc=False):
     """One event, as one subscription is notified of it. Two are equal if they have the same `id`."""
 
-    __slots__ = ("_acker", "_decoded", "_decoder", "_notification", "_was_redelivered")
-
-    def __init__(
-        self,
-        notification: Notification,
-        decoder: Decoder,
-        acker: Callable[[Notification], Awaitable[None]] | None = None,
-        was_redelivered: bool = False,
-    ) -> None:
-        self._notification = notification
-        self._decoder = decoder
-        self._acker = acker
-        self._was_redelivered = was_redelivered
-        self._decoded: tuple[Any, ProtocolError | None] | None = None
+    _notification: Notification
+    _decoder: Decoder
+    _acker: Callable[[Notification], Awaitable[None]] | None = None
+    _was_redelivered: bool = False
+    _decoded: tuple[Any, ProtocolError | None] | None = None
+    _vector: Mapping[str, int] | None = None
 
     @property
     def _body(self) -> Body:
@@ -88,7 +80,9 @@ class Event:
     @property
     def vector(self) -> Mapping[str, int]:
         """topic → how many of its events the subscription has passed, this one included."""
-        return self._notification.vector
+        if self._vector is None:
+            self._vector = self._notification.vector
+        return self._vector
 
     @property
     def out_of_order(self) -> bool:
@@ -98,12 +92,12 @@ class Event:
     @property
     def data(self) -> Any:
         """What was published; None if it cannot be decoded, and then `error` says why."""
-        return self._decode()[0]
+        return (self._decoded or self._decode())[0]
 
     @property
     def error(self) -> ProtocolError | None:
         """Why the payload cannot be decoded, or the event not be read at all; None if it can."""
-        return self._decode()[1]
+        return (self._decoded or self._decode())[1]
 
     @property
     def raw(self) -> bytes:
@@ -141,10 +135,10 @@ class Event:
         await self._acker(self._notification)
 
     def _decode(self) -> tuple[Any, ProtocolError | None]:
-        if self._decoded is None:
-            body = self._body
-            self._decoded = self._decoder.decode(self.topic, body.payload, body.content_type)
-        return self._decoded
+        arrival = self._notification.arrival
+        body: Body = arrival.body
+        self._decoded = decoded = self._decoder.decode(arrival.topic, body.payload, body.content_type)
+        return decoded
 
     def __repr__(self) -> str:
         return (

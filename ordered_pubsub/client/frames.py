@@ -277,14 +277,16 @@ class Claim(msgspec.Struct, frozen=True, eq=False, gc=False):
     stamp: Stamp
     head: bytes
     """what is tagged of the stamp"""
-    content: bytes
+    content: bytes | msgspec.Raw
     """the events as they are digested"""
     frame: Frame | None
     """the one that brought the event, if it was one by itself"""
 
 
-_ONE_EVENT = encode_events([])[0] + 1
+_ONE_EVENT = bytes([encode_events([])[0] + 1])
 """An array of one element begins so."""
+_NO_ID_BYTES = 1
+"""So much has an empty text at the end of a stamp."""
 
 
 def read_claims(frame: Frame, has_tags: bool = True) -> list[Claim]:
@@ -294,7 +296,14 @@ def read_claims(frame: Frame, has_tags: bool = True) -> list[Claim]:
     """
     headers = frame.headers
     if PACK in headers:
-        claims = [_read_batch(batch) for batch in decode_pack(frame.payload)]
+        claims = []
+        for batch in decode_pack(frame.payload):
+            body = bytes(batch.stamp)
+            stamp = decode_body(body)
+            if stamp.id:
+                claims.append(_read_alone(batch, body, stamp))
+            else:
+                claims.append(Claim(batch.tag, stamp, body[:-_NO_ID_BYTES], batch.events, None))
         if not claims:
             raise ProtocolError("a pack has nothing in it")
         return claims
@@ -315,41 +324,24 @@ def read_claims(frame: Frame, has_tags: bool = True) -> list[Claim]:
     return [Claim(tag, stamp, head_of(body, stamp.id), content, frame)]
 
 
-def _read_batch(batch: PackedBatch) -> Claim:
+def _read_alone(batch: PackedBatch, body: bytes, stamp: Stamp) -> Claim:
     """A stamp with an id is of one event, which was to travel by itself."""
-    body, events = bytes(batch.stamp), bytes(batch.events)
-    stamp = decode_body(body)
-    if stamp.id and events[:1] != bytes([_ONE_EVENT]):
+    events = bytes(batch.events)
+    if events[:1] != _ONE_EVENT:
         raise ProtocolError(f"a pack has the stamp of one event, {stamp.id!r:.80}, and not one event")
-    return Claim(batch.tag, stamp, head_of(body, stamp.id), events[1:] if stamp.id else events, None)
+    return Claim(batch.tag, stamp, head_of(body, stamp.id), events[1:], None)
 
 
 def arrivals_of(topic: str, claim: Claim) -> list[Arrival]:
     """The events of what has turned out to be true. Raises a `ProtocolError` if it cannot be read all the same."""
-    stamp, frame = claim.stamp, claim.frame
-    if frame is not None:
-        headers = _user_headers(frame)
-        body = Body(
-            frame.payload, frame.headers.get(CONTENT_TYPE), headers, stamp.publisher, stamp.id, stamp.published_at
-        )
-        size = len(frame.payload) + HELD_ENTRY_BYTES * len(stamp.entries)
-        if headers:
-            size += held_bytes(headers)
-        return [Arrival(topic, stamp.number, stamp.entries, stamp.marks, stamp.full, body, size)]
-    return _unpacked(topic, stamp, decode_events(bytes([_ONE_EVENT]) + claim.content if stamp.id else claim.content))
-
-
-def read_arrivals(frame: Frame) -> list[Arrival]:
-    """What a frame claims to carry, judged by nobody; nothing if it was not published through the order."""
-    return [arrival for claim in read_claims(frame, has_tags=False) for arrival in arrivals_of(frame.topic, claim)]
-
-
-def _unpacked(topic: str, stamp: Stamp, events: list[PackedEvent]) -> list[Arrival]:
+    stamp, content = claim.stamp, claim.content
+    if claim.frame is not None:
+        return [_arrival_of(topic, stamp, claim.frame)]
     arrivals: list[Arrival] = []
-    entries, marks = stamp.entries, stamp.marks
+    number, entries, marks = stamp.number, stamp.entries, stamp.marks
     more = HELD_ENTRY_BYTES * len(entries)  # which all share if the batch is full
-    for number, event in enumerate(events, stamp.number):
-        headers = packed_headers(event)
+    for event in decode_events(_ONE_EVENT + bytes(content) if stamp.id else content):
+        headers = packed_headers(event) if event.texts or event.binaries else NO_HEADERS
         body = Body(event.payload, event.content_type, headers, stamp.publisher, event.id, stamp.published_at)
         size = len(event.payload) + more
         if headers:
@@ -359,7 +351,22 @@ def _unpacked(topic: str, stamp: Stamp, events: list[PackedEvent]) -> list[Arriv
             entries = _NO_ENTRIES
         marks = _NO_MARKS
         more = 0
+        number += 1
     return arrivals
+
+
+def _arrival_of(topic: str, stamp: Stamp, frame: Frame) -> Arrival:
+    headers = _user_headers(frame)
+    body = Body(frame.payload, frame.headers.get(CONTENT_TYPE), headers, stamp.publisher, stamp.id, stamp.published_at)
+    size = len(frame.payload) + HELD_ENTRY_BYTES * len(stamp.entries)
+    if headers:
+        size += held_bytes(headers)
+    return Arrival(topic, stamp.number, stamp.entries, stamp.marks, stamp.full, body, size)
+
+
+def read_arrivals(frame: Frame) -> list[Arrival]:
+    """What a frame claims to carry, judged by nobody; nothing if it was not published through the order."""
+    return [arrival for claim in read_claims(frame, has_tags=False) for arrival in arrivals_of(frame.topic, claim)]
 
 
 def held_bytes(headers: Mapping[str, bytes | str]) -> int:

@@ -37,7 +37,7 @@ from ordered_pubsub.core.messages import Change, ChangeAsk
 from ordered_pubsub.core.missing import Missing
 from ordered_pubsub.core.starving import Starving
 from ordered_pubsub.core.subend import Subend
-from ordered_pubsub.core.vector import Vector
+from ordered_pubsub.core.vector import Moment
 from ordered_pubsub.errors import AdapterError, Closed, OrderedPubSubError, SessionExpired, Timeout, UsageError
 from ordered_pubsub.wire.content import JSON
 
@@ -84,6 +84,7 @@ class Intake:
         self._ready_bytes = 0
         self._news = asyncio.Event()
         self._room = asyncio.Event()
+        self._room.set()
         self._turn = asyncio.Lock()
         self._wanted: dict[str, bool] = {}
         """the topics that it will hold when all that was asked for has happened"""
@@ -269,8 +270,8 @@ class Intake:
     def receive_unordered(self, arrivals: list[Arrival]) -> None:
         """The ENS brought messages that have no place in the order: they are notified as they came."""
         if not self.is_over:
-            vector = Vector(self._buffer.clock, [], 0)
-            self._enqueue([Notification(arrival, None, vector, 0, out_of_order=True) for arrival in arrivals])
+            moment = Moment(self._buffer.clock)
+            self._enqueue([Notification(arrival, None, moment, 0, out_of_order=True) for arrival in arrivals])
 
     def settled(self, change: Change, ask: ChangeAsk) -> None:
         """A change of it has its place."""

@@ -19,6 +19,7 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 
 import attrs
+from msgspec.structs import replace
 
 from ordered_pubsub.adapter import Adapter, Frame
 from ordered_pubsub.client.frames import Claim, arrivals_of, read_claims, read_unordered
@@ -202,7 +203,7 @@ class Reception:
         self.inspection.now = self._loop.time()
         taken: dict[Receiver, list[Arrival]] = {}
         for topic, claim in self.inspection.given(keys):
-            arrivals = self._judge(topic, claim)
+            arrivals = self._judge(topic, [claim])
             for receiver in self._holders.get(topic, ()) if arrivals else ():
                 taken.setdefault(receiver, []).extend(arrivals)
         for receiver, arrivals in taken.items():
@@ -271,26 +272,26 @@ class Reception:
         except ProtocolError as error:
             self._refuse(topic, error)
             return []
-        if len(claims) == 1:
-            return self._judge(topic, claims[0])
-        return [arrival for claim in claims for arrival in self._judge(topic, claim)] if claims else None
+        return self._judge(topic, claims) if claims else None
 
-    def _judge(self, topic: str, claim: Claim) -> list[Arrival]:
-        """The events of a claim, if they have arrived."""
-        stamp = claim.stamp
-        verdict = self.inspection.judge(topic, claim.tag, stamp, claim.head, claim.content)
-        if verdict == ARRIVED:
-            try:
-                return arrivals_of(topic, claim)
-            except ProtocolError as error:
-                self._refuse(topic, error)
-        elif verdict == WAIT:
-            size = len(claim.content) + len(claim.head)
-            self.inspection.wait(topic, stamp.key_epoch, size, (topic, claim))
-            self._ask_for_keys()
-        else:
-            self.inspection.not_arrived(topic, verdict)
-        return []
+    def _judge(self, topic: str, claims: Iterable[Claim]) -> list[Arrival]:
+        """The events of those claims that have arrived."""
+        judge, arrivals = self.inspection.judge, list[Arrival]()
+        for claim in claims:
+            verdict = judge(topic, claim.tag, claim.stamp, claim.head, claim.content)
+            if verdict == ARRIVED:
+                try:
+                    arrivals += arrivals_of(topic, claim)
+                except ProtocolError as error:
+                    self._refuse(topic, error)
+            elif verdict == WAIT:
+                content = bytes(claim.content)  # a copy, since the rest of the frame is not to be kept
+                waiting = replace(claim, content=content)
+                self.inspection.wait(topic, claim.stamp.key_epoch, len(content) + len(claim.head), (topic, waiting))
+                self._ask_for_keys()
+            else:
+                self.inspection.not_arrived(topic, verdict)
+        return arrivals
 
     def _refuse(self, topic: str, error: ProtocolError) -> None:
         cause = "version" if isinstance(error, UnknownVersion) else "unreadable"

@@ -76,10 +76,10 @@ def _dump_with(serializer: Serializer, data: Any) -> bytes:
 
 def load(payload: bytes, content_type: object, serializer: Serializer | None) -> Any:
     """The data that a payload holds, or a `ProtocolError` that says why it cannot be read."""
-    if isinstance(content_type, Unreadable):
-        raise ProtocolError(content_type)
     if content_type == BYTES:
         return payload
+    if isinstance(content_type, Unreadable):
+        raise ProtocolError(content_type)
     try:
         if serializer is not None and content_type == serializer.content_type:
             return serializer.loads(payload)

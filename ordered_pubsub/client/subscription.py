@@ -181,7 +181,8 @@ class Subscription:
         return self._take_next(self.holder() if self.acknowledges else None)
 
     async def _take_next(self, holder: object) -> Event:
-        self._check_readable()
+        if self._notify is not None:
+            self._check_readable()
         if holder is not None:
             self._settle(holder)
         if self._on_bad_event is None and self._since_pause < PAUSE_AFTER_EVENTS and self._has_one:
@@ -280,7 +281,7 @@ class Subscription:
     @property
     def _has_one(self) -> bool:
         """Whether an event may be taken now."""
-        return bool(self._intake.unread) and not (self._is_named and self._is_held_up)
+        return self._intake.unread > 0 and not (self._is_named and self._is_held_up)
 
     async def _has_another(self, give_up_at: float) -> bool:
         intake = self._intake

@@ -94,8 +94,8 @@ class BestEffort(Buffer):
             return
         if lane is not None and arrival.number <= lane.clock:
             if lane.passed.pop(arrival.number, False):
-                vector = self._history.now()
-                self._ready.append(Notification(arrival, None, vector, self.changes.version, out_of_order=True))
+                moment = self._history.now()
+                self._ready.append(Notification(arrival, None, moment, self.changes.version, out_of_order=True))
             return
         self._queue[key] = (now + self.ttl_s, arrival)
         self.buffered += 1
@@ -188,8 +188,8 @@ class BestEffort(Buffer):
         self._agenda.append(arrival.topic)
         self._agenda.extend(self._waiters.pop(arrival.topic, ()))
         self._forget(lane, arrival)
-        vector = self._history.jumped(arrival.topic, lane.clock)
-        self._ready.append(Notification(arrival, None, vector, self.changes.version, out_of_order))
+        moment = self._history.jumped(arrival.topic, lane.clock)
+        self._ready.append(Notification(arrival, None, moment, self.changes.version, out_of_order))
 
     def _forget(self, lane: _Lane, arrival: Arrival) -> None:
         del lane.waiting[arrival.number]

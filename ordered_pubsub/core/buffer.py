@@ -17,7 +17,7 @@ import msgspec
 
 from ordered_pubsub.core.changes import Changes
 from ordered_pubsub.core.messages import Change, Mark
-from ordered_pubsub.core.vector import Vector
+from ordered_pubsub.core.vector import Moment, Vector
 
 BUFFER_BYTES_MAX = 256 << 20
 
@@ -47,7 +47,7 @@ class Notification(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     arrival: Arrival
     position: int | None
-    vector: Vector
+    moment: Moment
     version: int
     """the last change of the subscription that had taken effect"""
     out_of_order: bool = False
@@ -57,6 +57,11 @@ class Notification(msgspec.Struct, frozen=True, eq=False, gc=False):
     """how many numbers the subscription had passed with it"""
     passed: Mapping[str, int] = NOTHING
     """topics that it has left since the change `clean`, and how far it had come on them"""
+
+    @property
+    def vector(self) -> Vector:
+        """The subscription's clock with it."""
+        return self.moment.vector
 
     @property
     def handled(self) -> Mapping[str, int]:

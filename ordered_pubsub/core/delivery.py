@@ -71,11 +71,6 @@ class Segment:
     wants: Wants | None = None
     """whether an event is for the subscription; None: all are"""
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether its events are judged by nothing but their timestamps, and it has no end yet."""
-        return self.end is None and self.baseline is None and not self.needs_full
-
 
 @attrs.define(slots=True, eq=False)
 class Lane:
@@ -139,7 +134,10 @@ class Delivery(Buffer):
     _been: dict[str, Ranges] = attrs.field(factory=dict)
     """where it was earlier on topics whose events nobody keeps"""
     _stirred: dict[str, int] = attrs.field(factory=dict)
-    """topics of which missing events were next when they came, and their clocks before; `missing` learns it batch by batch"""
+    """topics that have gone on, and their clocks before; `missing` learns it batch by batch"""
+    _expected: dict[str, int] = attrs.field(factory=dict)
+    """topics of which others wait for events that have not come, and up to where `missing` knows of that; it learns the rest at
+    the end of a batch, since most of them come in it"""
     _stalled: dict[str, int] = attrs.field(factory=dict)
     """topics whose next event was here at the last look, and had to wait, and their clocks"""
 
@@ -196,8 +194,8 @@ class Delivery(Buffer):
             for first, last in self._holes(lane, horizon):
                 self.missing.lost(topic, first, last)
             self.missing.lost(topic, max(horizon, known) + 1, number)
-        else:
-            self.missing.noticed(topic, known + 1, number)
+        elif number > known:
+            self._expected.setdefault(topic, known)
         lane.heard = max(lane.heard, number)
         self._look_for_full(topic, lane)
 
@@ -216,6 +214,7 @@ class Delivery(Buffer):
         lane, missing = self._lanes.get(topic), self.missing
         if lane is None or missing is None:
             return
+        self._notice_expected(missing, topic, lane)
         if lane.heard > given:
             lane.heard = max(lane.clock, given, *(one.last or one.number for one in lane.waiting.values()), 0)
             missing.none_beyond(topic, max(given, lane.clock))
@@ -329,6 +328,7 @@ class Delivery(Buffer):
         else:
             if lane is not None:
                 self._leaving -= 1
+                self._expected.pop(topic, None)
             lane = self._lanes[topic] = Lane(segment, start)
         self._unstash(topic, lane, start)
 
@@ -362,16 +362,18 @@ class Delivery(Buffer):
         """An event came from the ENS; `take_ready` has what may be notified now."""
         if self._aside is not None and not arrival.last and self._aside.takes(arrival):
             return
-        lane = self._lanes.get(arrival.topic)
+        topic = arrival.topic
+        lane = self._lanes.get(topic)
         if lane is None:
             self._keep_for_later(arrival)
         elif self._is_next_at_once(lane, arrival):
             if lane.heard > lane.clock:
-                self._stirred.setdefault(arrival.topic, lane.clock)
-            self._notify(arrival.topic, lane, arrival)
-            if arrival.topic in self._waiters:
+                self._stirred.setdefault(topic, lane.clock)
+            self._notify(topic, lane, arrival)
+            waiters = self._waiters.get(topic)
+            if waiters and waiters[0][0] <= lane.clock:
                 woken: list[str] = []
-                self._wake(arrival.topic, lane.clock, woken)
+                self._wake(waiters, lane.clock, woken)
                 self._advance(woken)
             return
         elif (arrival.last or arrival.number) > lane.clock:
@@ -381,47 +383,63 @@ class Delivery(Buffer):
             else:
                 self._keep_in_lane(lane, arrival)
                 if arrival.number <= lane.clock + 1:
-                    self._advance([arrival.topic])
-        self._make_room(arrival)
+                    self._advance([topic])
+        if self._is_overfull:
+            self._make_room(arrival)
 
     def _keep_in_lane(self, lane: Lane, arrival: Arrival) -> None:
         if arrival.number <= lane.clock:  # silence that began before
             arrival.number = lane.clock + 1
         self._keep(lane.waiting, arrival)
-        missing, number = self.missing, arrival.number
+        missing, topic, number = self.missing, arrival.topic, arrival.number
         if missing is not None:
             last, heard = arrival.last or number, max(lane.heard, lane.clock)
-            missing.noticed(arrival.topic, heard + 1, number - 1)
-            missing.came(arrival.topic, number, last)
-            lane.heard = max(heard, last)
-            self._look_for_full(arrival.topic, lane)
+            if number > heard + 1:
+                missing.noticed(topic, heard + 1, number - 1)
+            elif number <= heard:
+                self._notice_expected(missing, topic, lane)
+                missing.came(topic, number, last)
+            if last > heard:
+                lane.heard = last
+            if lane.segment.needs_full:
+                self._look_for_full(topic, lane)
 
     def _is_next_at_once(self, lane: Lane, arrival: Arrival) -> bool:
         """Whether it is next, and nothing about its topic is special: most events need not be kept and looked for."""
-        clock = lane.clock
-        if arrival.number != clock + 1 or lane.waiting or arrival.marks or not lane.segment.is_plain:
+        if arrival.number != lane.clock + 1 or lane.waiting or arrival.marks or arrival.last or self._is_held:
             return False
-        if arrival.last or self._is_held:
+        segment = lane.segment
+        if segment.end is not None or segment.baseline is not None or segment.needs_full:
             return False
         if self.order != "topic":
             lanes = self._lanes
             for other, count in arrival.entries.items():
                 other_lane = lanes.get(other)
-                if other_lane is not None and not self.is_satisfied(other_lane.clock, other_lane.need(count)):
+                if other_lane is not None and not self._has_come(other_lane, count):
                     return False
         return True
 
     def take_ready(self) -> list[Notification]:
         """The events to be notified since the last call, in their order."""
-        stirred, missing = self._stirred, self.missing
-        if stirred:
-            self._stirred = {}
-            for topic, before in stirred.items():
-                lane = self._lanes.get(topic)
-                if lane is not None and missing is not None:
-                    missing.came(topic, before + 1, lane.clock)
-                    missing.passed(topic, lane.clock)
+        self.tell_missing()
         return super().take_ready()
+
+    def tell_missing(self) -> None:
+        """A batch has come: let `missing` know what is waited for now, and what is not any more."""
+        missing, lanes, stirred = self.missing, self._lanes, self._stirred
+        if missing is not None:
+            for topic in list(self._expected):
+                self._notice_expected(missing, topic, lanes[topic])
+            for topic, before in stirred.items():
+                missing.came(topic, before + 1, lanes[topic].clock)
+                missing.passed(topic, lanes[topic].clock)
+        stirred.clear()
+
+    def _notice_expected(self, missing: Missing, topic: str, lane: Lane) -> None:
+        """What is waited for on a topic has not come so far."""
+        known = self._expected.pop(topic, None)
+        if known is not None:
+            missing.noticed(topic, max(known, lane.clock) + 1, lane.heard)
 
     # -- events that may be void --------------------------------------------------------------------------------------
 
@@ -547,7 +565,8 @@ class Delivery(Buffer):
 
     def _advance_lane(self, topic: str, lane: Lane, agenda: list[str]) -> None:
         while True:
-            if lane.is_left:
+            end = lane.segment.end
+            if end is not None and lane.clock >= end:
                 self._remember_stretch(topic, lane)
                 self._leaving -= 1
                 goes_on = self._begin_next_segment(topic, lane, agenda)
@@ -560,19 +579,20 @@ class Delivery(Buffer):
             head = lane.waiting.get(lane.clock + 1)
             if head is None or not self._is_next(topic, lane, head):
                 return
+            self._stirred.setdefault(topic, lane.clock)
             del lane.waiting[head.number]
             self.buffered -= 1
             self.buffered_bytes -= head.size
             lane.demands = None
-            lane.segment.baseline = None
-            lane.segment.needs_full = False
+            segment = lane.segment
+            segment.baseline, segment.needs_full = None, False
             if head.last:
                 self._pass_silence(topic, lane, head)
             else:
                 self._notify(topic, lane, head)
-            if self.missing is not None:
-                self.missing.passed(topic, lane.clock)
-            self._wake(topic, lane.clock, agenda)
+            waiters = self._waiters.get(topic)
+            if waiters:
+                self._wake(waiters, lane.clock, agenda)
 
     def _look_for_full(self, topic: str, lane: Lane) -> None:
         """The first event of a subscription that begins anew is of use with its full timestamp only."""
@@ -607,15 +627,18 @@ class Delivery(Buffer):
         while demands:
             other, count = demands[-1]
             other_lane = self._lanes.get(other)
-            if other_lane is not None:
+            if other_lane is not None and not self._has_come(other_lane, count):
                 need = other_lane.need(count)
-                if not self.is_satisfied(other_lane.clock, need):
-                    heappush(self._waiters.setdefault(other, []), (need, topic))
-                    if need > other_lane.heard:
-                        self.hear(other, need)
-                    return False
+                heappush(self._waiters.setdefault(other, []), (need, topic))
+                if need > other_lane.heard:
+                    self.hear(other, need)
+                return False
             demands.pop()
         return True
+
+    def _has_come(self, lane: Lane, count: int) -> bool:
+        """Whether an entry `count` for this topic is satisfied."""
+        return self.is_satisfied(lane.clock, count) or self.is_satisfied(lane.clock, lane.need(count))
 
     @staticmethod
     def is_satisfied(clock: int, need: int) -> bool:
@@ -634,16 +657,16 @@ class Delivery(Buffer):
         lane.clock += 1
         self.position += 1
         position = None if self.order == "topic" else self.position
-        vector = self._history.passed(topic)
+        moment = self._history.passed(topic)
         wants = lane.segment.wants
         if wants is not None and not wants(head):
             return  # it has its place, and nobody is told
         self._ready.append(
-            Notification(head, position, vector, self.changes.version, False, self.clean, self.position, self._passed)
+            Notification(head, position, moment, self.changes.version, False, self.clean, self.position, self._passed)
         )
 
-    def _wake(self, topic: str, clock: int, agenda: list[str]) -> None:
-        waiters = self._waiters.get(topic)
+    @staticmethod
+    def _wake(waiters: list[tuple[int, str]], clock: int, agenda: list[str]) -> None:
         while waiters and waiters[0][0] <= clock:
             agenda.append(heappop(waiters)[1])
 
@@ -660,7 +683,7 @@ class Delivery(Buffer):
             if arrival.last > lane.clock:
                 self._keep_in_lane(lane, arrival)
         self._history.restart(self.clock)
-        self._wake(topic, lane.clock, agenda)
+        self._wake(self._waiters.get(topic, []), lane.clock, agenda)
         return True
 
     def _drop_lane(self, topic: str, lane: Lane, agenda: list[str]) -> None:
@@ -671,6 +694,8 @@ class Delivery(Buffer):
         if self._leaving:
             self._passed = {**self._passed, topic: lane.clock}
         self._left.append(topic)
+        self._expected.pop(topic, None)
+        self._stirred.pop(topic, None)
         if self.missing is not None:
             self.missing.left(topic)
         agenda.extend(waiter for _, waiter in self._waiters.pop(topic, ()))

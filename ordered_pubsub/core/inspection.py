@@ -14,16 +14,17 @@ that are not known here waits, in a bounded room, until the stage has said which
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import attrs
+import msgspec
 
 from ordered_pubsub.core.authenticity import NO_TAG, TAG_BYTES, Hash, Stamp, is_genuine, keyed
 from ordered_pubsub.core.checking import EPOCH_MAX
 from ordered_pubsub.core.keys import TOPICS_ASKED_MAX
 from ordered_pubsub.core.log import ENDLESS
-from ordered_pubsub.core.messages import MARKS_MAX, VERSION_MAX, AskKeys, Keys
+from ordered_pubsub.core.messages import MARKS_MAX, VERSION_MAX, AskKeys, Keys, Mark
 
 ASK_AGAIN_S = 1.0
 ASKED_BYTES_MAX = 32_768
@@ -218,7 +219,7 @@ class Inspection:
 
     # -- what comes ---------------------------------------------------------------------------------------------------
 
-    def judge(self, topic: str, tag: bytes, stamp: Stamp, head: bytes, content: bytes) -> str:
+    def judge(self, topic: str, tag: bytes, stamp: Stamp, head: bytes, content: bytes | msgspec.Raw) -> str:
         """Whether an event, or a piece of several, has arrived: `ARRIVED`, `WAIT`, or the cause why it has not."""
         if stamp.system != self.system:
             if not self.has_tags and self.system:
@@ -226,7 +227,10 @@ class Inspection:
             return "system"
         if not 1 <= stamp.number < ENDLESS:
             return "number"
-        if (stamp.entries or stamp.marks) and not _can_be(stamp):
+        for count in stamp.entries.values():
+            if not 1 <= count < ENDLESS:
+                return "impossible"
+        if stamp.marks and not _can_be(stamp.marks):
             return "impossible"
         if not self.has_tags:
             return ARRIVED
@@ -323,8 +327,6 @@ def _pieces(topics: Iterable[str]) -> Iterator[list[str]]:
         yield piece
 
 
-def _can_be(stamp: Stamp) -> bool:
-    """Whether a stage could have written these entries and marks."""
-    if len(stamp.marks) > MARKS_MAX or not all(0 <= mark.version <= VERSION_MAX for mark in stamp.marks):
-        return False
-    return not stamp.entries or 1 <= min(stamp.entries.values()) <= max(stamp.entries.values()) < ENDLESS
+def _can_be(marks: Sequence[Mark]) -> bool:
+    """Whether a stage could have written these marks."""
+    return len(marks) <= MARKS_MAX and all(0 <= mark.version <= VERSION_MAX for mark in marks)

@@ -117,10 +117,10 @@ class Subend:
 
     def _pass(self, arrival: Arrival) -> None:
         self._read += 1
-        vector, wants = self._history.passed(arrival.topic), self._wanted.get(arrival.topic)
+        moment, wants = self._history.passed(arrival.topic), self._wanted.get(arrival.topic)
         if wants is None or wants(arrival):
             position = None if self.delivery.order == "topic" else self._read
-            self._ready.append(Notification(arrival, position, vector, 0, count=self._read))
+            self._ready.append(Notification(arrival, position, moment, 0, count=self._read))
 
     # -- what the ENS brings ------------------------------------------------------------------------------------------
 

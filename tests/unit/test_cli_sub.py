@@ -10,7 +10,6 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,6 +23,7 @@ from ordered_pubsub.client.frames import Body
 from ordered_pubsub.client.serialization import BYTES, JSON, Decoder
 from ordered_pubsub.client.subscription import Lag
 from ordered_pubsub.core.buffer import Arrival, Notification
+from ordered_pubsub.core.vector import Moment
 
 PATIENCE_S = 30.0
 
@@ -48,8 +48,8 @@ def event(
 ) -> Event:
     """An event as a subscription would be notified of it."""
     body = Body(payload, content_type, headers or {}, publisher, "id-3", 1.5)
-    vector: Any = {topic: 3}
-    return Event(Notification(Arrival(topic, 3, {}, body=body), position, vector, 0, out_of_order), Decoder(None))
+    arrival = Arrival(topic, 3, {}, body=body)
+    return Event(Notification(arrival, position, Moment({topic: 3}), 0, out_of_order), Decoder(None))
 
 
 @pytest.mark.parametrize(

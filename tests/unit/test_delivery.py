@@ -92,7 +92,7 @@ def test_topics_that_are_gained_together_share_one_baseline() -> None:
     assert ready(delivery) == ["b3", "a2", "c1"]
     unordered = Delivery("s", order="topic")
     unordered.change_settled(change(1, "", "abc", a=1))
-    assert all(lane.segment.is_plain for lane in unordered._lanes.values())
+    assert all(lane.segment.baseline is None for lane in unordered._lanes.values())
 
 
 def test_several_gained_topics_all_come_after_what_is_still_being_left() -> None:
@@ -461,6 +461,7 @@ def kept_delivery_of(topics: str, events_max: int = 1_000, kept: str = "ab") -> 
 def asked_for(delivery: Delivery, now: float = GCT_S) -> dict[str, list[int]]:
     """Which numbers are asked for now."""
     assert delivery.missing is not None
+    delivery.tell_missing()
     found: dict[str, list[int]] = {}
     for want in delivery.missing.take_due(now):
         found.setdefault(want.topic, []).extend(range(want.first, want.last + 1))

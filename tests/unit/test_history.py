@@ -53,7 +53,7 @@ def test_reading_stops_where_a_log_does_not_have_what_another_needs() -> None:
 def test_vectors_stay_what_they_were_while_the_clock_goes_on() -> None:
     history = History()
     history.restart({"a": 10, "b": 0})
-    vectors = [history.passed("ab"[n % 2]) for n in range(3 * SHARED_MAX)]
+    vectors = [history.passed("ab"[n % 2]).vector for n in range(3 * SHARED_MAX)]
     for place in (0, 1, SHARED_MAX - 1, SHARED_MAX, 2 * SHARED_MAX + 1):
         assert dict(vectors[place]) == {"a": 10 + place // 2 + 1, "b": (place + 1) // 2}
     assert vectors[0]["a"] == 11

@@ -8,12 +8,12 @@ import pytest
 
 from ordered_pubsub.core.acknowledging import Acknowledging, InHand
 from ordered_pubsub.core.buffer import Arrival, Notification
-from ordered_pubsub.core.vector import Vector
+from ordered_pubsub.core.vector import Moment
 
 
 def event(count: int) -> Notification:
-    vector = Vector({"a": count}, [], 0)
-    return Notification(Arrival("a", count, {}), count, vector, 1, clean=1, count=count)
+    moment = Moment({"a": count})
+    return Notification(Arrival("a", count, {}), count, moment, 1, clean=1, count=count)
 
 
 @pytest.fixture
