@@ -191,17 +191,16 @@ class PeerLink:
         if older is None or not older.is_open or not self._is_up:
             self._replace(channel, welcome, proof)
             return
-        asked_at = asyncio.get_running_loop().time()
         self._write(_PING)
-        timer = self._supervisor.later(SIGN_OF_LIFE_S, self._decide, "letting one of two in", older, asked_at, welcome)
+        timer = self._supervisor.later(SIGN_OF_LIFE_S, self._decide, "letting one of two in", older, welcome)
         channel.owner = self._rival = _Rival(channel, proof, timer)
 
-    def _decide(self, older: Channel, asked_at: float, welcome: Welcome) -> None:
+    def _decide(self, older: Channel, welcome: Welcome) -> None:
         """The older connection has answered, or it has not."""
         rival, self._rival = self._rival, None
         if rival is None or not rival.channel.is_open:
             return
-        if self._channel is older and older.is_open and older.heard_at > asked_at:
+        if self._channel is older and older.is_open and rival.has_older_answered:
             self._keep_out(rival.channel, welcome)
         else:
             self._replace(rival.channel, welcome, rival.proof)
@@ -266,6 +265,8 @@ class PeerLink:
 
     def received(self, payloads: list[bytes]) -> None:
         """The peer says something. Whatever is met by that, what both sides know is made anew with the link."""
+        if self._rival is not None:
+            self._rival.has_older_answered = True
         try:
             self._receive(payloads)
         except OrderedPubSubError as error:
@@ -420,7 +421,7 @@ class _Nobody:
         """At last."""
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class _Rival(_Nobody):
     """A newer connection of a stage that has one already."""
 
@@ -428,3 +429,5 @@ class _Rival(_Nobody):
     proof: Proof
     timer: asyncio.TimerHandle
     """when the older one must have answered"""
+    has_older_answered: bool = False
+    """whether anything was heard of the older one since"""

@@ -70,6 +70,19 @@ async def test_a_link_that_works_is_not_replaced(system: System) -> None:
     assert link.is_up
 
 
+async def test_a_sign_of_life_counts_however_coarse_the_clock_is(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On some event loops the answer has the same time as the question."""
+    link = system.servers[0].links[1]
+    before = link._channel
+    assert before is not None
+    monkeypatch.setattr(type(before), "heard_at", property(lambda channel: 0.0, lambda channel, value: None))
+    async with raw(system.ports[0], decoder=from_peer) as line:
+        assert isinstance(await greet(line, system, "one"), Rejected)
+    assert link._channel is before
+
+
 async def test_while_one_is_asked_the_next_ones_are_sent_away_at_once(system: System) -> None:
     async with raw(system.ports[0], decoder=from_peer) as line, raw(system.ports[0], decoder=from_peer) as third:
         line.send(greeting_of(system, "one"))
