@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -77,7 +78,8 @@ async def test_a_sign_of_life_counts_however_coarse_the_clock_is(
     link = system.servers[0].links[1]
     before = link._channel
     assert before is not None
-    monkeypatch.setattr(type(before), "heard_at", property(lambda channel: 0.0, lambda channel, value: None))
+    now = asyncio.get_running_loop().time()
+    monkeypatch.setattr(type(before), "heard_at", property(lambda channel: now, lambda channel, value: None))
     async with raw(system.ports[0], decoder=from_peer) as line:
         assert isinstance(await greet(line, system, "one"), Rejected)
     assert link._channel is before
