@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from ipaddress import IPv6Address
@@ -36,6 +37,8 @@ _log = logging.getLogger(__name__)
 _IPV6_HOST_BITS = 64
 TURNED_AWAY_MAX = 64
 """So many connections beyond the limit are there at a time, to be told so."""
+SAID_MAX, SAID_FOR_S = 20, 10.0
+"""Of those who are sent away so many are named in the log, in so long: nobody fills it."""
 
 
 @attrs.frozen
@@ -63,6 +66,11 @@ class Doors:
     """why nobody can be let in now, though that may pass; in words for everybody"""
     room: int = 1 << 62
     """so many connections the process has files for, whatever the limit says"""
+    clock: Callable[[], float] = time.monotonic
+    _said: int = 0
+    _unsaid: int = 0
+    """so many were sent away of late, and it was not said of each"""
+    _said_until: float = float("-inf")
     _shares: dict[str, Share] = attrs.field(factory=dict)
     """identity → what its connections hold"""
 
@@ -151,8 +159,21 @@ class Doors:
     def reject(self, channel: Channel, code: str, reason: str) -> None:
         """Send somebody away, and say why."""
         self.rejected += 1
-        _log.info("%s is not let in (%s): %s", channel.address, code, reason)
+        self._note(f"{channel.address} is not let in ({code}): {reason}")
         channel.close(reason, encode(Rejected(code, reason)))
+
+    def _note(self, line: str) -> None:
+        """Say in the log who is sent away; of very many only that there were more."""
+        now = self.clock()
+        if now >= self._said_until:
+            if self._unsaid:
+                _log.info("%d more were not let in meanwhile", self._unsaid)
+            self._said, self._unsaid, self._said_until = 0, 0, now + SAID_FOR_S
+        if self._said < SAID_MAX:
+            self._said += 1
+            _log.info("%s", line)
+        else:
+            self._unsaid += 1
 
     async def close(self, reason: str) -> None:
         """Disconnect everybody, and return when they are gone."""

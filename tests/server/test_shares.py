@@ -11,7 +11,7 @@ from ordered_pubsub.core.driver import Driver, MemoryJournal
 from ordered_pubsub.core.messages import PublishAsk, Request
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import ConfigurationError
-from ordered_pubsub.server.doorstep import TURNED_AWAY_MAX
+from ordered_pubsub.server.doorstep import SAID_FOR_S, SAID_MAX, TURNED_AWAY_MAX
 from ordered_pubsub.server.files import RESERVED_FOR_STAGE, room_for_connections
 from ordered_pubsub.spark.options import SinkOptions
 from ordered_pubsub.wire.protocol import Rejected, Welcome
@@ -129,3 +129,26 @@ def test_a_sink_does_not_show_the_password_of_its_broker() -> None:
     options = SinkOptions.read({"topic": "t", "ens": "mqtt://u:hunter2@h:1", "sequencer": "ops://127.0.0.1:1"})
 
     assert "hunter2" not in repr(options)
+
+
+async def test_those_who_are_sent_away_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "ordered_pubsub.server.doorstep")
+    now = 0.0
+    async with serving(one_stage(before=f"{LIMITS}connections_max = 1")) as server, raw(server.port) as first:
+        server.doors.clock = lambda: now
+        assert isinstance(await enter(first), Welcome)
+
+        async def come() -> None:
+            async with raw(server.port) as line:
+                await line.expect(Rejected)
+
+        for _ in range(SAID_MAX + 3):
+            await come()
+        assert len(caplog.messages) == SAID_MAX
+        now += SAID_FOR_S
+        await come()
+
+    assert [line for line in caplog.messages if "is not let in (limit)" not in line] == [
+        "3 more were not let in meanwhile"
+    ]
+    assert len(caplog.messages) == SAID_MAX + 2
