@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from functools import lru_cache, partial
+from functools import partial
 from itertools import count
 from types import TracebackType
 from typing import Any, NoReturn, cast
@@ -48,8 +48,6 @@ METADATA_SHARE = 8
 
 TOPICS_REMEMBERED_MAX = 65_536
 
-_known_topic = lru_cache(maxsize=65_536)(check_topic)
-
 
 def _later(name: str, what: str) -> Callable[..., NoReturn]:
     def refuse(self: Client, *_: object, **__: object) -> NoReturn:
@@ -78,7 +76,7 @@ class Client:
         self._subscriptions: dict[Subscription, bool] = {}
         self._subscription_count = 0
         self._may_publish: dict[str, bool] = {}
-        """topics that give what this client demands"""
+        """topics, valid ones, that give what this client demands"""
         self._opening: dict[str, bool] = {}
         """names of subscriptions that are being opened"""
         self._closing: asyncio.Task[None] | None = None
@@ -153,8 +151,8 @@ class Client:
         self, topic: str, data: Any, headers: Mapping[str, bytes | str] | None, identity: str | None
     ) -> Outgoing:
         """A publication, checked and written as bytes; without an id of ours. May be called from any thread."""
-        topic = _known_topic(topic) if type(topic) is str else check_topic(topic)
-        if topic not in self._may_publish:
+        if type(topic) is not str or topic not in self._may_publish:
+            topic = check_topic(topic)
             self._check_may_publish(topic)
         payload, content_type = dump(data, self._settings.serializer)
         checked = NO_HEADERS if headers is None else check_headers(headers)

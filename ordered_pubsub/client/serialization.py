@@ -47,6 +47,8 @@ def check_serializer(serializer: object) -> None:
 
 def dump(data: Any, serializer: Serializer | None) -> tuple[bytes, str]:
     """The data as bytes, and their content type."""
+    if type(data) is bytes:
+        return data, BYTES
     if isinstance(data, (bytes, bytearray, memoryview)):
         return bytes(data), BYTES
     if serializer is not None:
