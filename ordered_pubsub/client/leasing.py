@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 from msgspec.structs import replace
@@ -23,8 +23,7 @@ from ordered_pubsub.supervision import Supervisor
 Batch = tuple[Publication, list[Any]]
 
 
-@attrs.define
-class _Held:
+class _Held(NamedTuple):
     """By which request a batch has its numbers, and when that was sent, or when it was asked since what has become of it."""
 
     sequence: int
@@ -45,16 +44,25 @@ class Leasing:
     _asked: dict[Span, asyncio.Future[tuple[float, list[Span]]]] = attrs.field(factory=dict)
     _timer: asyncio.TimerHandle | None = None
 
-    def numbered(self, part: Publication, items: list[Any], outcome: Outcome) -> None:
-        """A batch has its numbers."""
-        self._held[id(items)] = _Held(outcome.sequence, outcome.asked_at)
-        self.lease.numbered(self.owner(part.topic), outcome.sequence, self._loop.time())
+    def numbered(self, batches: list[Batch], outcome: Outcome) -> None:
+        """Some batches have their numbers."""
+        held, now = _Held(outcome.sequence, outcome.asked_at), self._loop.time()
+        for part, items in batches:
+            self._held[id(items)] = held
+            self.lease.numbered(self.owner(part.topic), outcome.sequence, now)
         self._plan()
 
     def holds(self, part: Publication, items: list[Any]) -> bool:
         """Whether a batch may be used without asking."""
         held = self._held.get(id(items))
         return held is None or self.lease.holds(self.owner(part.topic), held.asked_at, self._loop.time())
+
+    def holds_all(self, batches: list[Batch]) -> bool:
+        """Whether some batches on one topic may be used without asking: then the oldest of them may."""
+        if not self._held:
+            return True
+        asked = [held.asked_at for _, items in batches if (held := self._held.get(id(items))) is not None]
+        return not asked or self.lease.holds(self.owner(batches[0][0].topic), min(asked), self._loop.time())
 
     async def voids_of(self, part: Publication, items: list[Any]) -> list[Range]:
         """Ask its owner which numbers of a batch are void. Cancelled, nothing changes."""
@@ -64,7 +72,8 @@ class Leasing:
             future = self._asked[span] = self._loop.create_future()
             self.lease.ask(self.owner(part.topic), span, self._loop.time())
             self._plan()
-        self._held[id(items)].asked_at, voids = await asyncio.shield(future)
+        asked_at, voids = await asyncio.shield(future)
+        self._held[id(items)] = _Held(self._held[id(items)].sequence, asked_at)
         return [(max(void.first, part.first), min(void.last, part.last)) for void in voids]
 
     def without(self, part: Publication, items: list[Any], voids: list[Range]) -> list[Batch]:

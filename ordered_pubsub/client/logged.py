@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import attrs
 
 from ordered_pubsub.client.frames import HELD_ENTRY_BYTES, Body, digests_by_event, held_bytes, written_together
-from ordered_pubsub.core.authenticity import digests_of
+from ordered_pubsub.core.authenticity import digest_of
 from ordered_pubsub.core.buffer import Arrival
 from ordered_pubsub.core.levels import Levels
 from ordered_pubsub.core.messages import Chunk, PublishAsk, Recalled
@@ -65,17 +65,19 @@ class LogPacker:
         pieces: tuple[int, ...] | None = () if self.is_tagged else None
         if not is_kept and not shares:
             return PublishAsk(topic, len(items), False, (), pieces, digests_by_event(items) if self.is_tagged else b"")
+        runs, digests = self._runs(items), b""
         chunks: list[Chunk] = []
-        for run in self._runs(items):
+        for run in runs:
             events = written_together(run)
-            chunks.append(Chunk(len(run), self._head + events if is_kept else events))
             if shares:
                 run[0].written = events
+            if is_kept:
+                chunks.append(Chunk(len(run), self._head + events))
+            else:
+                digests += digest_of(events)
         if shares:
-            pieces = tuple([chunk.count for chunk in chunks])
-        if is_kept:
-            return PublishAsk(topic, len(items), True, tuple(chunks), pieces)
-        return PublishAsk(topic, len(items), False, (), pieces, digests_of([chunk.data for chunk in chunks]))
+            pieces = tuple([len(run) for run in runs])
+        return PublishAsk(topic, len(items), is_kept, tuple(chunks), pieces, digests)
 
     def _runs(self, items: Sequence[Any]) -> list[Sequence[Any]]:
         """What is written together: so many bytes, and, where it travels together as well, no more than a message takes."""

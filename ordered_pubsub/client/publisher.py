@@ -34,7 +34,7 @@ import msgspec
 from ordered_pubsub.adapter import Adapter, Frame
 from ordered_pubsub.client.event import Receipt
 from ordered_pubsub.client.frames import HELD_ENTRY_BYTES, PACK_BYTES, frame_bytes, packed, stamped
-from ordered_pubsub.client.leasing import Leasing
+from ordered_pubsub.client.leasing import Batch, Leasing
 from ordered_pubsub.client.logged import Sharing
 from ordered_pubsub.client.remembering import Remembered
 from ordered_pubsub.client.settings import Settings
@@ -232,18 +232,21 @@ class Publisher:
                     self._fail(item, kind(f"the event for {item.topic!r} was refused by the stage: {refusal.reason}"))
             self._admit()
             return
+        unkept: list[Batch] = []
         for part, items in zip(outcome.publications, outcome.asked.items, strict=True):
             if part.entries and items:
                 items[0].more = HELD_ENTRY_BYTES * len(part.entries)
                 self._unfinished_bytes += items[0].more if items[0].serial in self._unfinished else 0
             if not part.is_kept:
-                self.leasing.numbered(part, items, outcome)
+                unkept.append((part, items))
             elif self._may_lag(len(items)):
                 _give_receipts(part, items)
                 self._backlog_events += len(items)
                 self._in_backlog[id(items)] = held = self._forget(items)
                 self._backlog_bytes += held
             self._numbered.setdefault(part.topic, []).append((part, items))
+        if unkept:
+            self.leasing.numbered(unkept, outcome)
 
     def _may_lag(self, count: int) -> bool:
         """Whether events that their log keeps may have their receipts before the ENS has them: half a pipeline of them may."""
@@ -287,7 +290,7 @@ class Publisher:
     async def _drop_voids(self, batches: list[tuple[Publication, list[Outgoing]]]) -> None:
         """Take out what is void, if that may be."""
         leasing = self.leasing
-        if all(part.is_kept for part, _ in batches):
+        if leasing.holds_all(batches):
             return
         for place in reversed(range(len(batches))):
             part, items = batches[place]

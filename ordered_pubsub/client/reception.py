@@ -276,7 +276,8 @@ class Reception:
 
     def _judge(self, topic: str, claims: Iterable[Claim]) -> list[Arrival]:
         """The events of those claims that have arrived."""
-        judge, arrivals = self.inspection.judge, list[Arrival]()
+        judge = self.inspection.judge
+        arrivals: list[Arrival] = []
         for claim in claims:
             verdict = judge(topic, claim.tag, claim.stamp, claim.head, claim.content)
             if verdict == ARRIVED:

@@ -76,7 +76,7 @@ async def test_what_was_written_together_with_what_is_void_is_written_anew() -> 
     supervisor = Supervisor("a test", lambda error: None)
     leasing = Leasing(Lease("s"), lambda said: None, lambda topic: 0, supervisor)
     leasing.numbered(
-        part, items, Outcome(1, Queued(["t"], [items]), [part], None, None, asyncio.get_running_loop().time())
+        [(part, items)], Outcome(1, Queued(["t"], [items]), [part], None, None, asyncio.get_running_loop().time())
     )
 
     left = leasing.without(part, items, [(3, 3)])
