@@ -28,6 +28,7 @@ class Fault:
     adapter: type[Adapter]
     check: str
     because: str
+    patience_s: float
 
 
 FAULTS: dict[str, Fault] = {}
@@ -36,11 +37,11 @@ FAULTS: dict[str, Fault] = {}
 A = TypeVar("A", bound=Adapter)
 
 
-def fails(check: str, because: str) -> Callable[[type[A]], type[A]]:
-    """Say which check a faulty adapter must not pass."""
+def fails(check: str, because: str, patience_s: float = 1.0) -> Callable[[type[A]], type[A]]:
+    """Say which check a faulty adapter must not pass; the check waits so long for what will not come, and for what will."""
 
     def register(adapter: type[A]) -> type[A]:
-        FAULTS[adapter.__name__] = Fault(adapter, check, because)
+        FAULTS[adapter.__name__] = Fault(adapter, check, because, patience_s)
         return adapter
 
     return register
@@ -590,7 +591,11 @@ class RaisesWhatItLikes(HubAdapter):
 # -- over a broker that keeps ---------------------------------------------------------------------------------------------
 
 
-@fails("what_is_not_handled_comes_again", because="on_frames was not called again")
+@fails(
+    "what_is_not_handled_comes_again",
+    because="on_frames was not called again",
+    patience_s=10.0,  # before that, thousands of frames come
+)
 class AcknowledgesOnArrival(MqttAdapter):
     """What arrives waits in memory, is acknowledged, and is thrown away with the connection."""
 

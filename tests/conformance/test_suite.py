@@ -23,7 +23,6 @@ from ordered_pubsub_adapters.mqtt import MqttAdapter
 from ordered_pubsub_hub.adapter import CAPABILITIES, HubAdapter
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 1.0
 HUB = Hub()
 MOSQUITTO = Mosquitto()
 
@@ -36,9 +35,9 @@ def _brokers() -> Iterator[None]:
 
 def subject_of(fault: str) -> Subject:
     """A faulty adapter, which claims whatever lets the check apply."""
-    adapter, check = FAULTS[fault].adapter, FAULTS[fault].check
+    adapter, check, patience_s = FAULTS[fault].adapter, FAULTS[fault].check, FAULTS[fault].patience_s
     memory = f"memory://{uuid4().hex}"
-    subject = Subject(make=lambda: adapter(memory), capabilities=CAPABILITIES, patience_s=PATIENCE_S)
+    subject = Subject(make=lambda: adapter(memory), capabilities=CAPABILITIES, patience_s=patience_s)
     if issubclass(adapter, (HubAdapter, MqttAdapter)):
         broker: Broker = HUB if issubclass(adapter, HubAdapter) else MOSQUITTO
         subject = Subject(
@@ -48,8 +47,8 @@ def subject_of(fault: str) -> Subject:
             start=broker.start,
             make_at=lambda host, port: adapter(broker.url_at(host, port)),
             address=lambda: broker.address,
-            patience_s=PATIENCE_S,
-            silence_s=PATIENCE_S,
+            patience_s=patience_s,
+            silence_s=patience_s,
         )
     if not CHECKS[check].applies(subject):
         keeps = attrs.evolve(CAPABILITIES, keeps_while_away=True)
