@@ -66,7 +66,7 @@ class Clocks(msgspec.Struct):
 
     def prune(self, topics: Iterable[str], groups: Groups) -> None:
         """Forget of these topics, one of which may have left a group, what nobody asks for any more."""
-        for topic in [topic for topic in topics if topic not in groups.filled]:
+        for topic in [topic for topic in topics if topic not in groups.filled and topic not in groups.due_about]:
             self.visited.pop(topic, None)
             self.own_changed.pop(topic, None)
             self.lower_changed.pop(topic, None)

@@ -81,6 +81,7 @@ from ordered_pubsub.core.messages import (
     Told,
     Unarrived,
     Undecided,
+    find_change,
 )
 from ordered_pubsub.core.pubends import Pubends
 from ordered_pubsub.core.ranges import Ranges
@@ -90,7 +91,7 @@ from ordered_pubsub.core.sealing import Rounds
 from ordered_pubsub.core.stage import Effects, Stage, taken_at
 from ordered_pubsub.core.times import Times
 from ordered_pubsub.core.topology import Topology
-from ordered_pubsub.core.turns import Turns, Work, once
+from ordered_pubsub.core.turns import Turns, Work
 from ordered_pubsub.core.voids import Voids
 from ordered_pubsub.errors import JournalDamaged, JournalError, OrderedPubSubError, ProtocolError
 
@@ -98,6 +99,9 @@ INLINE_LOAD = 256
 """So much of an identity is handled as it comes, until what came of it is on disk; what is more waits for its turn."""
 OPEN_LOAD, OPEN_S = 512, 4.0
 """So much of an identity may be relayed and have no answer, and so long it is waited for."""
+CELLS_MAX, CELLS_A_SECOND = 2_000_000, 250_000
+"""What changes of an identity do to the groups' tables is done little by little: so many cells may be waiting for that, and so
+many are given time; what is more waits to be taken. A subscription to a thousand topics concerns a million."""
 TOLD_BYTES_MAX = 16 << 20
 """So much of what owners tell may wait for its turn."""
 LOAD_BYTES = 4_096
@@ -364,7 +368,7 @@ class Driver:
     def handle_request(self, request: Request, now: float, refusal: Refusal | None = None) -> None:
         """A client at home here asks for something; with a refusal, if it may not."""
         load = _load_of(request)
-        if not self._has_much_open(request) and self._may_go_on(request.identity, request.client, load):
+        if not self._has_to_wait(request) and self._may_go_on(request.identity, request.client, load):
             self._ask(request, now, refusal, load)
         else:
             work = self._asking_later(request, now, refusal, load)
@@ -378,9 +382,28 @@ class Driver:
             self._opened(request, load)
 
     def _asking_later(self, request: Request, now: float, refusal: Refusal | None, load: int) -> Work:
-        while self._has_much_open(request):
+        while self._has_to_wait(request):
             yield False
         self._ask(request, now, refusal, load)
+
+    def _has_to_wait(self, request: Request) -> bool:
+        """Whether too much of its identity is under way."""
+        return self._has_much_open(request) or self._has_much_changed(request)
+
+    def _has_much_changed(self, request: Request) -> bool:
+        """Whether a change has to wait until the pairs of earlier ones have had their time."""
+        is_much = self.stage.cells.get(request.identity, 0) > CELLS_MAX
+        return is_much and find_change(request.parts) is not None
+
+    def _forget_cells(self, now: float) -> None:
+        forgotten = int(CELLS_A_SECOND * (now - self._now))
+        if self.stage.cells and forgotten > 0:
+            left = self.stage.cells
+            self.stage.cells = {who: count - forgotten for who, count in left.items() if count > forgotten}
+
+    def _settling_pairs(self) -> Work:
+        while self.stage.settle_pairs():
+            yield True
 
     # -- what was relayed, and has no answer yet: so much of an identity that nothing queues up on the way --------------
 
@@ -550,13 +573,15 @@ class Driver:
         """A home stage relays a request: its identity has its turn here as it has at home."""
         request = relay.request
         self._check_events(request.parts)
-        if self._may_go_on(request.identity, request.client, load := _load_of(request)):
+        load = _load_of(request)
+        if not self._has_much_changed(request) and self._may_go_on(request.identity, request.client, load):
             self.stage.handle_peer(peer, relay, now)
         else:
-            work = once(lambda: self._relayed_later(peer, relay, now))
-            self.turns.put(request.identity, request.client, work, load * LOAD_BYTES)
+            self.turns.put(request.identity, request.client, self._relayed_later(peer, relay, now), load * LOAD_BYTES)
 
-    def _relayed_later(self, peer: int, relay: Relay, now: float) -> None:
+    def _relayed_later(self, peer: int, relay: Relay, now: float) -> Work:
+        while self._has_much_changed(relay.request):
+            yield False
         try:
             self.stage.handle_peer(peer, relay, now)
         except ProtocolError as error:
@@ -778,6 +803,7 @@ class Driver:
 
     def tick(self, now: float, wall_s: float) -> None:
         """Time passes: by the clock that never jumps, and by the one on the wall."""
+        self._forget_cells(now)
         self._now, self._wall_s = now, wall_s
         self._give_up_old()
         self.stage.tick(now)
@@ -925,6 +951,8 @@ class Driver:
             )
         effects = self.stage.take_effects()
         self._loads.clear()
+        if self.stage.state.groups.due:
+            self._begin_chore("pairs", self._settling_pairs())
         for operation in effects.handled:
             if operation.top != self.stage.rank:
                 for part in self.stage.kept_here(operation):

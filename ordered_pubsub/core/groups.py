@@ -6,7 +6,10 @@ least one. A subscription change that touches such a pair visits the owners of b
 events of either, so the owners agree on every pair at every place without exchanging a word about it, and an operation
 carries no group.
 
-A change costs the pairs that it changes: nothing here looks at other subscriptions.
+A change costs the pairs that it changes: nothing here looks at other subscriptions. A thousand topics have a million pairs,
+though, which is too much for one step. So what a large change does to the tables is written down (`Pairs`) and done row by row:
+the row of a topic when it has its next event (`settle`), and the others a little at a time (`settle_next`). Nobody can tell the
+difference: only a topic's own events ask for its row, and a topic about which something is due counts as wanted by others.
 
 A topic leaves a group one event late. Whatever entered or left T's group since T's previous event is `owed` in T's next
 event, also if it did both in between: those who held T and U together may still wait for events of U that were numbered
@@ -34,6 +37,10 @@ from ordered_pubsub.core.topology import Topology
 
 IN_GROUP = 2
 """The weight from which two topics are in each other's group."""
+PAIRS_AT_ONCE = 5_000
+"""A change of more cells than these is not done in one step."""
+DUE_MAX = 256
+"""So many changes may be due in a topic's row."""
 
 
 class Holding(msgspec.Struct):
@@ -42,6 +49,18 @@ class Holding(msgspec.Struct):
     topics: tuple[str, ...]
     weight: int
     best_effort: bool
+
+
+class Pairs(msgspec.Struct):
+    """What a change adds to the weights of pairs, as far as it is not in the tables yet."""
+
+    moved: dict[str, int]
+    """the topics that were gained, or lost → the ranks of their owners"""
+    kept: dict[str, int]
+    """the topics that were held before, and are still → the ranks of their owners"""
+    weight: int
+    rows: dict[str, bool]
+    """the topics in whose rows it is due"""
 
 
 class Groups(msgspec.Struct):
@@ -66,9 +85,17 @@ class Groups(msgspec.Struct):
     """own topic → how many of its subscriptions need full timestamps"""
     held: dict[str, int] = msgspec.field(default_factory=dict)
     """own topic → how many subscriptions hold it"""
+    due: dict[int, Pairs] = msgspec.field(default_factory=dict)
+    """what large changes have left to do, by number: the oldest first"""
+    due_in: dict[str, list[int]] = msgspec.field(default_factory=dict)
+    """topic → what is due in its row: the oldest first"""
+    due_about: dict[str, int] = msgspec.field(default_factory=dict)
+    """topic → how much is due that concerns it, in its row or in others"""
+    due_number: int = 0
+    """the last number of what is due; 0 if nothing is"""
 
-    def change(self, topology: Topology, part: Change) -> None:
-        """Take note of the topics that a subscription holds from now on."""
+    def change(self, topology: Topology, part: Change, at_once: int = PAIRS_AT_ONCE) -> None:
+        """Take note of the topics that a subscription holds from now on; of more than so many cells in steps."""
         subscription, new, weight, best_effort = part.subscription, part.new, part.weight, part.best_effort
         holding = self.holdings.get(subscription) or Holding((), weight, best_effort)
         owners = {t: topology.owner(t) for t in (*holding.topics, *new)}
@@ -86,8 +113,9 @@ class Groups(msgspec.Struct):
                 count[topic] = count.get(topic, 0) + 1
         if holding.weight != weight:
             lost, gained, kept = list(holding.topics), list(new), []
-        self._add_pairs(owners, lost, kept, -holding.weight)
-        self._add_pairs(owners, gained, kept, weight)
+        kept_owners = {t: owners[t] for t in kept}
+        self._add_pairs({t: owners[t] for t in lost}, kept_owners, -holding.weight, at_once)
+        self._add_pairs({t: owners[t] for t in gained}, kept_owners, weight, at_once)
         own = [t for t in new if owners[t] == self.rank]
         if own:
             self.holdings[subscription] = held_now = Holding(new, weight, best_effort)
@@ -100,30 +128,83 @@ class Groups(msgspec.Struct):
             for topic in own_topics:
                 _count(self.full_wanted, topic, step)
 
-    def _add_pairs(self, owners: dict[str, int], moved: list[str], kept: list[str], weight: int) -> None:
-        if weight:
-            for topic in moved:
-                self._add_row(owners, topic, (*moved, *kept), weight)
-            for topic in kept:
-                self._add_row(owners, topic, moved, weight)
+    # -- pairs --------------------------------------------------------------------------------------------------------
 
-    def _add_row(self, owners: dict[str, int], topic: str, others: Iterable[str], weight: int) -> None:
-        is_own, rank = owners[topic] == self.rank, self.rank
+    def _add_pairs(self, moved: dict[str, int], kept: dict[str, int], weight: int, at_once: int) -> None:
+        if not (moved and weight):
+            return
+        topics = {**moved, **kept}
+        if cells(len(moved), len(kept)) <= at_once and self.due_in.keys().isdisjoint(topics):
+            for topic in topics:
+                self._add_to_row(topic, moved, kept, weight)
+            return
+        self.due_number += 1
+        self.due[self.due_number] = Pairs(moved, kept, weight, dict.fromkeys(topics, True))
+        for topic in topics:
+            self.due_in.setdefault(topic, []).append(self.due_number)
+            _count(self.due_about, topic, 1)
+        for topic in [topic for topic in topics if len(self.due_in[topic]) > DUE_MAX]:
+            self.settle(topic)
+
+    def settle(self, topic: str) -> list[str]:
+        """Do what is due in the row of a topic. Return the topics about which nothing is due any more."""
+        settled: list[str] = []
+        for number in self.due_in.pop(topic, ()):
+            pairs = self.due[number]
+            self._add_to_row(topic, pairs.moved, pairs.kept, pairs.weight)
+            del pairs.rows[topic]
+            if not pairs.rows:
+                settled += self._done(number)
+        return settled
+
+    def settle_next(self) -> list[str]:
+        """Do what is due in some row; return the same."""
+        oldest = next(iter(self.due.values()))
+        return self.settle(next(reversed(oldest.rows)))
+
+    def _settle_about(self, topic: str) -> list[str]:
+        """Do all that is due about a topic; return the same."""
+        settled: list[str] = []
+        if topic in self.due_about:
+            for pairs in [pairs for pairs in self.due.values() if topic in pairs.moved or topic in pairs.kept]:
+                for row in list(pairs.rows):
+                    settled += self.settle(row)
+        return settled
+
+    def _done(self, number: int) -> list[str]:
+        pairs = self.due.pop(number)
+        if not self.due:
+            self.due_number = 0
+        topics = (*pairs.moved, *pairs.kept)
+        for topic in topics:
+            _count(self.due_about, topic, -1)
+        return [topic for topic in topics if topic not in self.due_about]
+
+    def _add_to_row(self, topic: str, moved: dict[str, int], kept: dict[str, int], weight: int) -> None:
+        """A topic that was moved makes pairs with all others, one that was kept with those that were moved."""
+        owner = moved.get(topic)
+        if owner is None:
+            self._add_row(topic, kept[topic], moved, weight)
+        else:
+            self._add_row(topic, owner, moved, weight)
+            self._add_row(topic, owner, kept, weight)
+
+    def _add_row(self, topic: str, owner: int, others: dict[str, int], weight: int) -> None:
+        is_own, rank = owner == self.rank, self.rank
         row = self.weights.setdefault(topic, {})
-        for other in others:
-            if other == topic or not (is_own or owners[other] == rank):
+        for other, other_owner in others.items():
+            if other == topic or not (is_own or other_owner == rank):
                 continue
             before = row.get(other, 0)
             now = row[other] = before + weight
             if not now:
                 del row[other]
             if (before >= IN_GROUP) != (now >= IN_GROUP):
-                self._toggle(owners, topic, other, now >= IN_GROUP)
+                self._toggle(topic, owner, other, other_owner, now >= IN_GROUP)
         if not row:
             del self.weights[topic]
 
-    def _toggle(self, owners: dict[str, int], topic: str, other: str, entered: bool) -> None:
-        topic_rank, other_rank = owners[topic], owners[other]
+    def _toggle(self, topic: str, topic_rank: int, other: str, other_rank: int, entered: bool) -> None:
         if topic_rank < self.rank:
             return  # its events never come by here
         if other_rank >= self.rank:
@@ -159,6 +240,7 @@ class Groups(msgspec.Struct):
         """
         paid: list[str] = []
         for topic in topics:
+            paid += self._settle_about(topic)
             paid += self.pay(topic)
             for other in self.owed_to.pop(topic, ()):
                 _take_out(self.owed, other, topic)
@@ -166,7 +248,7 @@ class Groups(msgspec.Struct):
 
     def is_wanted(self, topic: str) -> bool:
         """Whether the count of a topic is to be in the timestamp of some other topic's event."""
-        return topic in self.filled or topic in self.owed_to
+        return topic in self.filled or topic in self.owed_to or topic in self.due_about
 
     def follow(self, change: str, top: int, topics: list[str]) -> None:
         """Let the events of own topics go at least as far up as a change that is on its way there."""
@@ -185,6 +267,11 @@ class Groups(msgspec.Struct):
         reach = self.reach.get(topic)
         top = self.rank if reach is None else min(reach)
         return min(top, self.owed_up.get(topic, top))
+
+
+def cells(moved: int, kept: int) -> int:
+    """How many cells of the tables a change of so many topics touches, if so many others are held before and after it."""
+    return moved * (moved + 2 * kept)
 
 
 def _count(counts: dict[str, int], key: str, step: int) -> None:

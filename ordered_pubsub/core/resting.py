@@ -144,6 +144,8 @@ class Resting:
         """Whether nothing that is known here speaks against it."""
         state = self.stage.state
         groups = state.groups
+        if topic in groups.due_about:
+            return False
         if topic not in state.clocks.numbers:
             return topic not in groups.filled and (topic in groups.owed or topic in groups.owed_to)
         return not (

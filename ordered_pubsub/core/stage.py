@@ -37,7 +37,7 @@ from msgspec.structs import replace
 
 from ordered_pubsub.core.checking import check_record, check_request
 from ordered_pubsub.core.clocks import Clocks
-from ordered_pubsub.core.groups import Groups
+from ordered_pubsub.core.groups import PAIRS_AT_ONCE, Groups, cells
 from ordered_pubsub.core.journal import decode_input, encode_input
 from ordered_pubsub.core.levels import Levels
 from ordered_pubsub.core.links import FRAMES_UNDER_WAY_MAX, Link
@@ -216,8 +216,12 @@ class Stage:
     """what each identity may take up"""
     topics_max: int = ENDLESS
     """so many topics may be in use"""
+    pairs_at_once: int = PAIRS_AT_ONCE
+    """what a change does to more cells of the groups' tables than these is done a little at a time"""
     refused: OrderedDict[str, tuple[float, Refusal]] = attrs.field(factory=OrderedDict)
     """session that has not begun → when it was refused what last: on its way twice, that stays refused, whatever holds by then"""
+    cells: dict[str, int] = attrs.field(factory=dict)
+    """identity → how many cells of the groups' tables its changes concern that were taken lately; the caller forgets them"""
     _acks: dict[int, bool] = attrs.field(factory=dict)
     _turns: list[Waiting] = attrs.field(factory=list)
     """changes whose turn has come; empty between two inputs"""
@@ -289,7 +293,7 @@ class Stage:
         for place, event in enumerate(inputs, 1):
             stage._replay(event, place)
         stage.replayed, stage.effects = stage.effects, Effects()
-        stage._acks, stage.touched = {}, {}
+        stage._acks, stage.touched, stage.cells = {}, {}, {}
         return stage
 
     def go_on_beyond(self, count: int, now: float) -> list[Publication]:
@@ -558,9 +562,19 @@ class Stage:
         if ask is None:
             self._launch(self._operation(waiting, None))
         else:
+            if request.identity:
+                self._count_cells(request.identity, ask)
             turn = self.state.registrar.ask(ask, waiting)
             self._count(ask.subscription, request.identity)
             self._start_turn(turn)
+
+    def _count_cells(self, identity: str, ask: ChangeAsk) -> None:
+        """Take note of how much work a change is for the owners of its topics."""
+        found = self.state.registrar.subscriptions.get(ask.subscription)
+        held = 0 if found is None else len(found.held)
+        if (ask.weight if found is None else found.weight) and (held or ask.add):
+            count = cells(held, 0) if ask.ends else cells(len(ask.add) + len(ask.remove), held)
+            self.cells[identity] = self.cells.get(identity, 0) + count
 
     def _count_topics(self, request: Request) -> None:
         """Take note of the topics that an identity is the first to publish on."""
@@ -711,6 +725,8 @@ class Stage:
         owner = self.topology.owner(part.topic)
         if owner < self.rank:
             return  # its turn comes further up
+        if part.topic in groups.due_in:
+            self._settle(part.topic)
         if owner == self.rank:
             operation.top = min(operation.top, groups.highest(part.topic))
             part.first = clocks.take_numbers(part.topic, part.count, groups)
@@ -726,6 +742,19 @@ class Stage:
         else:
             clocks.passes(part.topic, part.last, groups)
         clocks.fill(part.topic, part.entries, groups, part.full)
+
+    def _settle(self, topic: str) -> None:
+        """Do what is due in the row of a topic that has an event."""
+        groups = self.state.groups
+        self.state.clocks.prune(groups.settle(topic), groups)
+
+    def settle_pairs(self) -> bool:
+        """Do a little of what large changes have left to do; whether there was anything."""
+        clocks, groups = self.state.clocks, self.state.groups
+        if not groups.due:
+            return False
+        clocks.prune(groups.settle_next(), groups)
+        return True
 
     @staticmethod
     def _change_level(part: Publication) -> None:
@@ -757,7 +786,7 @@ class Stage:
                     part.entries[topic] = clocks.numbers[topic]
                 self._mark(topic, Mark(part.subscription, part.version))
         if own:
-            groups.change(self.topology, part)
+            groups.change(self.topology, part, self.pairs_at_once)
             if top < self.rank:
                 groups.follow(part.identity, top, own)
         clocks.prune(topics, groups)

@@ -13,7 +13,7 @@ INVARIANT: no owner is without sessions, and no session without work.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 
 import attrs
 
@@ -24,13 +24,6 @@ BYTES_MAX = 16 << 20
 
 Work = Iterator[bool | None]
 """A step that yields False has done nothing: it waits for something else."""
-
-
-def once(step: Callable[[], object]) -> Work:
-    """Work that is one step."""
-    step()
-    return
-    yield True
 
 
 @attrs.define(slots=True)

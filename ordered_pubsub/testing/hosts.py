@@ -152,6 +152,8 @@ class StageHost:
             return
         self.driver.on_synced = self.note_synced
         self.driver.inline_load = INLINE_LOAD
+        if simulation.world.defers:
+            self.driver.stage.pairs_at_once = 0
         replayed = self.driver.stage.replayed
         del self.handled[self.handled_at_snapshot :]
         self.note_synced(replayed)

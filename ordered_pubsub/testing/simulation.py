@@ -333,6 +333,8 @@ class Simulation:
                 reasons.append(f"stage {host.rank} still has subscriptions that have stopped")
             if host.driver is None:
                 reasons.append(f"stage {host.rank} is down")
+            elif host.driver.stage.state.groups.due:
+                reasons.append(f"stage {host.rank} has not done all that changes do to its groups' tables")
             elif host.driver.stage.statistics()["outbox"] or host.driver.stage.effects.journal:
                 reasons.append(f"stage {host.rank} has unacknowledged frames")
         return reasons

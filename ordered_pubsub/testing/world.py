@@ -213,9 +213,11 @@ class World:
     session_ttl_s: float = 50.0
     """after so long without a word a subscription without a name is ended"""
     lease_s: float = 8.0
+    """after so long without a word of its publisher a number may be void"""
     rests: bool = False
     """whether topics that nobody needs rest at once"""
-    """after so long without a word of its publisher a number may be void"""
+    defers: bool = False
+    """whether what changes do to the groups' tables is always left for later"""
     late_max_s: float | None = None
     """nobody is notified later than this after an event was published, if that is to be checked"""
 
@@ -271,6 +273,7 @@ class World:
             f"  somebody forges beside {self.forging:.0%} of what the ENS carries, "
             f"with{'' if self.forger_has_keys else 'out'} keys; there are {'' if self.tags else 'no '}tags",
             f"  topics that nobody needs rest {'at once' if self.rests else 'after a while'}",
+            f"  the groups' tables are changed {'row by row' if self.defers else 'at once'}",
             f"  of what is not wanted, who misses it is told {'that it was' if self.silent else 'all'}",
             *(f"  {action}" for action in self.actions),
             *(f"  {fault}" for fault in self.faults),
@@ -340,7 +343,8 @@ def draw(seed: int) -> World:
     world = _with_forger(_with_impatience(world, Random(f"patience {seed}")), Random(f"forger {seed}"))
     world = _with_strangers(world, Random(f"strangers {seed}"))
     world = _with_deafness(world, Random(f"deaf {seed}"))
-    return attrs.evolve(world, rests=Random(f"rests {seed}").random() < 0.7)
+    rests, defers = (Random(f"{what} {seed}").random() for what in ("rests", "defers"))
+    return attrs.evolve(world, rests=rests < 0.7, defers=defers < 0.5)
 
 
 def _with_forger(world: World, random: Random) -> World:

@@ -557,6 +557,10 @@ def _prune_what_is_owed(clocks: Clocks, topics: Iterable[str], groups: Groups) -
                 table.pop(topic, None)
 
 
+def _wanted_if_settled(groups: Groups, topic: str) -> bool:
+    return topic in groups.filled or topic in groups.owed_to
+
+
 MUTANTS = (
     Mutant(
         "jump",
@@ -866,6 +870,16 @@ MUTANTS = (
         "prune-owed",
         "the count of a topic is not forgotten while it is owed",
         ((Clocks, "prune", _prune_what_is_owed),),
+    ),
+    Mutant(
+        "row-later",
+        "what changes have left to do in the row of a topic is done before its next event",
+        ((Stage, "_settle", _nothing),),
+    ),
+    Mutant(
+        "due-uncounted",
+        "a topic about which something is due is counted as it passes",
+        ((Groups, "is_wanted", _wanted_if_settled),),
     ),
 )
 

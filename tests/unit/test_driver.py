@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ordered_pubsub.core.driver import Driver, MemoryJournal
-from ordered_pubsub.core.messages import PublishAsk, Request
+from ordered_pubsub.core.driver import CELLS_A_SECOND, CELLS_MAX, Driver, MemoryJournal
+from ordered_pubsub.core.messages import Answer, ChangeAsk, PublishAsk, Relay, Reply, Request
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import JournalError
 
@@ -41,3 +41,93 @@ def test_a_snapshot_takes_the_place_of_the_records() -> None:
         driver.flush()
     assert journal.snapshot is not None
     assert len(journal.records) < 3
+
+
+# -- changes of very many topics --------------------------------------------------------------------------------------
+
+MANY = tuple(f"t{number}" for number in range(1_000))
+TWO = Topology((StageSpec("high", ("h",)), StageSpec("low", ("**",))))
+
+
+def asks(number: int, *parts: PublishAsk | ChangeAsk, client: str = "c", who: str = "somebody") -> Request:
+    return Request(client, 1, number, number - 1, number - 1, parts, who)
+
+
+def answered(driver: Driver) -> list[tuple[str, int]]:
+    return [(answer.client, answer.sequence) for answer in driver.flush().replies if isinstance(answer, Answer)]
+
+
+def test_what_a_large_change_leaves_to_do_is_done_a_little_at_a_time() -> None:
+    driver = Driver.open(0, Topology((StageSpec("only"),)), MemoryJournal())
+    driver.handle_request(asks(1, ChangeAsk("s", MANY)), 0.0)
+    assert answered(driver) == [("c", 1)]
+    groups, steps = driver.stage.state.groups, 0
+    assert len(groups.due_in) >= len(MANY) - 1
+
+    while driver.is_asked:
+        driver.serve()
+        steps += 1
+
+    assert steps >= len(MANY) - 1
+    assert not groups.due
+    assert all(len(groups.filled[topic]) == len(MANY) - 1 for topic in MANY)
+
+
+def test_what_a_large_change_has_left_to_do_is_done_after_a_restart() -> None:
+    journal, topology = MemoryJournal(), Topology((StageSpec("only"),))
+    before = Driver.open(0, topology, journal)
+    before.handle_request(asks(1, ChangeAsk("s", MANY)), 0.0)
+    before.flush()
+    journal.replace(before.stage.snapshot())
+
+    driver = Driver.open(0, topology, journal)
+    assert driver.stage.state.groups.due
+    driver.flush()
+    while driver.is_asked:
+        driver.serve()
+
+    assert len(driver.stage.state.groups.filled["t7"]) == len(MANY) - 1
+
+
+def test_who_changes_very_many_pairs_again_and_again_waits_and_nobody_else_does() -> None:
+    driver = Driver.open(0, Topology((StageSpec("only"),)), MemoryJournal())
+    driver.tick(0.0, 0.0)
+    for number in range(1, 11):
+        name = f"s{(number + 1) // 2}"
+        part = ChangeAsk(name, MANY) if number % 2 else ChangeAsk(name, ends=True)
+        driver.handle_request(asks(number, part), 0.0)
+    driver.handle_request(asks(1, ChangeAsk("other", MANY), client="d", who="another"), 0.0)
+    driver.handle_request(asks(1, PublishAsk("t1"), client="e"), 0.0)
+
+    for _ in range(10 * len(MANY)):
+        driver.serve()
+    assert sorted(answered(driver)) == [("c", 1), ("c", 2), ("c", 3), ("d", 1), ("e", 1)]
+    done, second = list[int](), 0
+    while len(done) < 7:
+        second += 1
+        driver.tick(float(second), 0.0)
+        for _ in range(10 * len(MANY)):
+            driver.serve()
+        done += [sequence for _, sequence in answered(driver)]
+    assert done == [4, 5, 6, 7, 8, 9, 10]
+    assert second >= 6 * len(MANY) ** 2 // CELLS_A_SECOND
+
+
+def test_a_change_that_was_relayed_waits_as_well() -> None:
+    driver = Driver.open(1, TWO, MemoryJournal())
+    stage = driver.stage
+    stage.unconfirmed.clear()
+    stage.greeted[0] = True
+    name = next(name for name in map(str, range(100)) if TWO.registrar(name) == 1)
+    stage.cells["somebody"] = CELLS_MAX + 1
+
+    driver.handle_peer(0, Relay(0, asks(1, ChangeAsk(name, MANY))), 0.0)
+
+    def replies() -> list[Reply]:
+        return [message for _, message in driver.flush().sends if isinstance(message, Reply)]
+
+    assert not driver.serve()
+    assert not replies()
+    driver.tick(1.0, 0.0)
+    driver.serve()
+    assert len(replies()) == 1

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from itertools import combinations
+from typing import Any
 
+import attrs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ordered_pubsub.core.clocks import Clocks
-from ordered_pubsub.core.groups import IN_GROUP, Groups
+from ordered_pubsub.core.groups import DUE_MAX, IN_GROUP, Groups
 from ordered_pubsub.core.messages import Change
 from ordered_pubsub.core.topology import StageSpec, Topology
 
@@ -107,6 +109,106 @@ def test_deltas_add_up_to_the_counts_of_everything_in_the_group(steps: list[tupl
         full: dict[str, int] = {}
         clocks.fill(name, full, groups, full=True)
         assert full == {t: clocks.count(t) for t in groups.filled.get(name, ()) if clocks.count(t)}
+
+
+PLACED_STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("publish"), st.sampled_from([t for t in TOPICS if RANKS[t] >= 1]), st.integers(1, 3)),
+        st.tuples(
+            st.just("change"),
+            st.sampled_from("abc"),
+            st.tuples(st.frozensets(st.sampled_from(TOPICS)), st.sampled_from([0, 1, 2])),
+        ),
+        st.tuples(st.just("settle"), st.just(""), st.just(0)),
+    ),
+    max_size=60,
+)
+
+
+@attrs.define
+class Table:
+    """The groups and counts of the stage in the middle, whose changes are done at once up to so many cells."""
+
+    at_once: int
+    groups: Groups = attrs.field(factory=lambda: Groups(1))
+    clocks: Clocks = attrs.field(factory=Clocks)
+
+    def change(self, part: Change, counts: dict[str, int]) -> None:
+        self.clocks.stamp += 1
+        for topic in part.topics:
+            if RANKS[topic] == 2:
+                self.clocks.see(topic, counts[topic])
+        self.groups.change(TOPOLOGY, part, self.at_once)
+        self.clocks.prune(part.topics, self.groups)
+
+    def publish(self, topic: str, count: int, last: int) -> tuple[int, dict[str, int]]:
+        """How far an event goes up, and its entries."""
+        clocks, groups = self.clocks, self.groups
+        clocks.stamp += 1
+        clocks.prune(groups.settle(topic), groups)
+        highest = groups.highest(topic)
+        if RANKS[topic] == 1:
+            clocks.take_numbers(topic, count, groups)
+        else:
+            clocks.passes(topic, last, groups)
+        entries: dict[str, int] = {}
+        clocks.fill(topic, entries, groups, full=False)
+        return highest, entries
+
+    def settle(self) -> None:
+        if self.groups.due:
+            self.clocks.prune(self.groups.settle_next(), self.groups)
+
+
+@settings(max_examples=500)
+@given(PLACED_STEPS)
+def test_nobody_can_tell_whether_a_change_is_done_at_once_or_row_by_row(steps: list[tuple[str, str, Any]]) -> None:
+    at_once, later = Table(1_000), Table(0)
+    held: dict[str, tuple[str, ...]] = {}
+    counts = dict.fromkeys(TOPICS, 0)
+    for version, (kind, name, value) in enumerate(steps, 1):
+        if kind == "settle":
+            later.settle()
+        elif kind == "publish":
+            counts[name] += value
+            assert later.publish(name, value, counts[name]) == at_once.publish(name, value, counts[name])
+        else:
+            part = Change(name, version, held.get(name, ()), tuple(sorted(value[0])), value[1], False)
+            held[name] = part.new
+            for table in (at_once, later):
+                table.change(part, counts)
+    while later.groups.due:
+        later.settle()
+    assert later.groups == at_once.groups
+    for topic in 2 * [topic for topic in TOPICS if RANKS[topic] >= 1]:
+        counts[topic] += 1
+        assert later.publish(topic, 1, counts[topic]) == at_once.publish(topic, 1, counts[topic])
+
+
+def test_a_large_change_does_a_row_at_a_time_and_a_topic_rests_when_nothing_is_due_about_it() -> None:
+    names = [f"n{number:03}" for number in range(100)]
+    groups = Groups(0)
+    groups.change(ALONE, change(1, "a", set(names)))
+    assert (groups.weights, groups.due_number) == ({}, 1)
+    assert groups.settle("n007") == []
+    assert list(groups.filled) == ["n007"]
+    assert len(groups.filled["n007"]) == 99
+    groups.settle_next()
+    assert len(groups.filled) == 2
+    groups.change(ALONE, change(2, "a", set()))
+    groups.rest(names)
+    assert groups == Groups(0)
+
+
+def test_what_is_due_in_a_row_is_bounded() -> None:
+    groups = Groups(0)
+    for version in range(1, 2 * DUE_MAX + 2):
+        groups.change(ALONE, change(version, "a", {"t0", "t1"} if version % 2 else set()), at_once=0)
+        assert all(len(due) <= DUE_MAX for due in groups.due_in.values())
+    assert len(groups.due) <= DUE_MAX
+    assert groups.settle("t0") == []
+    assert groups.settle("t1") == ["t0", "t1"]
+    assert groups.filled == {"t0": {"t1": True}, "t1": {"t0": True}}
 
 
 def test_events_follow_a_change_up_to_its_last_stage_and_no_longer() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ordered_pubsub.core.turns import Turns, Work, once
+from ordered_pubsub.core.turns import Turns, Work
 
 
 def work(done: list[str], name: str, steps: int) -> Work:
@@ -15,6 +15,12 @@ def work(done: list[str], name: str, steps: int) -> Work:
         done.append(f"{name}{step}")
         if step < steps:
             yield
+
+
+def failing() -> Work:
+    """Work that nobody must do."""
+    pytest.fail("it was forgotten")
+    yield
 
 
 def run(turns: Turns) -> None:
@@ -56,7 +62,7 @@ def test_the_work_of_a_session_is_done_in_its_order() -> None:
 def test_a_session_has_no_more_work_waiting_than_it_may() -> None:
     turns = Turns(works_max=2)
 
-    taken = [turns.put("o", "s", once(int)) for _ in range(3)]
+    taken = [turns.put("o", "s", iter(())) for _ in range(3)]
 
     assert taken == [True, True, False]
     assert turns.dropped == 1
@@ -65,12 +71,12 @@ def test_a_session_has_no_more_work_waiting_than_it_may() -> None:
 def test_an_owner_has_no_more_bytes_waiting_than_it_may_unless_it_is_one_piece() -> None:
     turns = Turns(bytes_max=100)
 
-    assert turns.put("o", "s", once(int), 1_000)
-    assert not turns.put("o", "s", once(int), 1)
+    assert turns.put("o", "s", iter(()), 1_000)
+    assert not turns.put("o", "s", iter(()), 1)
 
     run(turns)
-    assert turns.put("o", "s", once(int), 60)
-    assert turns.put("o", "s", once(int), 40)
+    assert turns.put("o", "s", iter(()), 60)
+    assert turns.put("o", "s", iter(()), 40)
 
 
 def test_what_was_forgotten_is_not_done() -> None:
@@ -92,7 +98,7 @@ def test_work_may_end_its_own_session() -> None:
         yield
 
     turns.put("o", "s", ending())
-    turns.put("o", "s", once(lambda: pytest.fail("it was forgotten")))
+    turns.put("o", "s", failing())
     run(turns)
 
     assert not turns.has_work
