@@ -78,6 +78,11 @@ class Turns:
         """Whether anything waits."""
         return bool(self._owners)
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether there is work of more than one owner."""
+        return len(self._owners) > 1
+
     def forget(self, owner: Hashable, session: Hashable) -> None:
         """Nobody wants any more what a session has caused."""
         found = self._owners.get(owner)

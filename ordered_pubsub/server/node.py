@@ -58,9 +58,11 @@ _log = logging.getLogger(__name__)
 TICK_S = 0.5
 INLINE_S = 0.001
 """So much of each turn of the loop one identity has before what it says waits for its turn."""
-IDLE_S = 0.001
 SERVE_S = 0.001
 """So long, and one step more, is worked at what may wait before it is looked again for what may not."""
+ALONE_S = 0.004
+"""So long, instead of both, if nobody else waits: what is done together is written together."""
+IDLE_S = 0.001
 INLINE_COMMIT_S = 0.0005
 """Commits that wait for the disk longer than this, on average, are left to a thread."""
 AVERAGE_OVER = 16
@@ -213,7 +215,8 @@ class Node:
         if not self._spent:
             self._supervisor.soon(self._spent.clear, "beginning a moment")
         began = time.perf_counter()
-        until = began + INLINE_S - self._spent.get(identity, 0.0)
+        share_s = INLINE_S if self.turns.has_work else ALONE_S
+        until = began + share_s - self._spent.get(identity, 0.0)
         now = began
         try:
             while now < until:
@@ -445,7 +448,8 @@ class Node:
         try:
             if not self.turns.has_work and not self.driver.is_asked:
                 os.sched_yield()
-            until = time.perf_counter() + SERVE_S
+            is_shared = self.turns.is_shared or self.driver.is_asked or self.bulk.has_work or self._from_peers
+            until = time.perf_counter() + (SERVE_S if is_shared else ALONE_S)
             if self._from_peers:
                 self._hear_peers(until)
             idle_steps = 0
