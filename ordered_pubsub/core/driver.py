@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
+from functools import partial
 from typing import Protocol
 
 import attrs
@@ -29,7 +30,7 @@ from ordered_pubsub.core.behind import Behind
 from ordered_pubsub.core.checking import check_message, check_operation
 from ordered_pubsub.core.expiry import Expiry
 from ordered_pubsub.core.floors import Needs
-from ordered_pubsub.core.hosting import ALIVE_S, Hosting
+from ordered_pubsub.core.hosting import ALIVE_S, Chosen, Hosting, size_of
 from ordered_pubsub.core.inspection import CAUSES
 from ordered_pubsub.core.keys import PLAIN, KeyKeeper, Security, rotated
 from ordered_pubsub.core.levels import Levels
@@ -102,16 +103,22 @@ OPEN_LOAD, OPEN_S = 512, 4.0
 CELLS_MAX, CELLS_A_SECOND = 2_000_000, 250_000
 """What changes of an identity do to the groups' tables is done little by little: so many cells may be waiting for that, and so
 many are given time; what is more waits to be taken. A subscription to a thousand topics concerns a million."""
-TOLD_BYTES_MAX = 16 << 20
+TOLD_BYTES_MAX = 64 << 20
 """So much of what owners tell may wait for its turn."""
+TOLD_ENOUGH = 8 << 20
+"""If so much waits that is to be told to an identity, nothing is read for it alone; of twice that, it is not told."""
+TOLD_BYTES, TOLD_LOAD, TOLD_INLINE = 2_048, 8, 4
+"""What an owner tells holds so many bytes beside its events, costs so much, and is given to so many identities as it comes."""
+CHOSEN_SHARE = 2
+"""So many times as much as an owner has told is kept of what filters have left of it, until all were told."""
 LOAD_BYTES = 4_096
 """So many bytes of events cost as much as a part of a request."""
 KEYS_A_STEP = 100
 FLOORS_S = 5.0
 """So often a stage asks all registrars what their subscriptions may need of its log."""
 _OVER = object()
-STAGE, TOPIC, CHORES = "stage", "topic", ("chores",)
-"""Who causes work, beside identities: a stage, for the clients that it has; a topic, of which a log tells; and this stage."""
+STAGE, TOLD, CHORES = "stage", "told", ("chores",)
+"""Who causes work, beside identities for what they say: an identity for what it is told; another stage; and this one."""
 VoidOfClient = Handed | Sealed | Undecided
 VoidMessage = Handed | Seal | Sealed | Holders | Undecided | Decided
 KEEP = Policies(default=Policy(keep_age_s=float("inf"), max_age_s=float("inf")))
@@ -219,6 +226,14 @@ def _load_of(request: Request) -> int:
         else:
             load += 1 + len(part.add) + len(part.remove)
     return load
+
+
+@attrs.define(slots=True)
+class _Held:
+    """What an owner has told, as long as works wait that give it to somebody."""
+
+    size: int
+    works: int = 0
 
 
 def _is_free(peer: int) -> bool:
@@ -471,17 +486,26 @@ class Driver:
         """
         has_done = self.turns.step()
         home = self.pubends.next_home(self._has_enough)
-        if home is not None:
-            told = self.pubends.serve_home(home)
-            if home == self.stage.rank:
-                self._tell(told)
-            else:
-                self.stage.effects.sends.append((home, told))
-        return has_done or home is not None
+        if home is None:
+            return has_done
+        if home != self.stage.rank:
+            self.stage.effects.sends.append((home, self.pubends.serve_home(home)))
+        elif self.pubends.turn_over(home, self._is_told_enough):
+            self._tell(self.pubends.serve_home(home))
+        else:
+            return has_done
+        return True
 
     def _has_enough(self, home: int) -> bool:
         """Whether a home stage has so much to do with what it was told that more of it may wait."""
         return self._told_bytes > TOLD_BYTES_MAX // 2 if home == self.stage.rank else self.is_clogged(home)
+
+    def _is_told_enough(self, topic: str) -> bool:
+        """Whether all who miss something of a topic have enough waiting that is to be told to them."""
+        if self._told_bytes < TOLD_ENOUGH:
+            return False
+        identities = self.hosting.curious_about(topic)
+        return bool(identities) and all(self.turns.size((TOLD, one)) >= TOLD_ENOUGH for one in identities)
 
     def is_busy_with(self, identity: str, session: str) -> bool:
         """Whether something that a client said still waits for its turn."""
@@ -630,21 +654,36 @@ class Driver:
             self._spread_void(message)
 
     def _tell(self, told: Told) -> None:
-        """An owner says what its log has: those who miss it here are told one after the other."""
-        size = sum(len(chunk.data) for item in told.items for chunk in item.chunks)
+        """An owner says what its log has: each identity that misses it here is told at its own turn, or now if nobody waits."""
+        size = TOLD_BYTES + sum(map(size_of, told.items))
         if self._told_bytes + size > TOLD_BYTES_MAX and self._told_bytes:
             self.turns.dropped += 1  # it is asked for again
             return
-        self._told_bytes += size
-        if not self._begin((TOPIC, told.topic), "", self._telling(told, size), load=8):
-            self._told_bytes -= size
+        held, chosen = _Held(size), Chosen(CHOSEN_SHARE * size)
+        key = (TOLD, told.topic)
+        used = self._loads.get(key, 0)
+        for at, identity in enumerate(self.hosting.hear(told)):
+            work, owner = self._telling(told, identity, chosen), (TOLD, identity)
+            if at < TOLD_INLINE and used < self.inline_load and not self.turns.has(owner, told.topic):
+                used = self._loads[key] = used + TOLD_LOAD
+                if next(work, _OVER) is _OVER:
+                    continue
+            if self.turns.size(owner) >= 2 * TOLD_ENOUGH:
+                self.turns.dropped += 1
+            elif self.turns.put(owner, told.topic, work, size, partial(self._let_go, held)):
+                self._told_bytes += 0 if held.works else size
+                held.works += 1
 
-    def _telling(self, told: Told, size: int) -> Work:
-        for _ in self.hosting.telling(told):
+    def _let_go(self, held: _Held) -> None:
+        """One of the works that hold something is over, or forgotten."""
+        held.works -= 1
+        self._told_bytes -= 0 if held.works else held.size
+
+    def _telling(self, told: Told, identity: str, chosen: Chosen) -> Work:
+        for _ in self.hosting.telling(told, identity, chosen):
             self._spread()
             yield True
         self._spread()
-        self._told_bytes -= size
 
     def _locating_everywhere(self, locate: Locate) -> Work:
         """Ask the owners of some topics where these were at a time."""

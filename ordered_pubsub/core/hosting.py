@@ -5,9 +5,10 @@ which numbers, what it has asked the owner for lately (`Consolidation`), and som
 reaches an owner does not grow with the number of subscribers behind a home stage.
 
 Whatever a client says costs as much as it names, and what an owner says as much as there are clients that miss it, with their
-filters. So both are done in small steps, by whoever runs the stage (`core.turns`). What one identity may be curious about is
-bounded for all its sessions together; what is beyond is not taken note of, and is asked for again. So is what they follow; who
-follows more is told that it ends.
+filters. So both are done in small steps, by whoever runs the stage (`core.turns`), and what is told is given to each identity at
+its own turn: however many others miss it, and by whatever filters, who misses little does not wait for them. What one identity
+may be curious about is bounded for all its sessions together; what is beyond is not taken note of, and is asked for again. So is
+what they follow; who follows more is told that it ends.
 
 Acknowledgements are consolidated as well: the owner of a topic is told up to where all subscriptions here have acknowledged it.
 If it says that it expects more, those that are behind are told.
@@ -16,7 +17,7 @@ If it says that it expects more, those that are behind are told.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from itertools import islice
 
 import attrs
@@ -65,12 +66,43 @@ CURIOUS_MAX = 100_000
 """So much may be missed at once by the sessions of one identity: stretches of numbers, and `CURIOUS_WEIGHT` for each topic."""
 CURIOUS_WEIGHT = 8
 STREAMS_AT_ONCE = 100
-"""Topics that are tidied in one step."""
+"""Topics that are tidied in one step, and subscriptions that are forgotten in one."""
 
 Follower = tuple[str, str]
 """A session, and one of its subscriptions."""
-Chosen = dict[tuple[str, int], Recalled]
-"""A filter and an item's first number → what is left of the item."""
+Left = dict[int, Recalled]
+"""An item's first number → what a filter has left of it."""
+Choose = Callable[[str, Iterable[Recalled]], Iterator[Recalled | None]]
+"""A filter and items → what is left of each of them, in their order, and None at the end of each small step between."""
+
+
+@attrs.define(slots=True, eq=False)
+class Chosen:
+    """What filters have left of something that an owner has told, for the next ones that choose by the same: the last of it."""
+
+    bytes_max: int
+    _items: OrderedDict[tuple[str, int], tuple[Recalled, int]] = attrs.field(factory=OrderedDict)
+    """filter, first number → the item and its size; the oldest first"""
+    _bytes: int = 0
+
+    def find(self, where: str, first: int) -> Recalled | None:
+        """What a filter has left of an item."""
+        found = self._items.get((where, first))
+        return None if found is None else found[0]
+
+    def keep(self, where: str, item: Recalled) -> None:
+        """A filter has left this."""
+        size = size_of(item)
+        if size <= self.bytes_max and (where, item.first) not in self._items:
+            self._items[where, item.first] = item, size
+            self._bytes += size
+            while self._bytes > self.bytes_max:
+                self._bytes -= self._items.popitem(last=False)[1][1]
+
+
+def size_of(item: Recalled) -> int:
+    """About how many bytes an item takes in memory."""
+    return ITEM_BYTES + sum([len(chunk.data) for chunk in item.chunks])
 
 
 @attrs.define(slots=True)
@@ -98,7 +130,8 @@ class _Stream:
     """What is known here of one topic."""
 
     asked: Consolidation = attrs.field(factory=lambda: Consolidation(NRT_FLOOR_S))
-    curious: dict[Follower, _Curious] = attrs.field(factory=dict)
+    curious: dict[str, dict[Follower, _Curious]] = attrs.field(factory=dict)
+    """identity → its subscriptions that miss something"""
     cache: Knowledge[Recalled] = attrs.field(factory=Knowledge)
     fulls_asked: dict[int, float] = attrs.field(factory=dict)
     """number → when its full timestamp was asked for"""
@@ -106,6 +139,9 @@ class _Stream:
     @property
     def is_empty(self) -> bool:
         return not self.curious and not len(self.asked) and not len(self.cache) and not self.fulls_asked
+
+
+NOTHING_CHOSEN = Chosen(0)
 
 
 def _endless(identity: str) -> int:
@@ -118,7 +154,7 @@ class Hosting:
     """The clients that are at home at one stage, and what they miss."""
 
     topology: Topology
-    choose: Callable[[str, Recalled], Recalled] | None = None
+    choose: Choose | None = None
     """leaves out what a filter does not let through; None: this stage cannot read events"""
     tells: list[tuple[str, ToSubscriber]] = attrs.field(factory=list)
     """session, and what it is told; the caller empties it"""
@@ -266,48 +302,76 @@ class Hosting:
     # -- curiosity ----------------------------------------------------------------------------------------------------
 
     def wanting(self, session: str, curious: Curious, now: float) -> Iterator[None]:
-        """A subscription misses something: one step for each stretch."""
+        """A subscription misses something: a step for each stretch, and more if much of that is known and has to be chosen."""
+        follower = (session, curious.subscription)
+        is_first = True
         for want in dict.fromkeys(curious.wants):
-            self._want((session, curious.subscription), want, now)
-            yield
+            if not is_first:
+                yield
+            is_first = False
+            if self._note_want(follower, want, now):
+                yield from self._answering(want, follower)
+                self._ask_for_rest(want, follower, now)
 
-    def _want(self, follower: Follower, want: Want, now: float) -> None:
+    def _note_want(self, follower: Follower, want: Want, now: float) -> bool:
+        """Take note of what a subscription misses, unless its identity misses too much."""
         session, subscription = follower
         identity = self.identities.get(session, "")
         if self._curious.get(identity, 0) >= self.curious_max:
             self.too_much += 1
-            return
+            return False
         stream = self._streams.setdefault(want.topic, _Stream())
         self._spoken_of.setdefault(session, {}).setdefault(subscription, {})[want.topic] = True
-        known = stream.curious.get(follower)
+        followers = stream.curious.setdefault(identity, {})
+        known = followers.get(follower)
         before = 0 if known is None else known.weight
         if known is None:
-            known = stream.curious[follower] = _Curious(now)
-        known.heard, numbers = now, known.missed(want.where)
-        numbers.add(want.first, want.last)
+            known = followers[follower] = _Curious(now)
+        known.heard = now
+        known.missed(want.where).add(want.first, want.last)
         _add(self._curious, identity, known.weight - before)
-        self._answer(want, stream, follower)
-        for first, last in numbers.within(want.first, want.last):
-            self._ask(stream, Want(want.topic, first, last, want.full and first == want.first), now)
-        self._tidy(want.topic, stream, follower)
+        return True
 
-    def _forget_curious(self, stream: _Stream, follower: Follower) -> None:
+    def _missing(self, topic: str, follower: Follower) -> _Curious | None:
+        """What a subscription misses of a topic."""
+        stream = self._streams.get(topic)
+        followers = None if stream is None else stream.curious.get(self.identities.get(follower[0], ""))
+        return None if followers is None else followers.get(follower)
+
+    def _forget_curious(self, topic: str, stream: _Stream, identity: str, follower: Follower) -> None:
         """A subscription misses nothing of a topic any more."""
-        known = stream.curious.pop(follower, None)
-        if known is not None:
-            _add(self._curious, self.identities.get(follower[0], ""), -known.weight)
+        followers = stream.curious.get(identity)
+        known = None if followers is None else followers.pop(follower, None)
+        if followers is not None and known is not None:
+            _add(self._curious, identity, -known.weight)
+            if not followers:
+                del stream.curious[identity]
+                self._maybe_end(topic, stream)
 
-    def _answer(self, want: Want, stream: _Stream, follower: Follower) -> None:
+    def _answering(self, want: Want, follower: Follower) -> Iterator[None]:
         """Tell what is known here."""
-        items = [
-            value for _, _, value in stream.cache.data(want.first, min(want.last, want.first + CACHED_NUMBERS_MAX))
-        ]
+        cache = self._streams[want.topic].cache
+        items = [value for _, _, value in cache.data(want.first, min(want.last, want.first + CACHED_NUMBERS_MAX))]
         items = items[:ANSWERED_MAX]
         if want.full:
             items = [item for item in items if item.first > want.first]
         if items:
             told = Told(want.topic, want.first, want.last, 0, items)
-            self._tell(told, stream, follower, want.where, {})
+            left = None
+            if want.where and self.choose is not None:
+                left = yield from self._choosing(told, follower, want.where, NOTHING_CHOSEN)
+            known = self._missing(want.topic, follower)
+            if known is not None:
+                self._tell(told, follower, known, want.where, left)
+
+    def _ask_for_rest(self, want: Want, follower: Follower, now: float) -> None:
+        """Ask the owner for what was not known here."""
+        known, stream = self._missing(want.topic, follower), self._streams.get(want.topic)
+        numbers = None if known is None else known.numbers.get(want.where)
+        if known is not None and stream is not None and numbers is not None:
+            for first, last in numbers.within(want.first, want.last):
+                self._ask(stream, Want(want.topic, first, last, want.full and first == want.first), now)
+            self._tidy(want.topic, follower, known)
 
     def _ask(self, stream: _Stream, want: Want, now: float) -> None:
         """Ask the owner for what it was not asked for lately."""
@@ -318,66 +382,102 @@ class Hosting:
         for first, last in stream.asked.fresh(want.first, want.last, now):
             wants.append(Want(want.topic, first, last, want.full and first == want.first))
 
-    def telling(self, told: Told) -> Iterator[None]:
-        """An owner says what its log has: one step for each that may miss it, and each of its filters."""
+    def curious_about(self, topic: str) -> Collection[str]:
+        """The identities that miss something of a topic."""
+        stream = self._streams.get(topic)
+        return () if stream is None else stream.curious.keys()
+
+    def hear(self, told: Told) -> list[str]:
+        """An owner says what its log has. Return the identities that may miss it: `telling` gives it to each of them."""
         stream = self._streams.get(told.topic)
         if stream is None:
-            return
+            return []
         for item in told.items:
             stream.asked.satisfied(item.first, item.last)
             if item.full:
                 stream.fulls_asked.pop(item.first, None)
         if told.read_to - told.first < CACHED_NUMBERS_MAX:
             self._remember(told.topic, stream, told.items)
-        chosen: Chosen = {}
-        for follower in list(stream.curious):
-            known = stream.curious.get(follower)
-            for where in list(known.numbers) if known is not None else ():
-                if known is not stream.curious.get(follower) or known is None or where not in known.numbers:
-                    continue  # it has been told, or has gone, since the last step
-                self._tell(told, stream, follower, where, chosen)
-                if where:
+        return list(stream.curious)
+
+    def telling(self, told: Told, identity: str, chosen: Chosen) -> Iterator[None]:
+        """Give what an owner says to one identity: a step for each of its subscriptions that may miss it, and each filter.
+
+        What is chosen of it by the same filter is `chosen` once for several, whoever they are.
+        """
+        stream = self._streams.get(told.topic)
+        followers = None if stream is None else stream.curious.get(identity)
+        is_first = True
+        for follower in list(followers or ()):
+            if not is_first:
+                yield
+            is_first = False
+            known = self._missing(told.topic, follower)
+            for at, where in enumerate(list(known.numbers) if known is not None else ()):
+                if at:
                     yield
-            self._tidy(told.topic, stream, follower)
-            yield
+                left = None
+                if where and self.choose is not None:
+                    left = yield from self._choosing(told, follower, where, chosen)
+                if at or left is not None:
+                    known = self._missing(told.topic, follower)
+                if known is not None:
+                    self._tell(told, follower, known, where, left)
 
-    def _tell(self, told: Told, stream: _Stream, follower: Follower, where: str, chosen: Chosen) -> None:
-        """Give a subscription what it misses of this, and nothing else. What several have the same filter for is chosen once."""
-        known = stream.curious[follower]
-        numbers, before = known.numbers[where], known.weight
+    def _choosing(self, told: Told, follower: Follower, where: str, chosen: Chosen) -> Generator[None, None, Left]:
+        """Leave out what a filter does not let through, of what a subscription misses. What was chosen already is not again."""
+        left: Left = {}
+        known = self._missing(told.topic, follower)
+        numbers = None if known is None else known.numbers.get(where)
+        if numbers is None or self.choose is None:
+            return left
+        missed = [item for item in told.items if numbers.within(item.first, item.last)]
+
+        def not_chosen() -> Iterator[Recalled]:
+            for item in missed:
+                found = chosen.find(where, item.first)
+                if found is None:
+                    yield item
+                else:
+                    left[item.first] = found
+
+        for item in self.choose(where, not_chosen()):
+            if item is None:
+                yield
+            else:
+                left[item.first] = item
+                chosen.keep(where, item)
+        return left
+
+    def _tell(self, told: Told, follower: Follower, known: _Curious, where: str, left: Left | None) -> None:
+        """Give a subscription what it misses of this, and nothing else; with a filter, what that has left of it."""
+        numbers = known.numbers.get(where)
+        if numbers is None:
+            return  # it was told while this was chosen
         items = [item for item in told.items if numbers.within(item.first, item.last)]
+        if left is not None:
+            items = [left[item.first] for item in items if item.first in left]
         beyond = told.given >= 0 and (numbers.last or 0) > told.given
-        if not items and not beyond and not numbers.within(1, told.floor):
-            return
-        if beyond:
-            numbers.remove(told.given + 1, ENDLESS)
-        for item in items:
-            numbers.remove(item.first, item.last)
-        numbers.forget_up_to(told.floor)
-        _add(self._curious, self.identities.get(follower[0], ""), known.weight - before)
-        if where and self.choose is not None:
-            items = [self._chosen(where, item, chosen) for item in items]
-        session, subscription = follower
-        given = Told(told.topic, told.first, told.read_to, told.floor, items, where, told.given)
-        self.tells.append((session, Inform(subscription, given)))
+        if items or beyond or numbers.within(1, told.floor):
+            before = known.weight
+            if beyond:
+                numbers.remove(told.given + 1, ENDLESS)
+            for item in items:
+                numbers.remove(item.first, item.last)
+            numbers.forget_up_to(told.floor)
+            session, subscription = follower
+            _add(self._curious, self.identities.get(session, ""), known.weight - before)
+            given = Told(told.topic, told.first, told.read_to, told.floor, items, where, told.given)
+            self.tells.append((session, Inform(subscription, given)))
+        self._tidy(told.topic, follower, known)
 
-    def _chosen(self, where: str, item: Recalled, chosen: Chosen) -> Recalled:
-        found = chosen.get((where, item.first))
-        if found is None:
-            assert self.choose is not None
-            found = chosen[where, item.first] = self.choose(where, item)
-        return found
-
-    def _tidy(self, topic: str, stream: _Stream, follower: Follower) -> None:
-        known = stream.curious.get(follower)
-        if known is None:
-            return
+    def _tidy(self, topic: str, follower: Follower, known: _Curious) -> None:
+        """Forget the filters by which a subscription misses nothing any more, and the subscription with the last one."""
         missed = known.numbers
         for where in [where for where, numbers in missed.items() if not numbers]:
             del missed[where]
         if not missed:
-            self._forget_curious(stream, follower)
-            self._maybe_end(topic, stream)
+            self._forget_curious(topic, self._streams[topic], self.identities.get(follower[0], ""), follower)
 
     def _maybe_end(self, topic: str, stream: _Stream) -> None:
         if stream.is_empty and self._streams.get(topic) is stream:
@@ -387,7 +487,7 @@ class Hosting:
         for item in items:
             if stream.cache.data(item.first, item.last):
                 continue
-            size = ITEM_BYTES + sum(len(chunk.data) for chunk in item.chunks)
+            size = size_of(item)
             stream.cache.accumulate_data(item.first, item.last, item)
             self._cached[topic, item.first] = (item.last, size)
             self._cached_bytes += size
@@ -413,12 +513,11 @@ class Hosting:
     def _stop_missing(self, follower: Follower) -> None:
         """A subscription has nothing to say here any more."""
         session, subscription = follower
-        subscriptions = self._spoken_of[session]
+        identity, subscriptions = self.identities.get(session, ""), self._spoken_of[session]
         for topic in subscriptions.pop(subscription):
             stream = self._streams.get(topic)
             if stream is not None:
-                self._forget_curious(stream, follower)
-                self._maybe_end(topic, stream)
+                self._forget_curious(topic, stream, identity, follower)
         if not subscriptions:
             del self._spoken_of[session]
 
@@ -431,10 +530,19 @@ class Hosting:
                 continue
             stream.asked.forget_expired(now)
             stream.fulls_asked = {n: at for n, at in stream.fulls_asked.items() if at > now - NRT_FLOOR_S}
-            for follower in [who for who, curious in stream.curious.items() if curious.heard + CURIOUS_FOR_S <= now]:
-                self._forget_curious(stream, follower)
-                self._forget_word(follower, topic)
-            done += 1 + len(stream.curious) // 8
+            done += 1
+            for identity in list(stream.curious):
+                followers = stream.curious.get(identity, {})
+                done += len(followers) // 8
+                for follower in [who for who, known in followers.items() if known.heard + CURIOUS_FOR_S <= now]:
+                    late = followers.get(follower)
+                    if late is not None and late.heard + CURIOUS_FOR_S <= now:
+                        self._forget_curious(topic, stream, identity, follower)
+                        self._forget_word(follower, topic)
+                        done += 1
+                    if done >= STREAMS_AT_ONCE:
+                        done = 0
+                        yield
             self._maybe_end(topic, stream)
             if done >= STREAMS_AT_ONCE:
                 done = 0

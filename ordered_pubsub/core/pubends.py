@@ -32,6 +32,8 @@ PIECE_BYTES = 64 * 1024
 """About so much is read at a time."""
 FULLS_MAX = 64
 """So many full timestamps of a topic are waited for at a time."""
+TOPICS_AT_ONCE = 16
+"""So many topics are looked at to find one of which a home stage does not have enough."""
 WANTS_MAX = 10_000
 """Pieces of the log that may be waited for, by each home stage."""
 
@@ -204,6 +206,17 @@ class Pubends:
     def next_home(self, is_clogged: Callable[[int], bool]) -> int | None:
         """The home stage whose turn it is, of those that can be told something now."""
         return next((home for home in self._waiting if not is_clogged(home)), None)
+
+    def turn_over(self, home: int, has_enough: Callable[[str], bool]) -> bool:
+        """Go on to a topic of which a home stage does not have enough to do already; whether one of the next is so."""
+        topics = self._waiting[home]
+        for _ in range(min(TOPICS_AT_ONCE, len(topics))):
+            topic = next(iter(topics))
+            if not has_enough(topic):
+                return True
+            topics.move_to_end(topic)
+        self._waiting.move_to_end(home)
+        return False
 
     def serve_home(self, home: int) -> Told:
         """Read one piece for a home stage that waits for some."""

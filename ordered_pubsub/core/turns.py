@@ -5,7 +5,7 @@ iterator whose steps are small, each bounded whatever was asked for; it waits he
 steps now and then, after everything that is waiting for an answer now. Those who cause work take turns, and among the work
 of one of them its sessions do: so who asks for little waits for one step of everybody else, and not for all that they want.
 
-    owner ──> session ──> work, work, …     (an owner is an identity, another stage, or a topic)
+    owner ──> session ──> work, work, …     (an owner is an identity, what is told to one, or another stage)
 
 INVARIANT: no owner is without sessions, and no session without work.
 """
@@ -13,7 +13,7 @@ INVARIANT: no owner is without sessions, and no session without work.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 
 import attrs
 
@@ -28,9 +28,9 @@ Work = Iterator[bool | None]
 
 @attrs.define(slots=True)
 class _Queue:
-    """What one session waits for: work, and about how many bytes it holds."""
+    """What one session waits for: work, about how many bytes it holds, and who is told when it does not any more."""
 
-    works: deque[tuple[Work, int]] = attrs.field(factory=deque)
+    works: deque[tuple[Work, int, Callable[[], None] | None]] = attrs.field(factory=deque)
 
 
 @attrs.define(slots=True)
@@ -53,8 +53,15 @@ class Turns:
     _owners: OrderedDict[Hashable, _Owner] = attrs.field(factory=OrderedDict)
     """whose turn is next comes first"""
 
-    def put(self, owner: Hashable, session: Hashable, work: Work, size: int = 0) -> bool:
-        """Let work wait for its turn; say whether there is room for it."""
+    def put(
+        self,
+        owner: Hashable,
+        session: Hashable,
+        work: Work,
+        size: int = 0,
+        let_go: Callable[[], None] | None = None,
+    ) -> bool:
+        """Let work wait for its turn; say whether there is room for it. If so, `let_go` is called when it waits no more."""
         found = self._owners.get(owner)
         if found is None:
             found = self._owners[owner] = _Owner()
@@ -64,9 +71,14 @@ class Turns:
         if queue.works and (len(queue.works) >= self.works_max or found.size + size > self.bytes_max):
             self.dropped += 1
             return False
-        queue.works.append((work, size))
+        queue.works.append((work, size, let_go))
         found.size += size
         return True
+
+    def size(self, owner: Hashable) -> int:
+        """About how many bytes the work of an owner holds."""
+        found = self._owners.get(owner)
+        return 0 if found is None else found.size
 
     def has(self, owner: Hashable, session: Hashable) -> bool:
         """Whether work of a session waits."""
@@ -88,9 +100,12 @@ class Turns:
         found = self._owners.get(owner)
         queue = None if found is None else found.sessions.pop(session, None)
         if found is not None and queue is not None:
-            found.size -= sum(size for _, size in queue.works)
             if not found.sessions:
                 del self._owners[owner]
+            for _, size, let_go in queue.works:
+                found.size -= size
+                if let_go is not None:
+                    let_go()
 
     def step(self) -> bool:
         """One step of the work whose turn it is; whether it has done something. If it raises, it is over."""
@@ -98,21 +113,22 @@ class Turns:
             return False
         owner, found = next(iter(self._owners.items()))
         session, queue = next(iter(found.sessions.items()))
-        work, size = queue.works[0]
+        work = queue.works[0][0]
         is_over, found_something = True, True
         try:
             outcome = next(work, _OVER)
             is_over, found_something = outcome is _OVER, outcome is not False
         finally:
             if self._owners.get(owner) is found and found.sessions.get(session) is queue:  # else it was forgotten
-                self._pass_on(owner, found, session, queue, size if is_over else None)
+                self._pass_on(owner, found, session, queue, is_over)
         return found_something
 
-    def _pass_on(self, owner: Hashable, found: _Owner, session: Hashable, queue: _Queue, done: int | None) -> None:
+    def _pass_on(self, owner: Hashable, found: _Owner, session: Hashable, queue: _Queue, is_over: bool) -> None:
         """The turn goes to the next one."""
-        if done is not None:
-            queue.works.popleft()
-            found.size -= done
+        let_go = None
+        if is_over:
+            _, size, let_go = queue.works.popleft()
+            found.size -= size
         if queue.works:
             found.sessions.move_to_end(session)
         else:
@@ -121,6 +137,8 @@ class Turns:
             self._owners.move_to_end(owner)
         else:
             del self._owners[owner]
+        if let_go is not None:
+            let_go()
 
 
 _OVER = object()

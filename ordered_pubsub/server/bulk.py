@@ -17,7 +17,7 @@ from ordered_pubsub.core.log import LogReader
 from ordered_pubsub.core.topics import matches
 from ordered_pubsub.core.turns import Turns, Work
 from ordered_pubsub.errors import ProtocolError
-from ordered_pubsub.server.choosing import choose_rows
+from ordered_pubsub.server.choosing import choosing_rows
 from ordered_pubsub.wire.reading import (
     ASKED_MAX,
     PIECE_BYTES,
@@ -96,7 +96,7 @@ class Bulk:
         """Find the answer in small steps, and bring it."""
         answers: list[ToReader] = []
         if isinstance(message, Read):
-            answers.append(self._read(message))
+            yield from self._reading(message, answers)
         elif isinstance(message, Find):
             yield from self._finding(reader, message, answers)
         else:
@@ -109,13 +109,19 @@ class Bulk:
         for answer in answers:
             reader.bring(answer)
 
-    def _read(self, ask: Read) -> Rows:
+    def _reading(self, ask: Read, answers: list[ToReader]) -> Work:
+        """Read a piece, and leave out of it, in small steps, what a filter does not let through."""
         found = self.log.rows(ask.topic, ask.first, ask.last, min(ask.bytes_max, PIECE_BYTES))
         full = self.log.full_at(ask.topic, found.stamps[0].first) if ask.full and found.stamps else None
         if ask.full and found.stamps and full is None:  # forgotten since the rest of it was read
-            return Rows(ask.number, self.log.shelf.floor(ask.topic), ask.first - 1, None, [], [])
-        events = choose_rows(ask.where, found.events) if ask.where else found.events
-        return Rows(ask.number, found.floor, found.read_to, full, list(found.stamps), list(events))
+            answers.append(Rows(ask.number, self.log.shelf.floor(ask.topic), ask.first - 1, None, [], []))
+            return
+        events = found.events
+        if ask.where:
+            events = []
+            for _ in choosing_rows(ask.where, found.events, events):
+                yield True
+        answers.append(Rows(ask.number, found.floor, found.read_to, full, list(found.stamps), list(events)))
 
     def _finding(self, reader: Reader, ask: Find, answers: list[ToReader]) -> Work:
         """Compare the topics with the patterns, so many at a time."""

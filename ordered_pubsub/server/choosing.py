@@ -4,12 +4,13 @@ What is left out keeps its numbers, so the order is the same. The payload is dec
 event with another content type is brought, and its client decides.
 
 Who brings something to many asks the filters of all of them one after the other; events are read once for all of these.
+However many events a chunk has, they are read and judged a few at a time, so that others have their turns between.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -21,8 +22,19 @@ from ordered_pubsub.core.log import Row
 from ordered_pubsub.core.messages import Chunk, Recalled
 from ordered_pubsub.errors import ProtocolError
 from ordered_pubsub.wire.content import BYTES, JSON, fields_of
-from ordered_pubsub.wire.pack import Logged, decode_logged, encode_logged, packed_headers
+from ordered_pubsub.wire.pack import (
+    PackedEvent,
+    SignedEvents,
+    decode_event,
+    decode_signed,
+    encode_signed,
+    packed_headers,
+)
 
+STEP_BYTES = 64 * 1024
+"""So much is done in one step, in bytes of JSON that are decoded."""
+EVENT_BYTES, LETTERS_A_BYTE, COPIED_A_BYTE = 256, 4, 32
+"""An event costs as much as so many, beside its own; a letter of a filter, and a byte that is only copied, as a part of one."""
 FILTERS_MAX = 1_024
 """So many filters are kept compiled."""
 OPENED_MAX, OPENED_BYTES_MAX = 64, 2 << 20
@@ -35,23 +47,48 @@ def read_filter(where: str) -> Filter:
     return Filter.parse(where)
 
 
-def choose(where: str, recalled: Recalled) -> Recalled:
-    """A part of a log without the events that a filter does not let through."""
-    chosen = read_filter(where)
-    chunks = [piece for chunk in recalled.chunks for piece in _choose(chosen, chunk)]
-    return replace(recalled, chunks=chunks)
+@attrs.define(slots=True)
+class _Step:
+    """How much is left to be done until the others have their turn."""
+
+    left: int = STEP_BYTES
+
+
+def choosing(where: str, items: Iterable[Recalled]) -> Iterator[Recalled | None]:
+    """Parts of a log without the events that a filter does not let through; and None at the end of each small step between."""
+    chosen, step = read_filter(where), _Step()
+    for item in items:
+        chunks: list[Chunk] = []
+        for chunk in item.chunks:
+            yield from _choosing(where, chosen, chunk, chunks, step)
+        yield replace(item, chunks=chunks)
+
+
+def choosing_rows(where: str, rows: Iterable[Row], found: list[Row]) -> Iterator[None]:
+    """Find events of a log as they are on disk, without those that a filter does not let through, in small steps."""
+    chosen, step = read_filter(where), _Step()
+    for row in rows:
+        first, pieces = row.first, list[Chunk]()
+        yield from _choosing(where, chosen, Chunk(row.last - first + 1, row.data), pieces, step)
+        for piece in pieces:
+            if piece.data:
+                found.append(Row(first, first + piece.count - 1, piece.data))
+            first += piece.count
 
 
 @attrs.define(eq=False)
 class _Opened:
     """The events of a chunk, and what filters see of them."""
 
-    logged: Logged
+    signed: SignedEvents
+    _events: dict[int, PackedEvent] = attrs.field(factory=dict)
     _fields: dict[int, Any] = attrs.field(factory=dict)
 
     def is_wanted(self, chosen: Filter, at: int) -> bool:
-        """Whether a filter lets an event through."""
-        event, data = self.logged.events[at], None
+        """Whether a filter lets an event through; raises a `ProtocolError` if it is none."""
+        event, data = self._events.get(at), None
+        if event is None:
+            event = self._events[at] = decode_event(self.signed.events[at])
         if chosen.needs_payload:
             if event.content_type not in (BYTES, JSON):
                 return True
@@ -68,7 +105,7 @@ _opened: OrderedDict[Chunk, _Opened] = OrderedDict()
 def _open(chunk: Chunk) -> _Opened:
     found = _opened.get(chunk)
     if found is None:
-        found = _opened[chunk] = _Opened(decode_logged(chunk.data, chunk.count))
+        found = _opened[chunk] = _Opened(decode_signed(chunk.data, chunk.count))
         size = sum(len(known.data) for known in _opened)
         while len(_opened) > 1 and (len(_opened) > OPENED_MAX or size > OPENED_BYTES_MAX):
             oldest, _ = _opened.popitem(last=False)
@@ -76,33 +113,39 @@ def _open(chunk: Chunk) -> _Opened:
     return found
 
 
-def _choose(chosen: Filter, chunk: Chunk) -> list[Chunk]:
+def _choosing(where: str, chosen: Filter, chunk: Chunk, left: list[Chunk], step: _Step) -> Iterator[None]:
+    """Find what is left of a chunk."""
+    wanted, cost = bytearray(), EVENT_BYTES + len(where) // LETTERS_A_BYTE
     try:
         opened = _open(chunk)
+        step.left -= len(chunk.data) // COPIED_A_BYTE
+        for at, event in enumerate(opened.signed.events):
+            if step.left <= 0:
+                step.left = STEP_BYTES
+                yield
+            wanted.append(opened.is_wanted(chosen, at))
+            step.left -= cost + len(event)
     except ProtocolError:
-        return [chunk]  # whoever reads it says so
-    wanted = [opened.is_wanted(chosen, at) for at in range(chunk.count)]
-    return [chunk] if all(wanted) else list(_pieces(opened.logged, wanted))
+        left.append(chunk)  # whoever reads it says so
+        return
+    if all(wanted):
+        left.append(chunk)
+    else:
+        yield from _cutting(opened.signed, wanted, left, step)
 
 
-def _pieces(logged: Logged, wanted: list[bool]) -> Iterator[Chunk]:
-    """What is wanted, and between that only how many are not."""
+def _cutting(signed: SignedEvents, wanted: bytearray, left: list[Chunk], step: _Step) -> Iterator[None]:
+    """Cut out what is wanted; between that is only how many are not."""
     first = 0
-    for at in range(1, len(wanted) + 1):
-        if at == len(wanted) or wanted[at] != wanted[first]:
-            data = encode_logged(Logged(logged.publisher, logged.events[first:at])) if wanted[first] else b""
-            yield Chunk(at - first, data)
-            first = at
-
-
-def choose_rows(where: str, rows: list[Row]) -> list[Row]:
-    """Events of a log as they are on disk, without those that a filter does not let through."""
-    chosen = read_filter(where)
-    found: list[Row] = []
-    for row in rows:
-        first = row.first
-        for piece in _choose(chosen, Chunk(row.last - first + 1, row.data)):
-            if piece.data:
-                found.append(Row(first, first + piece.count - 1, piece.data))
-            first += piece.count
-    return found
+    while first < len(wanted):
+        last = wanted.find(not wanted[first], first)
+        last = last if last > 0 else len(wanted)
+        data = b""
+        if wanted[first]:
+            if step.left <= 0:
+                step.left = STEP_BYTES
+                yield
+            data = encode_signed(SignedEvents(signed.publisher, signed.events[first:last]))
+            step.left -= EVENT_BYTES + len(data) // COPIED_A_BYTE
+        left.append(Chunk(last - first, data))
+        first = last

@@ -45,7 +45,7 @@ from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.core.turns import Turns, Work
 from ordered_pubsub.errors import JournalDamaged, JournalError, OrderedPubSubError, ProtocolError
 from ordered_pubsub.server.bulk import Bulk, Reader
-from ordered_pubsub.server.choosing import choose
+from ordered_pubsub.server.choosing import choosing
 from ordered_pubsub.server.shelf import IN_USE_MAX
 from ordered_pubsub.server.store import Store
 from ordered_pubsub.supervision import Supervisor
@@ -194,7 +194,7 @@ class Node:
                 number + 1,
                 number,
             )
-        self.driver.hosting.choose = choose
+        self.driver.hosting.choose = choosing
         self.driver.check_events = check_signed
         self.driver.stage.topics_max = IN_USE_MAX
         self.bulk = Bulk(self.driver.pubends.reader, lambda: self.driver.stage.state.kept)

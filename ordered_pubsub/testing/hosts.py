@@ -5,7 +5,7 @@ They hold no protocol decision: they feed the state machines of `ordered_pubsub.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -389,8 +389,14 @@ class Packer:
         arrivals[0].entries, arrivals[0].marks = item.entries, item.marks
         return arrivals
 
-    def choose(self, every: str, item: Recalled) -> Recalled:
-        """What a home stage leaves of it for a subscription with this filter: whole chunks, or a few events of them."""
+    def choose(self, every: str, items: Iterable[Recalled]) -> Iterator[Recalled | None]:
+        """What a home stage leaves of these for a subscription with this filter, each in a step of its own."""
+        for item in items:
+            yield self._chosen(every, item)
+            yield None
+
+    def _chosen(self, every: str, item: Recalled) -> Recalled:
+        """Whole chunks, or a few events of them."""
         chunks: list[Chunk] = []
         for chunk in item.chunks:
             for index in _indices(chunk):

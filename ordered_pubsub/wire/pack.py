@@ -61,6 +61,7 @@ class SignedEvents(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[PackedBatch])
+_event_decoder = msgspec.msgpack.Decoder(PackedEvent)
 _events_decoder = msgspec.msgpack.Decoder(list[PackedEvent])
 _logged_decoder = msgspec.msgpack.Decoder(Logged)
 _signed_decoder = msgspec.msgpack.Decoder(SignedEvents)
@@ -124,6 +125,14 @@ def decode_events(events: bytes | msgspec.Raw) -> list[PackedEvent]:
         raise ProtocolError(f"the events of a pack of version {VERSION} cannot be read: {error}") from error
 
 
+def decode_event(event: bytes | msgspec.Raw) -> PackedEvent:
+    """One event; raises a `ProtocolError` that says what is wrong with it."""
+    try:
+        return _event_decoder.decode(event)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(f"an event of version {VERSION} cannot be read: {error}") from error
+
+
 def head_of_chunk(publisher: str) -> bytes:
     """What comes before the events in a chunk of a log, which are written as `encode_events` writes them."""
     return _prefix + _encoder.encode(SignedEvents(publisher, []))[:-1]
@@ -132,6 +141,11 @@ def head_of_chunk(publisher: str) -> bytes:
 def encode_logged(logged: Logged) -> bytes:
     """The events as bytes."""
     return _prefix + _encoder.encode(logged)
+
+
+def encode_signed(signed: SignedEvents) -> bytes:
+    """Events that were not looked into, as bytes."""
+    return _prefix + _encoder.encode(signed)
 
 
 def decode_logged(data: bytes, count: int) -> Logged:

@@ -10,12 +10,13 @@ import msgspec
 import pytest
 
 from ordered_pubsub.config.files import hash_token, make_token
-from ordered_pubsub.core.log import LogReader, LogStamp
+from ordered_pubsub.core.log import LogReader, LogStamp, Row
 from ordered_pubsub.core.memory_shelf import MemoryShelf
 from ordered_pubsub.server.bulk import Bulk
 from ordered_pubsub.server.server import Server
 from ordered_pubsub.testing.processes import HOST
-from ordered_pubsub.wire.pack import decode_logged
+from ordered_pubsub.wire.content import JSON
+from ordered_pubsub.wire.pack import Logged, PackedEvent, decode_logged, encode_logged
 from ordered_pubsub.wire.protocol import Rejected, Welcome, encode
 from ordered_pubsub.wire.reading import ASKED_MAX, Bound, Bounded, Find, Found, Read, Rows, ToReader, Unread
 from ordered_pubsub.wire.sessions import make_session
@@ -230,6 +231,28 @@ def test_readers_take_turns() -> None:
     while bulk.has_work:
         bulk.serve()
     assert [message.number for message in much.brought] == list(range(ASKED_MAX))
+
+
+def test_who_reads_by_a_filter_has_its_answer_after_small_steps() -> None:
+    """Who asks for little does not wait until all of it was judged."""
+    shelf = MemoryShelf()
+    events = [PackedEvent("", msgspec.json.encode({"n": number}), JSON) for number in range(1, 5_001)]
+    shelf.put("events", "a", [Row(1, 5_000, encode_logged(Logged("p", events)))])
+    stamp = LogStamp({}, True, [], 1, 1.0, True)
+    shelf.put("stamps", "a", [Row(1, 5_000, msgspec.msgpack.encode(stamp))])
+    bulk, much, little = Bulk(LogReader(shelf), dict), Reading("much"), Reading("little")
+    bulk.ask(much, Read(1, "a", 1, LAST, where="n > 4999"))
+    bulk.serve()
+    bulk.ask(little, Read(2, "b", 1, 9))
+    bulk.serve()
+    bulk.serve()
+    assert (len(much.brought), len(little.brought)) == (0, 1)
+    while bulk.has_work:
+        bulk.serve()
+    (rows,) = much.brought
+    assert isinstance(rows, Rows)
+    assert ([row[:2] for row in rows.events], rows.read_to) == ([(5_000, 5_000)], 5_000)
+    assert payloads(rows) == [b'{"n":5000}']
 
 
 def test_what_was_asked_by_who_is_gone_is_dropped() -> None:

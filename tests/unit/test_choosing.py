@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,10 +14,12 @@ from hypothesis import strategies as st
 from ordered_pubsub.client.logged import read_recalled
 from ordered_pubsub.client.selecting import wanted_by
 from ordered_pubsub.client.serialization import Decoder
+from ordered_pubsub.core.log import Row
 from ordered_pubsub.core.messages import Chunk, Mark, Recalled
-from ordered_pubsub.server.choosing import choose
+from ordered_pubsub.server import choosing as module
+from ordered_pubsub.server.choosing import STEP_BYTES, choosing, choosing_rows
 from ordered_pubsub.wire.content import BYTES, JSON
-from ordered_pubsub.wire.pack import Logged, PackedEvent, encode_logged
+from ordered_pubsub.wire.pack import Logged, PackedEvent, SignedEvents, encode_event, encode_logged, encode_signed
 
 MARKS = [Mark("desk/1", 2)]
 
@@ -32,6 +36,12 @@ def event(data: Any, content_type: str = JSON, **texts: str) -> PackedEvent:
 def recalled(*chunks: Chunk, first: int = 5) -> Recalled:
     last = first + sum(part.count for part in chunks) - 1
     return Recalled(first, last, {"u": 3}, False, MARKS, first, 1, 1.5, list(chunks))
+
+
+def choose(where: str, item: Recalled) -> Recalled:
+    """All steps at once."""
+    (left,) = [left for left in choosing(where, [item]) if left is not None]
+    return left
 
 
 def counts(item: Recalled) -> list[tuple[int, bool]]:
@@ -109,3 +119,107 @@ def test_the_client_has_the_same_events_whether_the_stage_chooses_or_not(
         range(item.first, item.last + 1)
     )
     assert (chosen[0].entries, chosen[0].marks) == (item.entries, item.marks)
+
+
+# -- in small steps -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the payloads that were decoded."""
+    sizes: list[int] = []
+    fields_of = module.fields_of
+
+    def noting(payload: bytes, content_type: str) -> Any:
+        sizes.append(len(payload))
+        return fields_of(payload, content_type)
+
+    monkeypatch.setattr(module, "fields_of", noting)
+    return sizes
+
+
+def in_steps(steps: Iterator[object], read: list[int]) -> list[list[int]]:
+    """What was decoded in each step."""
+    found: list[list[int]] = []
+    for _ in steps:
+        found.append(read[:])
+        read.clear()
+    found.append(read[:])
+    read.clear()
+    return found
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        pytest.param([10_000], id="a large batch"),
+        pytest.param([1] * 10_000, id="many small ones"),
+        pytest.param([100] * 100, id="some of each"),
+    ],
+)
+def test_however_many_events_there_are_a_few_are_judged_in_a_step(chunks: list[int], read: list[int]) -> None:
+    number = iter(range(10_000))
+    item = recalled(*(chunk(*(event({"n": next(number)}) for _ in range(count))) for count in chunks))
+    steps = in_steps(choosing("n > 0", [item]), read)
+    rows = [
+        Row(at, at + part.count - 1, part.data) for at, part in zip(count_from(5, chunks), item.chunks, strict=True)
+    ]
+    module._opened.clear()
+    steps_of_rows = in_steps(choosing_rows("n > 0", rows, []), read)
+
+    for judged in (steps, steps_of_rows):
+        assert sum(map(len, judged)) == 10_000
+        assert max(map(len, judged)) <= 256
+
+
+def count_from(first: int, counts: list[int]) -> Iterator[int]:
+    for count in counts:
+        yield first
+        first += count
+
+
+def test_many_items_are_chosen_in_small_steps(read: list[int]) -> None:
+    items = [recalled(chunk(event({"n": number})), first=number) for number in range(1, 1_001)]
+    steps = list(choosing("n > 500", items))
+    found = [item for item in steps if item is not None]
+
+    assert [item.first for item in found] == list(range(1, 1_001))
+    assert [counts(item) for item in found] == [[(1, item.first > 500)] for item in found]
+    assert len(steps) - len(found) >= 1_000 // 256
+
+
+def test_large_events_are_judged_one_in_a_step(read: list[int]) -> None:
+    item = recalled(chunk(*(event({"n": number, "text": "x" * STEP_BYTES}) for number in range(9))))
+    steps = in_steps(choosing("n > 0", [item]), read)
+
+    assert [len(judged) for judged in steps[:9]] == [1] * 9
+
+
+def test_many_pieces_are_cut_out_in_small_steps(read: list[int]) -> None:
+    item = recalled(chunk(*(event({"n": number % 2}) for number in range(10_000))))
+    choose("n > 0", item)
+    left: list[Recalled] = []
+    lengths: list[int] = []
+    for step in choosing("n > 0", [item]):
+        lengths += [0] if step is None else []
+        left += [step] if step is not None else []
+
+    assert counts(left[0]) == [(1, False), (1, True)] * 5_000
+    assert len(lengths) >= 2 * (5_000 // 256)
+
+
+def test_what_is_no_event_is_left_to_the_client_wherever_it_is(read: list[int]) -> None:
+    data = encode_signed(
+        SignedEvents("market", [msgspec.Raw(encode_event(event({"n": 0})))] * 999 + [msgspec.Raw(b"\x07")])
+    )
+    item = recalled(Chunk(1_000, data))
+
+    assert choose("n > 1", item) == item
+
+
+def test_pieces_are_written_as_the_events_were(read: list[int]) -> None:
+    """What was cut out is what its publisher would have written of these events alone."""
+    events = [event({"n": number}) for number in range(100)]
+    item = choose("n > 49", recalled(chunk(*events)))
+
+    assert item.chunks == [Chunk(50, b""), chunk(*events[50:])]

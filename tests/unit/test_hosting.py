@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 import pytest
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 
 from helpers.draining import drain
 from ordered_pubsub.core import hosting as module
-from ordered_pubsub.core.hosting import CURIOUS_FOR_S, Hosting
+from ordered_pubsub.core.hosting import CURIOUS_FOR_S, ITEM_BYTES, STREAMS_AT_ONCE, Chosen, Hosting
 from ordered_pubsub.core.messages import (
     AckExpected,
     Chunk,
@@ -49,6 +50,13 @@ def item(first: int, last: int | None = None, *, full: bool = False, size: int =
 def told(*items: Recalled, topic: str = "a", floor: int = 0) -> Told:
     first, read_to = (items[0].first, items[-1].last) if items else (1, 1)
     return Told(topic, first, read_to, floor, list(items))
+
+
+def tell(hosting: Hosting, told: Told) -> None:
+    """An owner says this, and everybody has its turn."""
+    chosen = Chosen(1 << 20)
+    for identity in hosting.hear(told):
+        drain(hosting.telling(told, identity, chosen))
 
 
 def take_informed(hosting: Hosting) -> dict[str, list[int]]:
@@ -122,7 +130,7 @@ def test_an_answer_is_told_to_all_who_miss_it_and_to_nobody_else(hosting: Hostin
     for session in EVERYBODY:
         want(hosting, session, 5)
     want(hosting, "other", 6)
-    drain(hosting.telling(told(item(5))))
+    tell(hosting, told(item(5)))
 
     assert take_informed(hosting) == {session: [5] for session in EVERYBODY}
 
@@ -130,23 +138,23 @@ def test_an_answer_is_told_to_all_who_miss_it_and_to_nobody_else(hosting: Hostin
 def test_everybody_is_told_what_it_misses_only(hosting: Hosting) -> None:
     want(hosting, "one", 1, 2)
     want(hosting, "two", 3, 4)
-    drain(hosting.telling(told(item(1), item(2), item(3), item(4))))
+    tell(hosting, told(item(1), item(2), item(3), item(4)))
 
     assert take_informed(hosting) == {"one": [1, 2], "two": [3, 4]}
 
 
 def test_the_same_answer_again_is_told_to_nobody(hosting: Hosting) -> None:
     want(hosting, "one", 5)
-    drain(hosting.telling(told(item(5))))
+    tell(hosting, told(item(5)))
     take_informed(hosting)
-    drain(hosting.telling(told(item(5))))
+    tell(hosting, told(item(5)))
 
     assert take_informed(hosting) == {}
 
 
 def test_who_comes_late_is_answered_from_the_cache(hosting: Hosting) -> None:
     want(hosting, "one", 5)
-    drain(hosting.telling(told(item(5))))
+    tell(hosting, told(item(5)))
     hosting.take_recalls()
     take_informed(hosting)
     want(hosting, "two", 5, now=100.0)
@@ -157,7 +165,7 @@ def test_who_comes_late_is_answered_from_the_cache(hosting: Hosting) -> None:
 
 def test_of_what_is_partly_in_the_cache_the_rest_is_asked_for(hosting: Hosting) -> None:
     want(hosting, "one", 5)
-    drain(hosting.telling(told(item(5))))
+    tell(hosting, told(item(5)))
     hosting.take_recalls()
     take_informed(hosting)
     want(hosting, "two", 4, 6, now=100.0)
@@ -168,13 +176,13 @@ def test_of_what_is_partly_in_the_cache_the_rest_is_asked_for(hosting: Hosting) 
 
 def test_a_full_timestamp_is_not_in_the_cache(hosting: Hosting) -> None:
     want(hosting, "one", 5)
-    drain(hosting.telling(told(item(5))))
+    tell(hosting, told(item(5)))
     hosting.take_recalls()
     take_informed(hosting)
     want(hosting, "two", 5, full=True, now=100.0)
     assert take_informed(hosting) == {}
     assert asked(hosting) == [(0, [Want("a", 5, 5, full=True)])]
-    drain(hosting.telling(told(item(5, full=True))))
+    tell(hosting, told(item(5, full=True)))
 
     assert take_informed(hosting) == {"two": [5]}
 
@@ -183,7 +191,7 @@ def test_the_cache_is_bounded_and_forgets_the_oldest(hosting: Hosting, monkeypat
     monkeypatch.setattr(module, "CACHE_BYTES_MAX", 10_000)
     for number in range(1, 21):
         want(hosting, "one", number)
-        drain(hosting.telling(told(item(number, size=1_000))))
+        tell(hosting, told(item(number, size=1_000)))
     hosting.take_recalls()
     take_informed(hosting)
     want(hosting, "two", 1, 20, now=100.0)
@@ -197,12 +205,12 @@ def test_the_cache_is_bounded_and_forgets_the_oldest(hosting: Hosting, monkeypat
 def test_what_an_owner_does_not_have_is_not_missed_any_more(hosting: Hosting) -> None:
     """Its subscriber is told up to where everything is gone."""
     want(hosting, "one", 1, 3)
-    drain(hosting.telling(Told("a", 1, 3, 10, [])))
+    tell(hosting, Told("a", 1, 3, 10, []))
     ((session, message),) = hosting.tells
     assert isinstance(message, Inform)
     assert (session, message.told.floor) == ("one", 10)
     hosting.tells.clear()
-    drain(hosting.telling(told(item(1), item(2), item(3))))
+    tell(hosting, told(item(1), item(2), item(3)))
 
     assert take_informed(hosting) == {}
 
@@ -215,9 +223,11 @@ def choosing(hosting: Hosting) -> list[str]:
     """The stage leaves everything out; the filters by which it was asked to, in their order."""
     asked: list[str] = []
 
-    def choose(where: str, recalled: Recalled) -> Recalled:
-        asked.append(where)
-        return replace(recalled, chunks=[Chunk(chunk.count, b"") for chunk in recalled.chunks])
+    def choose(where: str, items: Iterable[Recalled]) -> Iterator[Recalled | None]:
+        for item in items:
+            asked.append(where)
+            yield None
+            yield replace(item, chunks=[Chunk(chunk.count, b"") for chunk in item.chunks])
 
     hosting.choose = choose
     return asked
@@ -238,7 +248,7 @@ def test_a_filter_takes_out_only_for_those_who_have_it(hosting: Hosting, choosin
     """And it is applied once for all of them."""
     for session, where in (("one", "x > 1"), ("two", ""), ("three", "x > 2"), ("four", "x > 1")):
         want(hosting, session, 5, where=where)
-    drain(hosting.telling(told(item(5))))
+    tell(hosting, told(item(5)))
 
     assert take_told(hosting) == [
         ("one", "x > 1", False), ("two", "", True), ("three", "x > 2", False), ("four", "x > 1", False),
@@ -248,7 +258,7 @@ def test_a_filter_takes_out_only_for_those_who_have_it(hosting: Hosting, choosin
 
 def test_what_is_in_the_cache_is_whole(hosting: Hosting, choosing: list[str]) -> None:
     want(hosting, "one", 5, where="x > 1")
-    drain(hosting.telling(told(item(5))))
+    tell(hosting, told(item(5)))
     want(hosting, "two", 5)
     want(hosting, "three", 5, where="x > 2")
 
@@ -259,8 +269,8 @@ def test_what_a_subscription_misses_by_two_filters_is_chosen_by_each(hosting: Ho
     """It reads the past by another one than the present."""
     want(hosting, "one", 5, where="x > 1")
     want(hosting, "one", 9, where="x > 2")
-    drain(hosting.telling(told(item(9))))
-    drain(hosting.telling(told(item(5))))
+    tell(hosting, told(item(9)))
+    tell(hosting, told(item(5)))
 
     assert [where for _, where, _ in take_told(hosting)] == ["x > 2", "x > 1"]
 
@@ -269,7 +279,7 @@ def test_a_subscription_that_asks_by_many_filters_is_known_by_the_last(hosting: 
     for number in range(1, 100):
         want(hosting, "one", number, where=f"x > {number}")
     for number in range(1, 100):
-        drain(hosting.telling(told(item(number))))
+        tell(hosting, told(item(number)))
 
     assert [where for _, where, _ in take_told(hosting)] == [f"x > {number}" for number in range(96, 100)]
     assert len(hosting._streams["a"].curious) == 0
@@ -277,13 +287,109 @@ def test_a_subscription_that_asks_by_many_filters_is_known_by_the_last(hosting: 
 
 def test_a_stage_that_cannot_read_events_leaves_nothing_out(hosting: Hosting) -> None:
     want(hosting, "one", 5, where="x > 1")
-    drain(hosting.telling(told(item(5))))
+    tell(hosting, told(item(5)))
 
     assert take_told(hosting) == [("one", "x > 1", True)]
 
 
+def test_what_was_chosen_for_one_identity_is_not_chosen_again_for_another(
+    hosting: Hosting, choosing: list[str]
+) -> None:
+    """Though both have their turns at the same time, as far as one of them is ahead."""
+    for session in ("one", "two"):
+        hosting.come(session, f"{session}'s")
+        want(hosting, session, 5, 6, where="x > 1")
+    said, chosen = told(item(5), item(6)), Chosen(1 << 20)
+    works = [hosting.telling(said, identity, chosen) for identity in hosting.hear(said)]
+    next(works[0])
+    for _ in range(4):
+        for work in works:
+            next(work, None)
+
+    assert take_informed(hosting) == {"one": [5, 6], "two": [5, 6]}
+    assert len(choosing) == 3
+
+
+def test_of_what_was_chosen_only_the_last_is_kept() -> None:
+    chosen = Chosen(3 * ITEM_BYTES)
+    for number in range(1, 6):
+        chosen.keep("x > 1", item(number, size=50))
+    chosen.keep("x > 1", item(9, size=3 * ITEM_BYTES))
+
+    assert [number for number in range(1, 10) if chosen.find("x > 1", number)] == [4, 5]
+    assert chosen.find("x > 2", 5) is None
+
+
+def test_what_is_known_here_is_chosen_in_small_steps(hosting: Hosting, choosing: list[str]) -> None:
+    want(hosting, "other", 1, 9)
+    tell(hosting, told(*map(item, range(1, 10))))
+    hosting.tells.clear()
+    hosting.take_recalls()
+    steps = list(hosting.wanting("one", Curious("one/1", [Want("a", 1, 9, where="x > 1")]), 100.0))
+
+    assert len(steps) == 9
+    assert len(choosing) == 9
+    assert take_informed(hosting) == {"one": list(range(1, 10))}
+    assert asked(hosting) == []
+
+
+def test_who_goes_while_something_is_chosen_for_it_is_told_nothing(hosting: Hosting, choosing: list[str]) -> None:
+    want(hosting, "one", 5, where="x > 1")
+    want(hosting, "two", 5)
+    want(hosting, "three", 5, where="x > 1")
+    said = told(item(5))
+    work = hosting.telling(said, "", Chosen(0))
+    assert hosting.hear(said) == [""]
+    next(work)
+    hosting.forget("one")
+    drain(work)
+
+    assert [session for session, _, _ in take_told(hosting)] == ["two", "three"]
+
+
+def test_what_is_missed_since_something_is_chosen_is_asked_for(hosting: Hosting, choosing: list[str]) -> None:
+    """It is not taken for something that was chosen."""
+    want(hosting, "one", 5, where="x > 1")
+    hosting.take_recalls()
+    said = Told("a", 5, 5_000, 0, [item(5), item(6)])
+    hosting.hear(said)
+    work = hosting.telling(said, "", Chosen(0))
+    next(work)
+    want(hosting, "one", 6, where="x > 1")
+    drain(work)
+
+    assert take_informed(hosting) == {"one": [5]}
+    assert asked(hosting) == [(0, [Want("a", 6, 6)])]
+
+
+def test_each_identity_is_told_by_itself(hosting: Hosting) -> None:
+    for session, identity in (("one", "desk"), ("two", "desk"), ("three", "market")):
+        hosting.come(session, identity)
+        want(hosting, session, 5)
+    said = told(item(5))
+
+    assert hosting.hear(said) == ["desk", "market"]
+    drain(hosting.telling(said, "market", Chosen(0)))
+    assert take_informed(hosting) == {"three": [5]}
+    drain(hosting.telling(said, "desk", Chosen(0)))
+    assert take_informed(hosting) == {"one": [5], "two": [5]}
+    assert (hosting.hear(said), hosting._curious) == ([], {})
+
+
+def test_many_who_miss_nothing_any_more_are_forgotten_a_few_at_a_time(hosting: Hosting) -> None:
+    for number in range(10 * STREAMS_AT_ONCE):
+        drain(hosting.wanting("one", Curious(f"one/{number}", [Want("a", 5, 5)]), 0.0))
+    left = [
+        len(hosting._streams["a"].curious[""]) if "a" in hosting._streams else 0 for _ in hosting.tidying(CURIOUS_FOR_S)
+    ]
+
+    assert max(before - after for before, after in pairwise([10 * STREAMS_AT_ONCE, *left, 0])) <= STREAMS_AT_ONCE
+    assert hosting._streams.keys() <= {"a"}
+    assert hosting._curious == {}
+
+
 def test_what_nobody_misses_is_told_to_nobody(hosting: Hosting) -> None:
-    drain(hosting.telling(told(item(5))))
+    tell(hosting, told(item(5)))
 
     assert hosting.tells == []
 
@@ -296,7 +402,7 @@ def test_who_is_gone_is_told_nothing(hosting: Hosting) -> None:
         hosting.follows(session, Follows(f"{session}/1", {"a": 4}))
         want(hosting, session, 5)
     hosting.forget("one")
-    drain(hosting.telling(told(item(5))))
+    tell(hosting, told(item(5)))
     assert take_informed(hosting) == {"two": [5]}
     hosting.expected(AckExpected({"a": 9}))
 
@@ -308,7 +414,7 @@ def test_who_has_not_repeated_what_it_misses_does_not_miss_it_any_more(hosting: 
     want(hosting, "two", 5)
     want(hosting, "two", 5, now=CURIOUS_FOR_S - 1)
     drain(hosting.tidying(CURIOUS_FOR_S))
-    drain(hosting.telling(told(item(5))))
+    tell(hosting, told(item(5)))
 
     assert take_informed(hosting) == {"two": [5]}
 

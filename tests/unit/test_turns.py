@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -66,6 +67,26 @@ def test_a_session_has_no_more_work_waiting_than_it_may() -> None:
 
     assert taken == [True, True, False]
     assert turns.dropped == 1
+
+
+def test_who_holds_something_for_work_is_told_once_when_it_is_over_or_forgotten() -> None:
+    turns, gone = Turns(works_max=2), list[str]()
+
+    def fails() -> Work:
+        raise LookupError
+        yield
+
+    for name in ("over", "forgotten", "not taken"):
+        turns.put("o", "s", work([], name, 1), 10, partial(gone.append, name))
+    turns.put("o", "t", fails(), 10, partial(gone.append, "failed"))
+    assert (turns.size("o"), gone) == (30, [])
+    turns.step()
+    assert (turns.size("o"), gone) == (20, ["over"])
+    with pytest.raises(LookupError):
+        turns.step()
+    turns.forget("o", "s")
+
+    assert (turns.size("o"), gone) == (0, ["over", "failed", "forgotten"])
 
 
 def test_an_owner_has_no_more_bytes_waiting_than_it_may_unless_it_is_one_piece() -> None:
