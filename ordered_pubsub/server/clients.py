@@ -61,7 +61,7 @@ from ordered_pubsub.server.choosing import read_filter
 from ordered_pubsub.server.doorstep import Visitor
 from ordered_pubsub.server.node import Node
 from ordered_pubsub.wire.channel import Channel
-from ordered_pubsub.wire.pack import signed_request
+from ordered_pubsub.wire.pack import signing_request
 from ordered_pubsub.wire.protocol import (
     AskUnread,
     Inquire,
@@ -254,17 +254,17 @@ class ClientConnection:
             size += len(memoryview(raw))
             change = find_change(request.parts)
             if change is not None and change.where:
-                self._ask(some)
+                yield from self._asking(some)
                 unfit = yield from self._unfit_filters(change)
-                self._ask([request], unfit)
+                yield from self._asking([request], unfit)
                 some, size = [], 0
             else:
                 some.append(request)
             if len(some) >= SLICE_REQUESTS or size >= SLICE_BYTES:
-                self._ask(some)
+                yield from self._asking(some)
                 some, size = [], 0
                 yield True
-        self._ask(some)
+        yield from self._asking(some)
 
     def _unfit_filters(self, change: ChangeAsk) -> Generator[bool, None, tuple[str, str]]:
         """What is wrong with the filters that a change brings, if anything is: a code and a reason."""
@@ -294,7 +294,7 @@ class ClientConnection:
                 self._filters[hash(where)] = True
                 yield True
 
-    def _ask(self, requests: list[Request], unfit: tuple[str, str] = ("", "")) -> None:
+    def _asking(self, requests: list[Request], unfit: tuple[str, str] = ("", "")) -> Work:
         if not requests:
             return
         refusals: dict[int, Refusal] = {}
@@ -309,7 +309,7 @@ class ClientConnection:
             reading = self.identity.reading if opens else None
             taken = replace(request, identity=identity, reading=reading, is_guest=self.is_guest)
             if refusal is None:
-                taken, refusal = self._signed(taken)
+                taken, refusal = yield from self._signing(taken)
             if refusal is not None:
                 refusals[request.sequence] = refusal
             all_taken.append(taken)
@@ -479,9 +479,9 @@ class ClientConnection:
                     return request.refused(*verdict)
         return self._refusal_of_change(request, change) if change is not None else None
 
-    def _signed(self, request: Request) -> tuple[Request, Refusal | None]:
+    def _signing(self, request: Request) -> Generator[None, None, tuple[Request, Refusal | None]]:
         """What it asks as it is passed on; or why its events are not taken: written by others, or by nobody's rules."""
-        return signed_request(request, self.publisher, self._may_sign)
+        return signing_request(request, self.publisher, self._may_sign)
 
     def _may_sign(self, publisher: str) -> bool:
         """Whether a name that it has not taken is its identity's all the same, since it was given to that."""

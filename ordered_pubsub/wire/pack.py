@@ -10,16 +10,18 @@ An event that travels by itself is digested as it would be written here: with it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import lru_cache
 from typing import TypeVar
 
+import attrs
 import msgspec
 from msgspec.structs import replace
 
 from ordered_pubsub.core.authenticity import DIGEST_BYTES, digest_of, digests_of
+from ordered_pubsub.core.checking import BATCH_EVENTS_MAX
 from ordered_pubsub.core.log import NEVER_KEPT
-from ordered_pubsub.core.messages import Chunk, Publication, PublishAsk, Refusal, Request
+from ordered_pubsub.core.messages import ChangeAsk, Chunk, Publication, PublishAsk, Refusal, Request
 from ordered_pubsub.errors import AccessDenied, ProtocolError, UnknownVersion, UsageError
 
 VERSION = 2
@@ -69,6 +71,15 @@ _prefix = bytes([VERSION])
 _PUBLISHER_AT = len(_prefix) + 1
 """In a chunk; the events come behind it."""
 _Events = TypeVar("_Events", Logged, SignedEvents)
+SIGNED_AT_ONCE = 2_000
+"""So many events are digested in one step."""
+FOUND_AS_ONE, HASHED_AS_ONE = 8, 1_024
+"""So many that are only found, and so many bytes that are hashed together, cost as much as one."""
+_PAIR = 0x92
+_TEXTS = {0xD9: 1, 0xDA: 2}
+_ARRAYS = {0xDC: 2, 0xDD: 4}
+"""The first byte of what is long, and how many bytes its length has; what is short has its length in its first byte."""
+_Found = TypeVar("_Found")
 NO_HEADERS: Mapping[str, bytes | str] = {}
 
 
@@ -164,6 +175,10 @@ def decode_signed(data: bytes, count: int) -> SignedEvents:
 def _decode_chunk(decoder: msgspec.msgpack.Decoder[_Events], data: bytes, count: int) -> _Events:
     if data[:1] != _prefix:
         raise _not_this_version(data)
+    if not 0 < count <= BATCH_EVENTS_MAX:
+        raise ProtocolError(f"a log has {count} events in one piece; expected 1 to {BATCH_EVENTS_MAX}")
+    if (announced := _announced(data)) != count:  # before anything is made of them
+        raise ProtocolError(f"a log has {announced} events where its stage counts {count}")
     try:
         events = decoder.decode(memoryview(data)[1:])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -171,6 +186,28 @@ def _decode_chunk(decoder: msgspec.msgpack.Decoder[_Events], data: bytes, count:
     if len(events.events) != count:
         raise ProtocolError(f"a log has {len(events.events)} events where its stage counts {count}")
     return events
+
+
+def _announced(data: bytes) -> int:
+    """How many events are announced at the head of a chunk, behind its publisher."""
+    if len(data) > _PUBLISHER_AT and data[len(_prefix)] == _PAIR:
+        at = _PUBLISHER_AT
+        length, size = _length(data, at, _TEXTS, 0xA0, 0x1F)
+        at += size + max(length, 0)
+        if length >= 0 and at < len(data):
+            count, _ = _length(data, at, _ARRAYS, 0x90, 0x0F)
+            if count >= 0:
+                return count
+    raise ProtocolError(f"events in a log, of version {VERSION}, cannot be read: expected a publisher and events")
+
+
+def _length(data: bytes, at: int, long: Mapping[int, int], short: int, mask: int) -> tuple[int, int]:
+    """How long the text or array is that begins here, and how many bytes say so; -1 if there is none."""
+    first = data[at]
+    if first & ~mask == short:
+        return first & mask, 1
+    size = long.get(first, 0)
+    return (int.from_bytes(data[at + 1 : at + 1 + size], "big"), 1 + size) if size else (-1, 0)
 
 
 def _not_this_version(data: bytes) -> ProtocolError:
@@ -209,20 +246,39 @@ def packed_headers(event: PackedEvent) -> Mapping[str, bytes | str]:
 # -- at the stage that takes them -------------------------------------------------------------------------------------
 
 
+@attrs.define(slots=True)
+class _Step:
+    """How many events may still be digested until the others have their turn."""
+
+    left: int = SIGNED_AT_ONCE
+
+
 def signed_ask(ask: PublishAsk, publisher: str, may_sign: Callable[[str], bool]) -> PublishAsk:
+    """What `signing_ask` returns, at once."""
+    return _at_once(signing_ask(ask, publisher, may_sign))
+
+
+def signing_ask(
+    ask: PublishAsk, publisher: str, may_sign: Callable[[str], bool], step: _Step | None = None
+) -> Generator[None, None, PublishAsk]:
     """What a client asks, as its home stage passes it on: signed, and with digests of what is kept that the stage has made.
 
     Only of what nobody keeps are they the client's own. Raises a `UsageError` if the ask does not fit together, and
-    `AccessDenied` if the events are signed by another name than the client's, and it `may_sign` by no such name.
+    `AccessDenied` if the events are signed by another name than the client's, and it `may_sign` by no such name. It is made in
+    small steps, however many events there are.
     """
     pieces = ask.pieces
     digests: list[bytes] = []
     if ask.is_kept:
+        step = step or _Step()
         if pieces and len(pieces) != len(ask.chunks):
             raise _not_chunks(ask)
         for index, chunk in enumerate(ask.chunks):
             if pieces and pieces[index] != chunk.count:
                 raise _not_chunks(ask)
+            if step.left <= 0:
+                step.left = SIGNED_AT_ONCE
+                yield
             try:
                 events = decode_signed(chunk.data, chunk.count)
             except ProtocolError as error:
@@ -235,8 +291,12 @@ def signed_ask(ask: PublishAsk, publisher: str, may_sign: Callable[[str], bool])
                 if not may_sign(events.publisher):
                     raise AccessDenied(f"events for {ask.topic!r} are signed {events.publisher!r:.80}")
                 publisher = events.publisher
-            if pieces is not None:
-                digests.append(_digest_together(chunk, events) if pieces else digests_of(events.events))
+            step.left -= 1 + chunk.count // FOUND_AS_ONE
+            if pieces:
+                digests.append(_digest_together(chunk, events))
+                step.left -= len(chunk.data) // HASHED_AS_ONE
+            elif pieces is not None:
+                yield from _digesting(events.events, digests, step)
     elif pieces is not None:
         counts = pieces or (1,) * ask.count
         if min(counts, default=0) < 1 or sum(counts) != ask.count or len(ask.digests) != DIGEST_BYTES * len(counts):
@@ -246,6 +306,17 @@ def signed_ask(ask: PublishAsk, publisher: str, may_sign: Callable[[str], bool])
             )
         digests.append(ask.digests)
     return replace(ask, publisher=publisher, digests=b"".join(digests))
+
+
+def _digesting(events: list[msgspec.Raw], digests: list[bytes], step: _Step) -> Iterator[None]:
+    """Digest each of some events."""
+    for at in range(0, len(events), SIGNED_AT_ONCE):
+        if step.left <= 0:
+            step.left = SIGNED_AT_ONCE
+            yield
+        some = events[at : at + SIGNED_AT_ONCE]
+        digests.append(digests_of(some))
+        step.left -= len(some) + sum(map(len, some)) // HASHED_AS_ONE
 
 
 def check_signed(part: PublishAsk | Publication) -> None:
@@ -273,14 +344,35 @@ def _events_at(publisher: str) -> int:
 
 
 def signed_request(request: Request, publisher: str, may_sign: Callable[[str], bool]) -> tuple[Request, Refusal | None]:
+    """What `signing_request` returns, at once."""
+    return _at_once(signing_request(request, publisher, may_sign))
+
+
+def signing_request(
+    request: Request, publisher: str, may_sign: Callable[[str], bool]
+) -> Generator[None, None, tuple[Request, Refusal | None]]:
     """The same of a whole request; or the request as it is, and why its events are not taken."""
+    parts: list[PublishAsk | ChangeAsk] = []
+    step = _Step()
     try:
-        parts = tuple(
-            [signed_ask(part, publisher, may_sign) if isinstance(part, PublishAsk) else part for part in request.parts]
-        )
+        for part in request.parts:
+            if isinstance(part, PublishAsk):
+                parts.append((yield from signing_ask(part, publisher, may_sign, step)))
+            else:
+                parts.append(part)
     except AccessDenied as error:
         reason = f"{error}, and this client may sign as {publisher!r}, or with a name that was given to its identity (`names`)"
         return request, request.refused("forbidden", reason)
     except UsageError as error:
         return request, request.refused("bad-request", str(error))
-    return replace(request, parts=parts), None
+    return replace(request, parts=tuple(parts)), None
+
+
+def _at_once(steps: Generator[None, None, _Found]) -> _Found:
+    """What comes of all steps."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: _Found = end.value
+            return found

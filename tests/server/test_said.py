@@ -4,7 +4,7 @@ check it is; it fails without it."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 
 import pytest
 from msgspec.structs import replace
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from ordered_pubsub import sync
 from ordered_pubsub.config.files import hash_token
 from ordered_pubsub.core.levels import ORDERED
-from ordered_pubsub.core.messages import Answer, Chunk, Publication, PublishAsk, Refusal
+from ordered_pubsub.core.messages import Answer, Chunk, Publication, PublishAsk, Refusal, Request
 from ordered_pubsub.errors import ProtocolError
 from ordered_pubsub.server.server import Server
 from ordered_pubsub.wire.pack import Logged, PackedEvent, encode_logged
@@ -213,11 +213,17 @@ async def test_what_nobody_keeps_is_not_taken_for_a_log(guarded: Server) -> None
 # -- who reads what cannot be read ------------------------------------------------------------------------------------
 
 
+def as_it_is(connection: object, request: Request) -> Generator[None, None, tuple[Request, None]]:
+    """Nobody looks at it."""
+    yield from ()
+    return request, None
+
+
 async def test_who_meets_what_it_cannot_read_is_told_so_and_goes_on(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As from a stage of another release, or from before this was looked at: an event with an `error`, in its place."""
-    monkeypatch.setattr("ordered_pubsub.server.clients.ClientConnection._signed", lambda _, request: (request, None))
+    monkeypatch.setattr("ordered_pubsub.server.clients.ClientConnection._signing", as_it_is)
     async with connect(server) as client, raw(server.port) as line:
         subscription = await client.subscribe("a")
         await client.publish("a", "one")
@@ -238,7 +244,7 @@ UNREADABLE = (b"\x03abc", b"\x02abc")
 
 async def publish_unreadable(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two events in the log of "a" that nobody can read."""
-    monkeypatch.setattr("ordered_pubsub.server.clients.ClientConnection._signed", lambda _, request: (request, None))
+    monkeypatch.setattr("ordered_pubsub.server.clients.ClientConnection._signing", as_it_is)
     async with raw(server.port) as line:
         key = await enter(line, "")
         for sequence, data in enumerate(UNREADABLE, 1):

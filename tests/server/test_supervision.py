@@ -347,7 +347,7 @@ async def test_a_stage_fails_by_what_it_cannot_go_on_after(
     ("owner", "name"),
     [
         (ClientConnection, "_look_at"),
-        (ClientConnection, "_ask"),
+        (ClientConnection, "_asking"),
         (Driver, "handle_request"),
         (Driver, "handle_subscriber"),
         (Hosting, "follows"),

@@ -20,15 +20,20 @@ from ordered_pubsub.core.authenticity import (
     stamp_body,
     topic_key,
 )
+from ordered_pubsub.core.checking import BATCH_EVENTS_MAX
 from ordered_pubsub.core.keys import founded
-from ordered_pubsub.core.messages import Answer, Chunk, Mark, Publication, PublishAsk
-from ordered_pubsub.errors import AccessDenied, UsageError
+from ordered_pubsub.core.messages import Answer, Chunk, Mark, Publication, PublishAsk, Request
+from ordered_pubsub.errors import AccessDenied, ProtocolError, UsageError
+from ordered_pubsub.wire import pack
 from ordered_pubsub.wire.pack import (
     Logged,
     PackedEvent,
+    SignedEvents,
+    decode_signed,
     encode_event,
     encode_events,
     encode_logged,
+    encode_signed,
     make_event,
     signed_ask,
 )
@@ -221,3 +226,75 @@ def test_of_what_nobody_keeps_the_digests_are_the_clients() -> None:
     ask = signed_ask(PublishAsk("t", 5, pieces=(), digests=bytes(80), publisher="whoever"), "p", nobody)
 
     assert (ask.digests, ask.publisher) == (bytes(80), "p")
+
+
+@pytest.mark.parametrize("counts", [[10_000], [1] * 10_000, [100] * 100])
+def test_however_many_events_there_are_a_few_are_digested_in_a_step(
+    counts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digested: list[int] = []
+
+    def noting(contents: list[msgspec.Raw]) -> bytes:
+        digested[-1] += len(contents)
+        return digests_of(contents)
+
+    monkeypatch.setattr(pack, "digests_of", noting)
+    events = [PackedEvent("", b"%d" % number, "") for number in range(10_000)]
+    chunks, at = [], 0
+    for count in counts:
+        chunks.append(Chunk(count, encode_logged(Logged("p", events[at : at + count]))))
+        at += count
+    parts = tuple(PublishAsk("t", 5_000, True, tuple(some), ()) for some in (chunks, chunks[:1]))
+    steps = pack.signing_request(Request("c", 1, 1, 0, 0, parts), "p", nobody)
+    digested.append(0)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            signed, refusal = end.value
+            break
+        digested.append(0)
+
+    assert refusal is None
+    assert sum(digested) == 10_000 + counts[0]
+    assert max(digested) <= 2 * pack.SIGNED_AT_ONCE
+    assert signed.parts[0].digests == digests_of(map(encode_event, events))
+
+
+@pytest.mark.parametrize("announced", [0, 2, 1 << 22])
+def test_events_that_were_not_counted_are_not_even_made(announced: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few megabytes may announce millions of them."""
+    monkeypatch.setattr(pack, "_signed_decoder", None)
+    data = b"\x02\x92\xa1p\xdd" + announced.to_bytes(4, "big") + b"\xc0" * min(announced, 100)
+    with pytest.raises(UsageError, match=f"has {announced} events where its stage counts 1"):
+        signed_ask(PublishAsk("t", 1, True, (Chunk(1, data),), None), "p", nobody)
+
+
+@pytest.mark.parametrize("count", [0, -1, BATCH_EVENTS_MAX + 1])
+def test_no_piece_has_more_events_than_a_batch(count: int) -> None:
+    with pytest.raises(ProtocolError, match=f"has {count} events in one piece; expected 1 to 100000"):
+        decode_signed(b"\x02\x92\xa1p\xdd" + bytes(4), count)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x02",
+        b"\x02\x92",
+        b"\x02\x93\xa1p\x90",
+        b"\x02\x92\xbfp",
+        b"\x02\x92\xa1p\x80",
+        b"\x02\x92\xdb\0\0\0\1p\x91\xc0",
+    ],
+)
+def test_what_does_not_begin_with_a_publisher_and_events_cannot_be_read(data: bytes) -> None:
+    with pytest.raises(ProtocolError, match="cannot be read"):
+        decode_signed(data, 1)
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 65_535, 65_536])
+@pytest.mark.parametrize("length", [0, 31, 32, 255, 256, 1_000])
+def test_what_was_written_is_found_however_long_it_is(length: int, count: int) -> None:
+    data = encode_signed(SignedEvents("p" * length, [msgspec.Raw(b"\xc0")] * count))
+
+    assert len(decode_signed(data, count).events) == count
