@@ -12,6 +12,6 @@ Then what sees to it that each event comes: `log` and `memory_shelf` (what owner
 `floors`, `retention`, `resting`, `expiry`, `starving`, `lifeline` and `times` (what may be forgotten, who stops before, and
 when), `behind` (whether a stage has forgotten what clients know), `filters` (what is wanted at all).
 
-At last `journal` and `driver` (what is on disk before anything is said).
+At last `journal`, `sharing` and `driver` (what is on disk before anything is said, and how it is read).
 Nothing here knows of sockets, threads, event loops, files, clocks or chance.
 """

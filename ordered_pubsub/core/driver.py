@@ -89,7 +89,7 @@ from ordered_pubsub.core.ranges import Ranges
 from ordered_pubsub.core.resting import LastNumbers, Resting
 from ordered_pubsub.core.retention import Policies, Policy, Retention
 from ordered_pubsub.core.sealing import Rounds
-from ordered_pubsub.core.stage import Effects, Stage, taken_at
+from ordered_pubsub.core.stage import Effects, Stage, nobody, taken_at
 from ordered_pubsub.core.times import Times
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.core.turns import Turns, Work
@@ -249,10 +249,6 @@ def _unread(part: Publication | PublishAsk) -> None:
     """Nobody here can read events."""
 
 
-def _nobody(effects: Effects) -> None:
-    """Nobody watches."""
-
-
 @attrs.define(eq=False)
 class Driver:
     """Runs one stage on one journal."""
@@ -281,7 +277,7 @@ class Driver:
     snapshot_after_records: int = SNAPSHOT_AFTER_RECORDS
     snapshot_after_bytes: int = SNAPSHOT_AFTER_BYTES
     snapshot_growth: float = SNAPSHOT_GROWTH
-    on_synced: Callable[[Effects], None] = _nobody
+    on_synced: Callable[[Effects], None] = nobody
     """called with every batch as soon as it is on disk"""
     begun: dict[str, int] = attrs.field(factory=dict)
     """topics whose logs begin anew behind these numbers, since what they give was changed"""
@@ -328,12 +324,13 @@ class Driver:
         levels: Levels | None = None,
         founding: SystemKeys | None = None,
         security: Security = PLAIN,
+        on_replayed: Callable[[Effects], None] = nobody,
     ) -> Driver:
-        """Start a stage from what its journal holds; `founding` as in `Stage.restore`."""
+        """Start a stage from what its journal holds; `founding` and `on_replayed` as in `Stage.restore`."""
         snapshot, records = journal.load()
         crash_point("restore:journal-read")
         numbers = LastNumbers(journal.read_shelf)
-        stage = Stage.restore(rank, topology, snapshot, records, levels, founding, numbers)
+        stage = Stage.restore(rank, topology, snapshot, records, levels, founding, numbers, on_replayed)
         crash_point("restore:replayed")
         log = LogWriter(journal.shelf, stage.state.clocks.base)
         try:

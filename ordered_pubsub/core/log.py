@@ -106,8 +106,11 @@ class Shelf(Protocol):
     def settle(self, topic: str, first: int, stamps: list[Row]) -> None:
         """Remove the row of `pending` that begins with this number, and write stamps for it. All of it happens or nothing."""
 
-    def topics(self) -> list[str]:
-        """The topics that have rows."""
+    def topics(self, kind: Kind | None = None) -> list[str]:
+        """The topics that have rows; of this kind, if one is named."""
+
+    def ends(self, kind: Kind) -> Iterator[tuple[str, Row]]:
+        """The last row of each topic that has rows of this kind. Nothing is to be written meanwhile."""
 
     def rest(self, numbers: Mapping[str, int]) -> None:
         """Remember the last numbers of topics that rest (`core.resting`). Those of one that has no rows are gone, up to there."""
@@ -351,13 +354,23 @@ class LogWriter:
 
     def cut(self, numbers: dict[str, int], kept: dict[str, int]) -> None:
         """Remove what the journal knows nothing of, and see that all is there that it says was kept."""
+        beyond: dict[str, bool] = {}
+        ends: dict[str, int] = {}
+        for kind in KINDS:
+            for topic, row in self.shelf.ends(kind):
+                if row.first > numbers.get(topic, row.first):
+                    beyond[topic] = True
+                elif kind == "events":
+                    ends[topic] = row.last
+        for topic in beyond:
+            self.shelf.cut(topic, numbers[topic])
         for topic in self.shelf.topics():
-            if topic in numbers:
-                self.shelf.cut(topic, numbers[topic])
-            else:  # it rests, or has never been
+            if topic not in numbers:  # it rests, or has never been
                 self.shelf.cut(topic, self.shelf.number(topic))
                 self.shelf.clear([topic])
         for topic, last in kept.items():
+            if ends.get(topic, 0) >= last:
+                continue
             if (there := self.shelf.last(topic)) < last and not self._is_void(topic, there + 1, last):
                 raise JournalDamaged(
                     f"the log ends at number {there} of topic {topic!r}, but the journal says that number {last} was kept: what "
@@ -506,7 +519,7 @@ class LogReader:
 
     def pending(self) -> Iterator[tuple[str, Row, Pending]]:
         """All batches that may turn out to be void."""
-        for topic in self.shelf.topics():
+        for topic in self.shelf.topics("pending"):
             for row in self.shelf.get("pending", topic, 1, ENDLESS):
                 yield topic, row, _decode_pending(topic, row)
 

@@ -153,6 +153,13 @@ class MemoryShelf:
         self._floors, self._numbers = dict(other._floors), dict(other._numbers)
         self._rows = {key: _Rows(list(found.firsts), list(found.rows)) for key, found in other._rows.items()}
 
-    def topics(self) -> list[str]:
-        """The topics that have rows."""
-        return list(self._floors)
+    def topics(self, kind: Kind | None = None) -> list[str]:
+        """The topics that have rows; of this kind, if one is named."""
+        return list(self._floors) if kind is None else [topic for topic, _ in self.ends(kind)]
+
+    def ends(self, kind: Kind) -> Iterator[tuple[str, Row]]:
+        """The last row of each topic that has rows of this kind."""
+        for topic in self._floors:
+            found = self._rows.get((topic, kind))
+            if found is not None and found.rows:
+                yield topic, found.rows[-1]

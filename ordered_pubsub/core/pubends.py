@@ -10,14 +10,16 @@ again, less and less often, for as long as they are missing.
 
 That time runs for each event, and not for the last one: to whom the ENS brings nothing, whatever is published, would else learn
 of nothing for as long as somebody publishes. But nothing is kept per event: what was published between two ticks is one
-*milestone*, its last number, and counts from the earlier tick on. So nobody is told later than `aet_s` after an event, nothing
-is expected of anybody that is younger than `aet_s` less a tick, and a topic has as many milestones as there are ticks in `aet_s`.
+*milestone*, the last numbers of these topics, and counts from the earlier tick on. So nobody is told later than `aet_s` after an
+event, nothing is expected of anybody that is younger than `aet_s` less a tick, and there are as many milestones as ticks in
+`aet_s`.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import attrs
 
@@ -38,34 +40,13 @@ WANTS_MAX = 10_000
 """Pieces of the log that may be waited for, by each home stage."""
 
 
-@attrs.define(slots=True)
-class _Restless:
-    """A topic of which somebody may miss events."""
+class _Restless(NamedTuple):
+    """A topic of which somebody had not acknowledged all, when that was looked at last."""
 
-    milestones: deque[tuple[int, float]] = attrs.field(factory=deque)
-    """numbers up to which everybody should have acknowledged, and from when on"""
-    expected: int = 0
-    """up to where somebody had not, when that was looked at last; 0 if everybody had"""
-    again_at: float = 0.0
-    interval_s: float = 0.0
-
-    def find_due(self, now: float, aet_s: float) -> bool:
-        """Whether it is time to look who is behind `expected`."""
-        if self.milestones and self.milestones[0][1] <= now:
-            while self.milestones and self.milestones[0][1] <= now:
-                self.expected = self.milestones.popleft()[0]
-            self.interval_s = aet_s
-        elif self.expected and self.again_at <= now:
-            self.interval_s = min(2 * self.interval_s, AET_MOST_S)
-        else:
-            return False
-        self.again_at = now + self.interval_s
-        return True
-
-    @property
-    def is_over(self) -> bool:
-        """Whether everybody has everything."""
-        return not self.expected and not self.milestones
+    expected: int
+    """up to where somebody had not"""
+    again_at: float
+    pause_s: float
 
 
 @attrs.define(slots=True)
@@ -97,9 +78,11 @@ class Pubends:
     """topic → its last complete number"""
     _homes: dict[str, dict[int, int]] = attrs.field(factory=dict)
     """topic → home stages that have subscribers of it → up to where all of them have acknowledged it"""
-    _stirred: dict[str, bool] = attrs.field(factory=dict)
-    """topics of which something has changed since the last tick"""
+    _stirred: dict[str, int] = attrs.field(factory=dict)
+    """topics of which something has changed since the last tick, and their last numbers"""
     _ticked_at: float = float("-inf")
+    _milestones: deque[tuple[float, dict[str, int]]] = attrs.field(factory=deque)
+    """topics, and the numbers up to which everybody should have acknowledged them, and from when on"""
     _restless: dict[str, _Restless] = attrs.field(factory=dict)
     _waiting: OrderedDict[int, OrderedDict[str, _Wanted]] = attrs.field(factory=OrderedDict)
     """home stage → topic → what it waits for; whose turn is next comes first"""
@@ -119,8 +102,7 @@ class Pubends:
     def published(self, topic: str, last: int) -> None:
         """An event is complete, and on disk."""
         if last > self._last.get(topic, 0):
-            self._last[topic] = last
-            self._stirred[topic] = True
+            self._last[topic] = self._stirred[topic] = last
 
     def hosts(self, home: int, hosts: Hosts) -> None:
         """A home stage says up to where its clients have acknowledged some topics."""
@@ -132,8 +114,12 @@ class Pubends:
             else:
                 self._homes.setdefault(topic, {})[home] = acked
                 self._topics.setdefault(home, {})[topic] = True
-                if acked < self._last.get(topic, 0) and topic not in self._restless:
-                    self._stirred[topic] = True
+                if acked < (last := self._last.get(topic, 0)) and not self._is_looked_at(topic):
+                    self._stirred[topic] = last
+
+    def _is_looked_at(self, topic: str) -> bool:
+        """Whether it is looked who is behind, at some time from now on."""
+        return topic in self._restless or any(topic in lasts for _, lasts in self._milestones)
 
     def home_is_gone(self, home: int) -> None:
         """Nothing is known of the clients of a stage any more."""
@@ -148,6 +134,8 @@ class Pubends:
             self._last.pop(topic, None)
             self._stirred.pop(topic, None)
             self._restless.pop(topic, None)
+            for _, lasts in self._milestones:
+                lasts.pop(topic, None)
 
     def _leave(self, topic: str, home: int) -> None:
         homes = self._homes.get(topic, {})
@@ -162,22 +150,29 @@ class Pubends:
     def tick(self, now: float) -> list[tuple[int, AckExpected]]:
         """Time passes: which home stages to tell how far some topics are."""
         since, self._ticked_at = self._ticked_at if self._ticked_at > now - self.aet_s else now, now
-        for topic in self._stirred:
-            self._restless.setdefault(topic, _Restless()).milestones.append((self._last[topic], since + self.aet_s))
-        self._stirred.clear()
+        if self._stirred:
+            self._milestones.append((since + self.aet_s, self._stirred))
+            self._stirred = {}
         expected: dict[int, dict[str, int]] = {}
+        while self._milestones and self._milestones[0][0] <= now:
+            for topic, last in self._milestones.popleft()[1].items():
+                if topic in self._homes:
+                    self._look(topic, last, now, self.aet_s, expected)
         for topic, restless in list(self._restless.items()):
-            if restless.find_due(now, self.aet_s):
-                count = restless.expected
-                behind = [home for home, acked in self._homes.get(topic, {}).items() if acked < count]
-                for home in behind:
-                    expected.setdefault(home, {})[topic] = count
-                if not behind:
-                    restless.expected = 0
-            if restless.is_over:
-                del self._restless[topic]
+            if restless.again_at <= now:
+                self._look(topic, restless.expected, now, min(2 * restless.pause_s, AET_MOST_S), expected)
         self.reminders += sum(map(len, expected.values()))
         return [(home, AckExpected(counts)) for home, counts in expected.items()]
+
+    def _look(self, topic: str, count: int, now: float, pause_s: float, expected: dict[int, dict[str, int]]) -> None:
+        """Look who is behind a number of a topic; if anybody is, look again after a pause."""
+        behind = [home for home, acked in self._homes.get(topic, {}).items() if acked < count]
+        for home in behind:
+            expected.setdefault(home, {})[topic] = count
+        if behind:
+            self._restless[topic] = _Restless(count, now + pause_s, pause_s)
+        else:
+            self._restless.pop(topic, None)
 
     # -- recalling ----------------------------------------------------------------------------------------------------
 

@@ -28,7 +28,8 @@ Inputs that are refused raise a `ProtocolError` or are answered with a `Refusal`
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
+from itertools import chain
 from typing import Protocol, TypeVar
 
 import attrs
@@ -92,6 +93,7 @@ from ordered_pubsub.core.naming import IN_USE, LIMIT, RENEWALS, NameTable
 from ordered_pubsub.core.quotas import ENDLESS, Ledger, Quota, Quotas
 from ordered_pubsub.core.registrar import EXPIRING, Registrar, Waiting
 from ordered_pubsub.core.requests import Requests, Verdict
+from ordered_pubsub.core.sharing import share_texts
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.errors import JournalDamaged, JournalError, NotOwner, ProtocolError, SystemMismatch, UsageError
 
@@ -100,6 +102,8 @@ _P = TypeVar("_P", bound="Part | PublishAsk | ChangeAsk")
 RESEND_AFTER_S = 1.0
 REFUSED_MAX, REFUSED_S = 4_096, 60.0
 """Of so many sessions that did not begin it is remembered what was refused, for as long as it may be on its way once more."""
+REPLAYED_AT_ONCE = 256
+"""What so many records did is handed on at once when a journal is read again."""
 WRONG_LEVEL = "level"
 """The code of a refusal of events that were not brought to be kept, on a topic whose events are, or the other way round."""
 
@@ -189,6 +193,10 @@ class Effects(msgspec.Struct):
     """operations in the order in which this stage handled them, for those who watch"""
 
 
+def nobody(effects: Effects) -> None:
+    """Nobody watches."""
+
+
 @attrs.define(eq=False)
 class Stage:
     """The state machine of one stage."""
@@ -210,8 +218,6 @@ class Stage:
     """what is known of topics that rest"""
     touched: dict[str, bool] = attrs.field(factory=dict)
     """topics that changes have concerned since who watches for topics that may rest has looked"""
-    replayed: Effects = attrs.field(factory=Effects)
-    """what was handled and completed by the records that `restore` read"""
     quotas: Quotas = attrs.field(factory=Quotas)
     """what each identity may take up"""
     topics_max: int = ENDLESS
@@ -242,21 +248,26 @@ class Stage:
         rank: int,
         topology: Topology,
         snapshot: bytes | None,
-        records: list[bytes],
+        records: Iterable[bytes],
         levels: Levels | None = None,
         founding: SystemKeys | None = None,
         numbers: Numbers | None = None,
+        on_replayed: Callable[[Effects], None] = nobody,
     ) -> Stage:
         """A stage, from its last snapshot and the records journalled since; a new one if there are none.
 
+        The records are read one after the other, and what they do is handed to `on_replayed`, some at a time: nobody else has it.
         Without `levels` topics give what they gave before: whatever is asked for, if nothing was ever said.
         With `founding`, it is a part of a system, and nothing is taken before it knows of which: the highest stage founds it on
         that if there is none, and the others learn it from the highest.
         """
-        if snapshot is None and not records:
+        records = iter(records)
+        first = next(records, None)
+        if snapshot is None and first is None:
             stage = cls(topology, _empty_state(rank, [], len(topology.stages)))
         else:
-            stage = cls.replay(snapshot, records, topology)
+            records = records if first is None else chain((first,), records)
+            stage = cls.replay(snapshot, records, topology, on_replayed)
         if numbers is not None:
             stage.numbers = numbers
         stage._open(rank, topology)
@@ -279,22 +290,36 @@ class Stage:
             ) from error
 
     @classmethod
-    def replay(cls, snapshot: bytes | None, records: list[bytes], topology: Topology | None = None) -> Stage:
+    def replay(
+        cls,
+        snapshot: bytes | None,
+        records: Iterable[bytes],
+        topology: Topology | None = None,
+        on_replayed: Callable[[Effects], None] = nobody,
+    ) -> Stage:
         """A stage as its journal has it, whoever runs it; under this topology if the journal has none."""
-        inputs = [decode_input(record) for record in records]
+        inputs: Iterator[Input] = map(decode_input, records)
         if snapshot is not None:
             state = _read_snapshot(snapshot)
-        elif inputs and isinstance(inputs[0], Opened):
-            state = _empty_state(inputs[0].rank, inputs[0].topology, len(inputs[0].topology))
+        elif isinstance(first := next(inputs, None), Opened):
+            state = _empty_state(first.rank, first.topology, len(first.topology))
+            inputs = chain((first,), inputs)
         else:
             raise JournalError("a journal without a snapshot must begin with the record that opened it")
         loaded = Topology.load(state.topology) if state.topology or topology is None else topology
         stage = cls(loaded, state)
         for place, event in enumerate(inputs, 1):
             stage._replay(event, place)
-        stage.replayed, stage.effects = stage.effects, Effects()
-        stage._acks, stage.touched, stage.cells = {}, {}, {}
+            if not place % REPLAYED_AT_ONCE:
+                stage._hand_on(on_replayed)
+        stage._hand_on(on_replayed)
         return stage
+
+    def _hand_on(self, on_replayed: Callable[[Effects], None]) -> None:
+        """What records did that were read again is to be done by nobody: all of that has happened."""
+        effects, self.effects = self.effects, Effects()
+        self._acks, self.touched, self.cells = {}, {}, {}
+        on_replayed(effects)
 
     def go_on_beyond(self, count: int, now: float) -> list[Publication]:
         """Leave out so many numbers of each own topic, known or not, and forget what clients were answered.
@@ -1211,7 +1236,7 @@ def _read_snapshot(snapshot: bytes) -> State:
             f"the snapshot in the journal cannot be read ({error}): it is damaged, or was written by a newer version; restore "
             "it from a copy, or start the stage with that version"
         ) from error
-    return state
+    return share_texts(state, {})
 
 
 def _empty_state(rank: int, topology: list[list[object]], stages: int) -> State:

@@ -186,6 +186,7 @@ class Node:
             )
         except JournalDamaged as error:
             raise self.store.explained(error) from error
+        self.store.share_names(self.driver.stage.state.clocks.numbers)
         for topic, number in self.driver.begun.items():
             _log.warning(
                 "the events of topic %r are kept from number %d on, as the configuration says now; up to %d they were not, so "
@@ -199,7 +200,6 @@ class Node:
         self.driver.stage.topics_max = IN_USE_MAX
         self.bulk = Bulk(self.driver.pubends.reader, lambda: self.driver.stage.state.kept)
         self._servers = deque((self.turns.step, lambda: self.driver.serve(), self.bulk.serve))
-        self.driver.stage.replayed = Effects()  # it is for those who watch
         self._plan_flush()
         self._tick()
 

@@ -54,6 +54,13 @@ _GET: dict[Kind, str] = {
     kind: f"SELECT key, last, checksum, data FROM {kind} WHERE key BETWEEN ? AND ? ORDER BY key" for kind in KINDS
 }
 _ANY: dict[Kind, str] = {kind: f"SELECT key FROM {kind} WHERE key BETWEEN ? AND ? LIMIT 1" for kind in KINDS}
+_ENDS: dict[Kind, str] = {
+    kind: f"WITH RECURSIVE ends (at) AS (SELECT max(key) FROM {kind} UNION ALL SELECT "
+    f"(SELECT max(key) FROM {kind} WHERE key < at >> {SHIFT} << {SHIFT}) FROM ends WHERE at IS NOT NULL) "
+    f"SELECT key, last, checksum, data FROM ends JOIN {kind} ON key = at"
+    for kind in KINDS
+}
+"""From the last topic to the first: one look into the tree for each of them."""
 _TROUBLES = ("i/o error", "disk is full", "locked", "unable to open", "readonly", "busy", "interrupted")
 """What SQLite says when the file cannot be used; anything else means that there is something wrong in it."""
 _FULL = "the disk is full"
@@ -376,6 +383,16 @@ class SqliteShelf:
                 del self.ids[topic]
                 self._freed.append(known)
 
-    def topics(self) -> list[str]:
-        """The topics that have rows."""
-        return list(self.ids)
+    def topics(self, kind: Kind | None = None) -> list[str]:
+        """The topics that have rows; of this kind, if one is named."""
+        return list(self.ids) if kind is None else [topic for topic, _ in self.ends(kind)]
+
+    def ends(self, kind: Kind) -> Iterator[tuple[str, Row]]:
+        """The last row of each topic that has rows of this kind, found in one go."""
+        names = {number: name for name, number in self.ids.items()}
+        for values in self._rows(_ENDS[kind]):
+            number = values[0] >> SHIFT
+            topic = names.get(number)
+            if topic is not None:
+                base = number << SHIFT
+                yield topic, sound_row(kind, base, values) or self._refuse(kind, topic, base, values)

@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from ordered_pubsub.core.driver import Journal, MemoryJournal
 from ordered_pubsub.core.journal import join_records
 from ordered_pubsub.core.log import ENDLESS, KINDS, Shelf
 from ordered_pubsub.core.memory_shelf import MemoryShelf
+from ordered_pubsub.core.sharing import share_texts
 from ordered_pubsub.errors import JournalDamaged, JournalError
 from ordered_pubsub.server.contents import (
     FORMAT,
@@ -76,6 +78,11 @@ class Store:
         if isinstance(self.journal, SqliteJournal) and str(self.journal.file) not in str(error):
             return damaged(self.journal.file, str(error))
         return error
+
+    def share_names(self, names: Iterable[str]) -> None:
+        """These names of topics are in memory already: have no others of the same topics."""
+        if isinstance(self.journal, SqliteJournal):
+            self.journal.share_names(names)
 
     def close(self, snapshot: bytes | None) -> None:
         """Let the file go; with the stage's last state, if it stops cleanly."""
@@ -247,6 +254,10 @@ class SqliteJournal:
         if found.commits != self._commits:
             raise damaged(self.file, f"it ends with commit {found.commits}, and not with commit {self._commits}")
         return found.snapshot, found.records
+
+    def share_names(self, names: Iterable[str]) -> None:
+        """Have these names of topics, and no others of the same topics."""
+        share_texts(self._shelf.ids, {name: name for name in names})
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

@@ -121,6 +121,7 @@ class StageHost:
         simulation = self.simulation
         if self.driver is not None:
             return
+        replayed: list[Effects] = []
         try:
             self.driver = Driver.open(
                 self.rank,
@@ -135,6 +136,7 @@ class StageHost:
                 else KEEP,
                 founding=simulation.founding,
                 security=simulation.world.security,
+                on_replayed=replayed.append,
             )
             self.driver.hosting.choose = simulation.packer.choose
             ttl_s = simulation.world.session_ttl_s
@@ -154,9 +156,9 @@ class StageHost:
         self.driver.inline_load = INLINE_LOAD
         if simulation.world.defers:
             self.driver.stage.pairs_at_once = 0
-        replayed = self.driver.stage.replayed
         del self.handled[self.handled_at_snapshot :]
-        self.note_synced(replayed)
+        for effects in replayed:
+            self.note_synced(effects)
         self.incarnation += 1
         simulation.trace("stage %d starts", self.rank)
         self.plan_flush()

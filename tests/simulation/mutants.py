@@ -326,8 +326,8 @@ _tick_pubends = Pubends.tick
 
 def _set_deadlines_anew(pubends: Pubends, now: float) -> list[Any]:
     for topic in pubends._stirred:
-        if topic in pubends._restless:
-            pubends._restless[topic].milestones.clear()
+        for _, lasts in pubends._milestones:
+            lasts.pop(topic, None)
     return _tick_pubends(pubends, now)
 
 

@@ -455,6 +455,33 @@ def test_a_log_that_lacks_what_the_journal_promised_is_refused(shelves: tuple[An
         writer.cut({"a": 6}, {"a": 6})
 
 
+def test_the_last_row_of_each_topic_is_found_at_once(shelves: tuple[Any, Any, Any]) -> None:
+    shelf, read_shelf, sync = shelves
+    rows = {
+        topic: [Row(n, n + 1, b"x") for n in range(1, 2 * count, 2)] for topic, count in (("a", 1), ("b", 3), ("c", 0))
+    }
+    shelf.put_all("events", rows)
+    shelf.put("pending", "c", [Row(7, 9, b"y")])
+    sync()
+    for found in (shelf, read_shelf):
+        assert dict(found.ends("events")) == {"a": Row(1, 2, b"x"), "b": Row(5, 6, b"x")}
+        assert dict(found.ends("pending")) == {"c": Row(7, 9, b"y")}
+        assert list(found.ends("fulls")) == []
+        assert (found.topics("pending"), sorted(found.topics())) == (["c"], ["a", "b", "c"])
+
+
+def test_what_the_journal_knows_nothing_of_is_cut_from_its_topic_only(shelves: tuple[Any, Any, Any]) -> None:
+    shelf, _, sync = shelves
+    for topic in ("a", "b", "gone"):
+        shelf.put("events", topic, [Row(1, 1, b"x"), Row(2, 2, b"x")])
+    shelf.put("stamps", "b", [Row(1, 1, b"x"), Row(2, 2, b"x"), Row(3, 3, b"x")])
+    LogWriter(shelf).cut({"a": 1, "b": 2}, {})
+    sync()
+
+    assert dict(shelf.ends("events")) == {"a": Row(1, 1, b"x"), "b": Row(2, 2, b"x")}
+    assert dict(shelf.ends("stamps")) == {"b": Row(2, 2, b"x")}
+
+
 def test_a_stamp_that_cannot_be_read_is_said_with_its_place(shelves: tuple[Any, Any, Any]) -> None:
     shelf, read_shelf, sync = shelves
     writer = LogWriter(shelf)

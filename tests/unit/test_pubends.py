@@ -191,13 +191,15 @@ def test_who_gets_nothing_is_told_of_each_event_in_time_whatever_the_rate(pubend
     assert min(late.values()) >= AET_S - 0.55
 
 
-def test_a_busy_topic_has_no_more_milestones_than_there_are_ticks(pubends: Pubends) -> None:
+def test_busy_topics_have_no_more_milestones_than_there_are_ticks(pubends: Pubends) -> None:
     pubends.hosts(1, Hosts({"a": 0}))
     for step in range(1, 1_000):
         pubends.published("a", step)
+        pubends.published("b", step)
         pubends.tick(step * 0.5)
 
-    assert len(pubends._restless["a"].milestones) <= AET_S / 0.5 + 1
+    assert len(pubends._milestones) <= AET_S / 0.5 + 1
+    assert list(pubends._restless) == ["a"]
 
 
 def test_nothing_is_expected_that_was_published_just_now(pubends: Pubends) -> None:
@@ -258,7 +260,23 @@ def test_topics_of_which_nobody_is_behind_cost_nothing(pubends: Pubends) -> None
     for number in range(1_000):
         pubends.published(f"t{number}", 1)
     pubends.tick(0.0)
+    assert not pubends._restless
     pubends.tick(AET_S)
 
     assert not pubends._restless
     assert not pubends._stirred
+    assert not pubends._milestones
+
+
+def test_of_a_topic_that_rests_nothing_is_left(pubends: Pubends) -> None:
+    pubends.hosts(1, Hosts({"a": 0, "b": 0}))
+    for last in (1, 2):
+        pubends.published("a", last)
+        pubends.published("b", last)
+        pubends.tick(last * AET_S)
+    pubends.published("a", 3)
+    pubends.tick(2.5 * AET_S)
+    pubends.rest(["a"])
+    pubends.hosts(1, Hosts({"a": 0}))
+
+    assert all("a" not in expected.counts for step in range(20) for _, expected in pubends.tick((3 + step) * AET_S))
