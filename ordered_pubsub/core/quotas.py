@@ -16,14 +16,17 @@ from collections.abc import Iterable, Mapping
 import attrs
 import msgspec
 
-from ordered_pubsub.core.messages import Change, ChangeAsk
+from ordered_pubsub.core.messages import Change, ChangeAsk, PublishAsk, Request
 from ordered_pubsub.core.registrar import Subscription
 
 ENDLESS = 1 << 62
+NAME_BYTES = 80
+"""About what a name takes that nothing else has, beside its letters."""
 CHANGES_MAX = 1_000
-"""So many changes of a subscription with a name may follow what it has acknowledged."""
-TOPIC_BYTES, SUBSCRIPTION_BYTES, HELD_BYTES, CHANGE_BYTES = 400, 800, 150, 300
-"""About what each takes in memory, beside its names."""
+"""So many changes of a subscription with a name may follow what it has acknowledged, and of any may wait for their turn."""
+TOPIC_BYTES, SUBSCRIPTION_BYTES, HELD_BYTES, CHANGE_BYTES = 500, 1_200, 350, 300
+"""About what each takes in memory, beside its names; a topic that is held twice the third, since it is in two tables of its
+subscription. tests/server/test_memory.py has it measured."""
 
 
 @attrs.frozen
@@ -146,11 +149,16 @@ class Ledger(msgspec.Struct):
         return ""
 
     def excess_of_change(self, identity: str, ask: ChangeAsk, found: Subscription | None, quota: Quota) -> str:
-        """Why an identity may not change a subscription so; empty if it may. It may always hold less."""
-        if ask.ends or not (ask.add or ask.opens):
-            return ""
+        """Why an identity may not change a subscription so; empty if it may. It may always hold less, if that need not wait."""
         account = self.subscriptions.get(ask.subscription)
         used = self.used.get(identity if account is None else account.identity) or _NOTHING
+        if found is not None and found.under_way and not ask.ends:
+            if len(found.waiting) >= CHANGES_MAX:
+                return f"subscription {ask.subscription!r} has {CHANGES_MAX} changes that wait for their turn: wait for outcomes"
+            if used.size + _size_of_asked(ask) > quota.state_bytes:
+                return _said(identity, f"{quota.state_bytes} bytes of what this stage must not forget", "state_bytes")
+        if ask.ends or not (ask.add or ask.opens):
+            return ""
         held = len(dict.fromkeys(ask.add)) if found is None else len(found.after(ask))
         more = held - (0 if found is None else len(found.held))
         pairs = pairs_of(held, ask.weight if found is None else found.weight) - (
@@ -200,7 +208,8 @@ def _size_of(subscription: Subscription) -> int:
     size = (
         SUBSCRIPTION_BYTES + HELD_BYTES * len(held) + sum(map(len, held)) + sum(map(len, subscription.where.values()))
     )
-    size += HELD_BYTES * (len(subscription.low) + len(subscription.leaving)) + CHANGE_BYTES * len(subscription.waiting)
+    size += HELD_BYTES * (len(subscription.low) + len(subscription.leaving))
+    size += sum(_size_of_request(waiting.request) for waiting in subscription.waiting)
     if resume is not None:
         size += _size_of_clock(resume.clock) + sum(map(_size_of_change, resume.changes))
         size += _size_of_clock(resume.start or {})
@@ -213,3 +222,20 @@ def _size_of_clock(clock: Mapping[str, int]) -> int:
 
 def _size_of_change(change: Change) -> int:
     return CHANGE_BYTES + 16 * (len(change.old) + len(change.new)) + HELD_BYTES * len(change.entries)
+
+
+def _size_of_request(request: Request) -> int:
+    """A request with a change, which may have events as well."""
+    size = 0
+    for part in request.parts:
+        if isinstance(part, PublishAsk):
+            size += CHANGE_BYTES + len(part.topic) + sum(len(chunk.data) for chunk in part.chunks)
+        else:
+            size += _size_of_asked(part)
+    return size
+
+
+def _size_of_asked(ask: ChangeAsk) -> int:
+    """A change that waits: it has its names for itself."""
+    names = (*ask.add, *ask.remove)
+    return CHANGE_BYTES + NAME_BYTES * len(names) + sum(map(len, names)) + sum(map(len, ask.where.values()))

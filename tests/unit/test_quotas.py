@@ -6,6 +6,7 @@ import attrs
 import msgspec
 import pytest
 
+from ordered_pubsub.core import quotas as quotas_module
 from ordered_pubsub.core import stage as stage_module
 from ordered_pubsub.core.driver import Driver, MemoryJournal
 from ordered_pubsub.core.messages import Acked, Answer, ChangeAsk, Chunk, Ended, Passed, PublishAsk, Refusal, Request
@@ -186,6 +187,38 @@ def test_a_subscription_that_changes_and_never_acknowledges_takes_up_more_and_mo
     answers = [asking.ask(ChangeAsk("n//x", (f"t{n}",), (f"t{n - 1}",), weight=0)) for n in range(300)]
 
     assert refused(answers[-1], "state_bytes")
+
+
+def test_changes_that_wait_for_their_turn_count_with_all_that_they_name() -> None:
+    """As long as another stage is not there, one subscription may gain and lose the same topics again and again."""
+    asking = Asking(Quota(state_bytes=200_000))
+    asking.ask(hold("1", "a", weight=0))
+    subscription = asking.driver.stage.state.registrar.subscriptions["c/1"]
+    subscription.under_way = True  # its change is on its way to the other one
+    names = tuple(f"{n:03}" * 20 for n in range(100))
+    for n in range(2, 30):
+        part = hold("1", *names, weight=0) if n % 2 else hold("1", remove=names, weight=0)
+        asking.driver.stage.handle_request(Request("c", 1, n, n - 1, 0, (part,), EVIL), 0.0)
+    answers = asking.driver.flush().replies
+
+    assert answers
+    assert all(refused(answer, "state_bytes") for answer in answers)
+    assert asking.used[EVIL].size <= 200_000
+    assert len(subscription.waiting) == 28 - len(answers) < 15
+
+
+def test_of_one_subscription_so_many_changes_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quotas_module, "CHANGES_MAX", 3)
+    asking = Asking()
+    asking.ask(hold("1", "a", weight=0))
+    asking.driver.stage.state.registrar.subscriptions["c/1"].under_way = True
+    for n in range(2, 7):
+        request = Request("c", 1, n, n - 1, 0, (hold("1", f"t{n}", weight=0),), EVIL)
+        asking.driver.handle_request(request, 0.0)
+    answers = asking.driver.flush().replies
+
+    assert [answer.code for answer in answers if isinstance(answer, Refusal)] == ["limit", "limit"]
+    assert "3 changes that wait for their turn" in answers[0].reason  # type: ignore[union-attr]  # as was just seen
 
 
 # -- sessions ---------------------------------------------------------------------------------------------------------
