@@ -59,7 +59,7 @@ def _run(arguments: argparse.Namespace) -> int:
     for note in loaded.notes:
         logging.getLogger(__name__).warning("%s", note)
     serving = Serving(read, loaded, stages_to_serve(loaded.configuration, arguments.stage))
-    gc.set_threshold(GARBAGE_AFTER, 20, 50)
+    gc.set_threshold(GARBAGE_AFTER, 4, 250)
     sys.setswitchinterval(HAND_OVER_S)
     run_on_fastest_loop(serving.run(_say_ready))
     return 0

@@ -93,7 +93,7 @@ from ordered_pubsub.core.stage import Effects, Stage, nobody, taken_at
 from ordered_pubsub.core.times import Times
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.core.turns import Turns, Work
-from ordered_pubsub.core.voids import Voids
+from ordered_pubsub.core.voids import Voids, merged
 from ordered_pubsub.errors import JournalDamaged, JournalError, OrderedPubSubError, ProtocolError
 
 INLINE_LOAD = 256
@@ -113,6 +113,8 @@ CHOSEN_SHARE = 2
 """So many times as much as an owner has told is kept of what filters have left of it, until all were told."""
 LOAD_BYTES = 4_096
 """So many bytes of events cost as much as a part of a request."""
+WORKS_MAX = 16
+"""So much of what one session has asked a stage may wait there."""
 KEYS_A_STEP = 100
 FLOORS_S = 5.0
 """So often a stage asks all registrars what their subscriptions may need of its log."""
@@ -297,8 +299,8 @@ class Driver:
     """whether so much waits to be sent to a stage that nothing is read for it from the log"""
     _open: dict[str, int] = attrs.field(factory=dict)
     """identity → how much of it was relayed and has no answer yet"""
-    _open_requests: OrderedDict[tuple[str, int, int], tuple[str, int, float]] = attrs.field(factory=OrderedDict)
-    """those requests: client, epoch, sequence → identity, load, when"""
+    _open_requests: OrderedDict[tuple[Hashable, ...], tuple[str, int, float]] = attrs.field(factory=OrderedDict)
+    """that: client, epoch, sequence of a request, or whose question it was → identity, load, when"""
     _told_bytes: int = 0
     """what owners have told, and waits for its turn"""
     _loads: dict[Hashable, int] = attrs.field(factory=dict)
@@ -391,7 +393,7 @@ class Driver:
         before = len(sends)
         self.stage.handle_request(request, now, refusal)
         if request.identity and len(sends) > before and isinstance(sends[-1][1], Relay):
-            self._opened(request, load)
+            self._opened((request.client, request.epoch, request.sequence), request.identity, load)
 
     def _asking_later(self, request: Request, now: float, refusal: Refusal | None, load: int) -> Work:
         while self._has_to_wait(request):
@@ -424,16 +426,36 @@ class Driver:
         is_much = self._open.get(request.identity, 0) >= OPEN_LOAD
         return is_much and taken_at(self.stage.topology, request) != self.stage.rank
 
-    def _opened(self, request: Request, load: int) -> None:
-        key = (request.client, request.epoch, request.sequence)
+    def _opened(self, key: tuple[Hashable, ...], identity: str, load: int) -> None:
         if key not in self._open_requests:
-            self._open_requests[key] = (request.identity, load, self._now)
-            self._open[request.identity] = self._open.get(request.identity, 0) + load
+            self._open_requests[key] = (identity, load, self._now)
+            self._open[identity] = self._open.get(identity, 0) + load
+
+    def _passing_on(
+        self, rank: int, identity: str, key: tuple[Hashable, ...], load: int, message: Acked | Locate | VoidOfClient
+    ) -> Work:
+        """Ask another stage for a client, when the same was answered before, and its identity has not too much open."""
+        while identity and (key in self._open_requests or self._open.get(identity, 0) >= OPEN_LOAD):
+            yield False
+        if identity:
+            self._opened(key, identity, load)
+        self.stage.effects.sends.append((rank, message))
+
+    def _told_by(self, peer: int, message: Saved | Ended | Located | Leased | Decided) -> None:
+        """What a client had asked another stage for is answered."""
+        if isinstance(message, (Saved, Ended)):
+            self._close((Acked, message.session, message.subscription))
+        elif isinstance(message, Located):
+            self._close((Locate, message.session, peer))
+        elif isinstance(message, Leased):
+            self._close((Handed, message.session, message.serial, peer))
+        else:
+            self._close((Undecided, message.session, peer))
 
     def _answered(self, answer: Answer | Refusal) -> None:
         self._close((answer.client, answer.epoch, answer.sequence))
 
-    def _close(self, key: tuple[str, int, int]) -> None:
+    def _close(self, key: tuple[Hashable, ...]) -> None:
         identity, load, _ = self._open_requests.pop(key, ("", 0, 0.0))
         if identity:
             self._open[identity] -= load
@@ -464,6 +486,9 @@ class Driver:
         """Do the first step of some work now, if its turn is now; what is left waits. Return whether there is room for it."""
         if self._may_go_on(owner, session, load) and next(work, _OVER) is _OVER:
             return True
+        if self.turns.count(owner, session) >= WORKS_MAX:
+            self.turns.dropped += 1  # it is asked for again
+            return False
         return self.turns.put(owner, session, work)
 
     def _begin_chore(self, name: str, work: Work) -> None:
@@ -570,6 +595,7 @@ class Driver:
         elif isinstance(message, Locate):
             self._begin((STAGE, peer), message.session, self._locating(peer, message))
         elif isinstance(message, (Saved, Ended, Located, Leased)):
+            self._told_by(peer, message)
             self.stage.effects.tells.append((message.session, message))
         elif isinstance(message, VoidMessage):
             self._handle_void(peer, message)
@@ -642,13 +668,13 @@ class Driver:
             self.behind.hear(message.acked)
             self._spread()
         elif isinstance(message, Locate):
-            yield from self._locating_everywhere(message)
+            yield from self._locating_everywhere(message, identity)
         elif isinstance(message, Acked):
-            self._pass_on(replace(message, identity=identity))
+            yield from self._acknowledging(replace(message, identity=identity))
         elif isinstance(message, AskKeys):
             yield from self._giving_keys(message)
         else:
-            self._spread_void(message)
+            yield from self._spreading_void(message, identity)
 
     def _tell(self, told: Told) -> None:
         """An owner says what its log has: each identity that misses it here is told at its own turn, or now if nobody waits."""
@@ -682,7 +708,7 @@ class Driver:
             yield True
         self._spread()
 
-    def _locating_everywhere(self, locate: Locate) -> Work:
+    def _locating_everywhere(self, locate: Locate, identity: str) -> Work:
         """Ask the owners of some topics where these were at a time."""
         by_owner: dict[int, list[str]] = {}
         for topic in dict.fromkeys(locate.topics):
@@ -692,7 +718,8 @@ class Driver:
             if rank == self.stage.rank:
                 yield from self._locating(rank, asked)
             elif rank in self.stage.greeted:
-                self.stage.effects.sends.append((rank, asked))
+                key = (Locate, locate.session, rank)
+                yield from self._passing_on(rank, identity, key, len(topics), asked)
 
     def _locating(self, home: int, locate: Locate) -> Work:
         """Find where some topics of this stage were at a time: one at each step."""
@@ -760,19 +787,29 @@ class Driver:
         else:
             self._handle_void(rank, message)
 
-    def _spread_void(self, message: VoidOfClient) -> None:
-        """A client here says something about numbers whose events nobody keeps."""
+    def _spreading_void(self, message: VoidOfClient, identity: str) -> Work:
+        """A client here says something about numbers whose events nobody keeps: what concerns this stage is done at its turn."""
         if isinstance(message, Handed):
-            for rank in message.ranks:
-                self._say(rank, message)
+            handed = replace(message, asks=merged(message.asks))
+            for rank in dict.fromkeys(message.ranks):
+                if rank == self.stage.rank:
+                    self.stage.effects.published += self.voids.hear(handed, self._now)
+                    yield from self._leasing(rank, handed)
+                else:
+                    key, load = (Handed, handed.session, handed.serial, rank), 1 + len(handed.asks)
+                    yield from self._passing_on(rank, identity, key, load, handed)
         elif isinstance(message, Sealed):
             self.rounds.answered(message)
         else:
             by_owner: dict[int, list[Span]] = {}
-            for span in message.spans:
+            for span in merged(message.spans):
                 by_owner.setdefault(self.stage.topology.owner(span.topic), []).append(span)
             for rank, spans in by_owner.items():
-                self._say(rank, replace(message, spans=spans))
+                asked = replace(message, spans=spans)
+                if rank == self.stage.rank:
+                    yield from self._deciding(rank, asked)
+                else:
+                    yield from self._passing_on(rank, identity, (Undecided, asked.session, rank), len(spans), asked)
 
     def _handle_void(self, peer: int, message: VoidMessage) -> None:
         effects = self.stage.effects
@@ -790,6 +827,7 @@ class Driver:
         elif isinstance(message, Undecided):
             self._begin((STAGE, peer), message.session, self._deciding(peer, message))
         else:
+            self._told_by(peer, message)
             sessions = [message.session] if message.session else self.hosting.sessions
             effects.tells += [(session, message) for session in sessions]
 
@@ -811,13 +849,14 @@ class Driver:
         yield from self.stage.state.registrar.finding_holders(seal.topic, found)
         self._say(peer, Holders(seal.serial, list(found)))
 
-    def _pass_on(self, acked: Acked) -> None:
+    def _acknowledging(self, acked: Acked) -> Work:
         """An acknowledgement goes to the registrar of its subscription."""
         rank = self.stage.topology.registrar(acked.subscription)
         if rank == self.stage.rank:
             self.stage.handle_acked(rank, acked)
         elif rank in self.stage.greeted:
-            self.stage.effects.sends.append((rank, acked))
+            key = (Acked, acked.session, acked.subscription)
+            yield from self._passing_on(rank, acked.identity, key, 1 + len(acked.clock), acked)
 
     def client_is_here(self, session: str, identity: str = "") -> None:
         """A client is at home here now."""

@@ -221,6 +221,7 @@ class Hosting:
         for topic in list(self._held[follower]):
             self._leave(follower, topic)
         del self._held[follower]
+        self._news.pop(follower, None)
         self._stop_missing(follower)
         session, subscription = follower
         reason = (

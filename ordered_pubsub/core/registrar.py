@@ -105,6 +105,7 @@ class Subscription(msgspec.Struct):
 
     def settled(self, change: Change) -> None:
         """Take note of what it has gained and lost."""
+        change = _with_known_names(change, self.topics)
         self.topics = change.new
         self.under_way = False
         held = set(change.old)
@@ -418,6 +419,16 @@ def _filters_of(ask: ChangeAsk, old: tuple[str, ...], new: tuple[str, ...]) -> d
     """The filters of the topics that it gains by a change; one that it held before keeps the one that it has."""
     held, holds = set(old), set(new)
     return {topic: where for topic, where in ask.where.items() if topic in holds and topic not in held}
+
+
+def _with_known_names(change: Change, topics: tuple[str, ...]) -> Change:
+    """A change in which what was held before has the names that it had: else each change that is kept has all names anew."""
+    known = {topic: topic for topic in topics}
+    share = known.setdefault
+    old = topics if change.old == topics else tuple(share(topic, topic) for topic in change.old)
+    new = tuple(share(topic, topic) for topic in change.new)
+    entries = {share(topic, topic): count for topic, count in change.entries.items()}
+    return replace(change, old=old, new=new, entries=entries)
 
 
 def _remembered(change: Change) -> Change:

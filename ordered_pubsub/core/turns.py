@@ -80,10 +80,20 @@ class Turns:
         found = self._owners.get(owner)
         return 0 if found is None else found.size
 
+    def count(self, owner: Hashable, session: Hashable) -> int:
+        """How much of the work of a session waits."""
+        found = self._owners.get(owner)
+        queue = None if found is None else found.sessions.get(session)
+        return 0 if queue is None else len(queue.works)
+
     def has(self, owner: Hashable, session: Hashable) -> bool:
         """Whether work of a session waits."""
         found = self._owners.get(owner)
         return found is not None and session in found.sessions
+
+    def has_any(self, owner: Hashable) -> bool:
+        """Whether any work of an owner waits."""
+        return owner in self._owners
 
     @property
     def has_work(self) -> bool:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 from typing import Any
 
 import attrs
@@ -35,16 +34,36 @@ STEP_BYTES = 64 * 1024
 """So much is done in one step, in bytes of JSON that are decoded."""
 EVENT_BYTES, LETTERS_A_BYTE, COPIED_A_BYTE = 256, 4, 32
 """An event costs as much as so many, beside its own; a letter of a filter, and a byte that is only copied, as a part of one."""
-FILTERS_MAX = 1_024
-"""So many filters are kept compiled."""
+FILTERS_MAX, LETTERS_MAX = 1_024, 1 << 18
+"""So many filters are kept compiled, and of so many letters together: compiled they take some thirty times as much."""
 OPENED_MAX, OPENED_BYTES_MAX = 64, 2 << 20
 """So many chunks, and about so many bytes of them, are kept as they were read last."""
 
 
-@lru_cache(maxsize=FILTERS_MAX)
-def read_filter(where: str) -> Filter:
-    """The filter that is written so, or a `FilterError`."""
-    return Filter.parse(where)
+@attrs.define(eq=False)
+class Filters:
+    """Filters that were read lately."""
+
+    letters: int = 0
+    """of all of them"""
+    _read: OrderedDict[str, Filter] = attrs.field(factory=OrderedDict)
+    """the oldest first"""
+
+    def read(self, where: str) -> Filter:
+        """The filter that is written so, or a `FilterError`."""
+        found = self._read.get(where)
+        if found is not None:
+            self._read.move_to_end(where)
+            return found
+        found = self._read[where] = Filter.parse(where)
+        self.letters += len(where)
+        while len(self._read) > FILTERS_MAX or (self.letters > LETTERS_MAX and len(self._read) > 1):
+            oldest, _ = self._read.popitem(last=False)
+            self.letters -= len(oldest)
+        return found
+
+
+read_filter = Filters().read
 
 
 @attrs.define(slots=True)

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 import attrs
@@ -92,10 +93,11 @@ from ordered_pubsub.wire.reading import (
 from ordered_pubsub.wire.sessions import NAMELESS, publisher_of
 from ordered_pubsub.wire.weighing import check_weight
 
-JUDGED_MAX = 10_000
+JUDGED_MAX, JUDGED_AT_ONCE = 20_000, 250
+"""Of so many topics it is known what an identity may; so many are found out about in one step."""
 SLICE_REQUESTS, SLICE_BYTES = 64, 1 << 14
 """So many requests, or about so many bytes of them, are looked at in one step."""
-WAITING_BYTES_MAX = 1 << 18
+WAITING_BYTES_MAX = 1 << 17
 """When so much of a connection waits to be looked at, no more is read from it."""
 FILTERS_MAX, CHANGE_FILTERS_MAX = 1_000, 100
 """So many different filters one client may ask by on a connection, and one change may bring."""
@@ -233,6 +235,7 @@ class ClientConnection:
         elif isinstance(message, FromSubscriber):
             if isinstance(message, Curious):
                 yield from self._check_filters(want.where for want in message.wants)
+            yield from self._judging(message)
             if self._may_follow(message):
                 self.node.handle_subscriber(self.session, self._allowed(message), self.identity_name)
         elif isinstance(message, FromReader):
@@ -253,6 +256,8 @@ class ClientConnection:
             request = decode(a_request, raw, who)
             size += len(memoryview(raw))
             change = find_change(request.parts)
+            if change is not None:
+                yield from self._judging(change)
             if change is not None and change.where:
                 yield from self._asking(some)
                 unfit = yield from self._unfit_filters(change)
@@ -265,6 +270,15 @@ class ClientConnection:
                 some, size = [], 0
                 yield True
         yield from self._asking(some)
+
+    def _judging(self, message: FromSubscriber | ChangeAsk) -> Work:
+        """Find out what it may of what a message names: some topics at each step, for there may be thousands."""
+        right, topics = _named(message)
+        if len(topics) > JUDGED_AT_ONCE:
+            for at, topic in enumerate(topics[:TOPICS_MAX]):
+                self._verdict(right, topic)
+                if at % JUDGED_AT_ONCE == JUDGED_AT_ONCE - 1:
+                    yield True
 
     def _unfit_filters(self, change: ChangeAsk) -> Generator[bool, None, tuple[str, str]]:
         """What is wrong with the filters that a change brings, if anything is: a code and a reason."""
@@ -506,7 +520,8 @@ class ClientConnection:
         elif not self.rules.is_listed(topic):
             verdict = ("unknown-topic", f"there is no topic {topic!r}: no [[topic]] of the configuration lists it")
         if len(self._judged) >= JUDGED_MAX:
-            self._judged.clear()
+            for oldest in list(islice(self._judged, JUDGED_MAX // 2)):
+                del self._judged[oldest]
         self._judged[right, topic] = verdict
         return verdict
 
@@ -663,7 +678,23 @@ class ClientConnection:
         self.node.forget(self.identity_name, self)
         self._count_held(-sum(map(len, self._held.values())))
         self._held.clear()
+        self._waiting.clear()
         self.on_gone(self)
+
+
+def _named(message: FromSubscriber | ChangeAsk) -> tuple[str, Sequence[str]]:
+    """The topics that a message names, and the right that it needs for them."""
+    if isinstance(message, ChangeAsk):
+        return "subscribe", message.add
+    if isinstance(message, (Locate, AskKeys)):
+        return "subscribe", message.topics
+    if isinstance(message, Follows):
+        return "subscribe", list(message.acked)
+    if isinstance(message, Curious):
+        return "subscribe", [want.topic for want in message.wants]
+    if isinstance(message, Handed):
+        return "publish", [span.topic for span in message.asks]
+    return "subscribe", [span.topic for span in message.spans] if isinstance(message, Undecided) else ()
 
 
 def _own(message: Here | Handed | Sealed | Undecided | Unarrived) -> tuple[list[str], int]:

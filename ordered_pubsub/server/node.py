@@ -67,6 +67,8 @@ INLINE_COMMIT_S = 0.0005
 """Commits that wait for the disk longer than this, on average, are left to a thread."""
 AVERAGE_OVER = 16
 _OVER = object()
+FROM_PEER_MAX = 256
+"""When so many messages of a peer wait to be handled, no more is read from it."""
 COMPLAIN_S = 10.0
 """So often at most it is logged that a stage says what cannot be."""
 NAMED = "//"
@@ -90,6 +92,9 @@ class Neighbour(Protocol):
 
     def say(self, messages: Sequence[PeerMessage]) -> None:
         """Bring messages; they may be lost if the link is down."""
+
+    def go_on(self) -> None:
+        """What it has said was handled: read on, if that had waited."""
 
     def break_off(self, reason: str) -> None:
         """Its stage has said what it must not: connect anew."""
@@ -212,6 +217,9 @@ class Node:
 
     def begin(self, identity: str, session: Hashable, work: Work) -> None:
         """Look at what a client says, now if its identity has not had its share of this moment yet; the rest by turns."""
+        if self.turns.has_any(identity):
+            self.turns.put(identity, session, work)  # others of its own wait already
+            return
         if not self._spent:
             self._supervisor.soon(self._spent.clear, "beginning a moment")
         began = time.perf_counter()
@@ -343,6 +351,12 @@ class Node:
             self._maybe_complain(peer)
             if not waiting:
                 self._from_peers.pop(peer, None)
+                if peer in self.neighbours:
+                    self.neighbours[peer].go_on()
+
+    def is_behind(self, peer: int) -> bool:
+        """Whether so much of what a peer has said waits that no more is to be read."""
+        return len(self._from_peers.get(peer, ())) > FROM_PEER_MAX
 
     def _hear_peers(self, until: float) -> None:
         """Go on with what peers have said."""
@@ -462,7 +476,7 @@ class Node:
                     break
         except Exception as error:
             self._meet(error)
-        if is_idle and self._is_asked:  # all of it waits for something else
+        if is_idle and self._is_asked and not self._is_serving:  # all of it waits for something else
             self._is_serving = True
             self._supervisor.later(IDLE_S, self._serve, "reading the log")
         self._plan_flush()

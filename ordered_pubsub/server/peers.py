@@ -74,6 +74,9 @@ class Handler(Protocol):
     def handle_peer(self, peer: int, messages: list[PeerMessage]) -> None:
         """The peer's state machine says something; raises if it must not."""
 
+    def is_behind(self, peer: int) -> bool:
+        """Whether so much of what it has said waits that no more is to be read."""
+
     def drop(self, peer: int, error: ProtocolError) -> None:
         """The peer has said something that cannot be read, and that may get lost."""
 
@@ -285,6 +288,8 @@ class PeerLink:
                 self._handle(message)
         if said and self._is_up:
             self.handler.handle_peer(self.rank, said)
+            if self._channel is not None and self.handler.is_behind(self.rank):
+                self._channel.pause()
 
     def _decode(self, payload: bytes) -> FromPeer:
         """What a frame says, as far as it can be read, unless what cannot be must not get lost."""
@@ -323,7 +328,7 @@ class PeerLink:
     def check_alive(self, now: float, heartbeat_s: float) -> None:
         """Ask a silent peer whether it is there; give one up that does not say so."""
         channel = self._channel
-        if channel is None or not channel.is_open:
+        if channel is None or not channel.is_open or channel.is_paused:
             return
         silent_s = now - channel.heard_at
         if silent_s > 3 * heartbeat_s:
@@ -366,6 +371,11 @@ class PeerLink:
     def renew(self, reason: str) -> None:
         """Connect anew: what is said on this connection is for a state machine that is not there any more."""
         self._break(reason)
+
+    def go_on(self) -> None:
+        """Read on."""
+        if self._channel is not None:
+            self._channel.resume()
 
     def break_off(self, reason: str) -> None:
         """The peer has said what it must not."""

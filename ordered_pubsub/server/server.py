@@ -370,6 +370,10 @@ class Server:
         """A stage's state machine says something."""
         self.node.handle_peer(peer, messages)
 
+    def is_behind(self, peer: int) -> bool:
+        """Whether so much of what a stage has said waits that no more is to be read."""
+        return self.node.is_behind(peer)
+
     def drop(self, peer: int, error: ProtocolError) -> None:
         """A stage has said something that cannot be read, and that may get lost."""
         self.node.drop(peer, error)

@@ -246,8 +246,9 @@ class Channel(asyncio.Protocol):
         return data if self.is_open else b""
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The connection is gone."""
+        """The connection is gone, and what had come on it, though whoever had it may be here for a while."""
         self.is_open = False
+        self._deframer.forget()
         if self._timer is not None:
             self._timer.cancel()
         self._gone.set()

@@ -43,7 +43,8 @@ class Deframer:
             if size - start < length:
                 break
             at = start + length
-            payloads.append(bytes(buffer[start:at]))
+            with memoryview(buffer) as view:
+                payloads.append(bytes(view[start:at]))
         del buffer[:at]
         return payloads
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,11 @@ from ordered_pubsub.core.messages import (
 )
 from ordered_pubsub.core.stage import Stage
 from ordered_pubsub.core.topology import StageSpec, Topology
+from ordered_pubsub.core.turns import Work
 from ordered_pubsub.errors import JournalDamaged, JournalError, OrderedPubSubError, ProtocolError
 from ordered_pubsub.server.node import INLINE_COMMIT_S, Node
 from ordered_pubsub.server.store import SqliteJournal, Store, open_store
+from ordered_pubsub.supervision import Supervisor
 from server.waiting import soon, until
 
 ONE = Topology((StageSpec("main"),))
@@ -102,6 +104,9 @@ class Neighbour:
         self.events.append(f"say {len(messages)}")
         self.messages += messages
 
+    def go_on(self) -> None:
+        self.events.append("go on")
+
 
 def ask(*topics: str, sequence: int = 1, client: str = "c") -> Request:
     return Request(client, 1, sequence, sequence - 1, 0, tuple(PublishAsk(topic) for topic in topics or ("a",)))
@@ -133,6 +138,44 @@ def asker(node: Node, disk: Disk) -> Asker:
     asker = Asker(disk.events)
     node.askers["c"] = asker
     return asker
+
+
+# -- whose turn it is ---------------------------------------------------------------------------------------------------
+
+
+async def test_what_waits_for_its_turn_is_served_by_one_only(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned: list[str] = []
+    soon_, later = Supervisor.soon, Supervisor.later
+
+    def noted(step: Callable[..., None]) -> Callable[..., None]:
+        if getattr(step, "__name__", "") != "_serve":
+            return step
+        planned.append("serve")
+
+        def run(*arguments: Any) -> None:
+            planned.pop()
+            step(*arguments)
+
+        return run
+
+    monkeypatch.setattr(Supervisor, "soon", lambda self, step, *rest: soon_(self, noted(step), *rest))
+    monkeypatch.setattr(Supervisor, "later", lambda self, s, step, *rest: later(self, s, noted(step), *rest))
+    steps = 0
+
+    def waits() -> Work:
+        nonlocal steps
+        while True:
+            steps += 1
+            node.handle_requests([])  # as a client's word does, and then it waits for the answer
+            yield False
+
+    node.turns.put("evil", "c", waits())
+    node.handle_requests([])
+    for _ in range(20):
+        before = steps
+        await until(lambda before=before: steps > before)
+        assert len(planned) <= 1
+    node.turns.forget("evil", "c")
 
 
 # -- the order of duties ----------------------------------------------------------------------------------------------

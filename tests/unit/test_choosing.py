@@ -17,7 +17,7 @@ from ordered_pubsub.client.serialization import Decoder
 from ordered_pubsub.core.log import Row
 from ordered_pubsub.core.messages import Chunk, Mark, Recalled
 from ordered_pubsub.server import choosing as module
-from ordered_pubsub.server.choosing import STEP_BYTES, choosing, choosing_rows
+from ordered_pubsub.server.choosing import FILTERS_MAX, LETTERS_MAX, STEP_BYTES, Filters, choosing, choosing_rows
 from ordered_pubsub.wire.content import BYTES, JSON
 from ordered_pubsub.wire.pack import Logged, PackedEvent, SignedEvents, encode_event, encode_logged, encode_signed
 
@@ -223,3 +223,16 @@ def test_pieces_are_written_as_the_events_were(read: list[int]) -> None:
     item = choose("n > 49", recalled(chunk(*events)))
 
     assert item.chunks == [Chunk(50, b""), chunk(*events[50:])]
+
+
+def test_filters_are_kept_compiled_within_bounds_of_number_and_length() -> None:
+    filters = Filters()
+    first = filters.read("a = 0")
+    for number in range(1, FILTERS_MAX):
+        filters.read(f"a = {number}")
+    assert filters.read("a = 0") is first
+
+    for number in range(200):
+        filters.read(f"x in ({', '.join(str(1_000 * number + value) for value in range(400))})")
+        assert filters.letters <= LETTERS_MAX
+    assert filters.read("a = 0") is not first

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ordered_pubsub.core.driver import CELLS_A_SECOND, CELLS_MAX, Driver, MemoryJournal
-from ordered_pubsub.core.messages import Answer, ChangeAsk, PublishAsk, Relay, Reply, Request
+from ordered_pubsub.core.driver import CELLS_A_SECOND, CELLS_MAX, STAGE, WORKS_MAX, Driver, MemoryJournal
+from ordered_pubsub.core.messages import Answer, ChangeAsk, PublishAsk, Relay, Reply, Request, Span, Undecided
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import JournalError
 
@@ -131,3 +131,37 @@ def test_a_change_that_was_relayed_waits_as_well() -> None:
     driver.tick(1.0, 0.0)
     driver.serve()
     assert len(replies()) == 1
+
+
+# -- what is asked again and again ------------------------------------------------------------------------------------
+
+
+def test_what_one_session_asks_of_a_stage_through_another_does_not_queue_up_there() -> None:
+    driver = Driver.open(0, TWO, MemoryJournal())
+    asked = Undecided("c", [Span(f"h/{number}", 1, 10) for number in range(100)])
+    for _ in range(1_000):
+        driver.handle_peer(1, asked, 0.0)
+
+    assert driver.turns.count((STAGE, 1), "c") == WORKS_MAX
+    assert driver.turns.dropped >= 500
+
+
+def test_what_a_client_asks_of_its_own_stage_is_done_at_the_turn_of_its_identity() -> None:
+    driver = Driver.open(0, Topology((StageSpec("only"),)), MemoryJournal())
+    driver.client_is_here("c", "somebody")
+    asked = Undecided("c", [Span(f"t{number}", 1, 10) for number in range(100)])
+    driver.handle_subscriber("c", asked, 0.0, "somebody")
+
+    assert driver.is_busy_with("somebody", "c")
+    while driver.is_busy_with("somebody", "c"):
+        driver.serve()
+    assert [message.topic for _, message in driver.flush().tells] == [span.topic for span in asked.spans]
+
+
+def test_the_same_numbers_are_looked_at_once_however_often_they_are_named() -> None:
+    driver = Driver.open(0, Topology((StageSpec("only"),)), MemoryJournal())
+    driver.client_is_here("c", "somebody")
+    driver.handle_subscriber("c", Undecided("c", [Span("t", 1, 10)] * 1_000), 0.0, "somebody")
+    while driver.is_busy_with("somebody", "c"):
+        driver.serve()
+    assert len(driver.flush().tells) == 1

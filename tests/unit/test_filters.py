@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import pickle
+import weakref
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from enum import Enum, IntEnum
@@ -371,3 +373,15 @@ def test_without_any_filters_nothing_is_wanted() -> None:
     assert covering([]) == AnyOf(())
     assert not covering([]).matches({"x": 1}, {})
     assert not covering([]).needs_payload
+
+
+def test_a_compiled_filter_goes_when_nobody_has_it_any_more() -> None:
+    gc.disable()
+    try:
+        matcher = Filter.parse("x in (1, 2, 3)").matcher
+        gone = weakref.ref(matcher)
+        assert matcher({"x": 2}, {})
+        del matcher
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from ordered_pubsub.core.floors import Needs
@@ -59,6 +60,22 @@ def acked(version: int, position: int, session: str = "one", **clock: int) -> Ac
 
 def floors(registrar: Registrar) -> dict[str, int]:
     return registrar.subscriptions["s"].floors()
+
+
+def test_changes_that_are_kept_have_the_names_of_their_topics_once(registrar: Registrar) -> None:
+    take(registrar, opening("a", epoch=1))
+    for number in range(10):
+        ask = ChangeAsk("s", (f"topic {number}",))
+        change = start(registrar, ask)
+        fresh = msgspec.msgpack.decode(msgspec.msgpack.encode(change), type=Change)
+        finish(registrar, fresh, **dict.fromkeys(fresh.topics, 1))
+    subscription = registrar.subscriptions["s"]
+    assert subscription.resume is not None
+    names = [
+        name for kept in subscription.resume.changes for name in (*kept.old, *kept.new, *kept.entries) if name != "a"
+    ]
+    assert len(names) > 100
+    assert len({id(name) for name in names}) == 10
 
 
 # -- opening ------------------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ def compile_matcher(conditions: Conditions) -> Matcher:
         writer.write_condition(field, values)
     source = "\n".join(["def matches(data, headers):", " try:", *writer.lines, "  return True", _ON_ERROR])
     exec(compile(source, "<filter>", "exec"), writer.names)
-    matches: Matcher = writer.names["matches"]
+    matches: Matcher = writer.names.pop("matches")  # else it would hold itself, and stay until cycles are looked for
     return matches
 
 
