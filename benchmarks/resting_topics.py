@@ -32,7 +32,7 @@ from ordered_pubsub.server.store import Store, open_store
 TOPICS = 200_000
 ALONE = Topology((StageSpec("only"),))
 FORGET = Policies(default=Policy(keep_age_s=0.0))
-PARTS = 500
+PARTS = 250
 """Topics of one request."""
 TICK_S = 0.5
 GIVE_UP_S = 100_000.0

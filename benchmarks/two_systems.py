@@ -45,16 +45,34 @@ class Outcome:
     other_causes: dict[str, int]
 
 
-async def _publish(name: str, url: str, stages: Stages, events: int) -> None:
+@attrs.define(eq=False)
+class Deaths:
+    """When the next stage is to be killed: as often as is asked for, at even distances in what all systems publish."""
+
+    kills: int
+    events: int
+    """of all systems together"""
+    due: asyncio.Queue[int] = attrs.field(factory=asyncio.Queue)
+    _published: int = 0
+
+    def published(self, count: int) -> None:
+        """So many more were published."""
+        before, self._published = self._published, self._published + count
+        for kill in range(1, self.kills + 1):
+            if before < kill * self.events // (self.kills + 1) <= self._published:
+                self.due.put_nowait(kill)
+
+
+async def _publish(name: str, url: str, stages: Stages, events: int, deaths: Deaths) -> None:
     async with ordered_pubsub.connect(url, sequencer=stages.addresses, name="desk", timeout_s=PATIENCE_S) as client:
         for at in range(0, events, BATCH):
             topic = TOPICS[at // BATCH % 2]
-            await client.publish_many(topic, [f"{name} {at + number}" for number in range(min(BATCH, events - at))])
+            count = min(BATCH, events - at)
+            await client.publish_many(topic, [f"{name} {at + number}" for number in range(count)])
+            deaths.published(count)
 
 
-async def _subscribe(
-    name: str, url: str, stages: Stages, events: int, ready: asyncio.Event, done: asyncio.Event
-) -> Outcome:
+async def _subscribe(name: str, url: str, stages: Stages, events: int, ready: asyncio.Event) -> Outcome:
     async with ordered_pubsub.connect(url, sequencer=stages.addresses, timeout_s=PATIENCE_S) as client:
         subscription = await client.subscribe(*TOPICS)
         ready.set()
@@ -66,25 +84,21 @@ async def _subscribe(
             is_next = event.number == numbers[event.topic] and event.position == position
             wrong += not is_next or not event.data.startswith(name + " ") or event.publisher != "desk"
         wrong += sum(count != 1 for count in seen.values()) + abs(len(seen) - events)
-        done.set()
         causes = dict(client.status()["not_arrived"])
         return Outcome(name, events, wrong, causes.pop("system", 0), causes)
 
 
-async def _kill(systems: Sequence[Stages], kills: int, random: Random, until: Sequence[asyncio.Event]) -> int:
-    """Kill stages now and then, as long as somebody still has to hear something."""
-    done = 0
-    while done < kills and not all(event.is_set() for event in until):
-        await asyncio.sleep(random.uniform(0.5, 3.0))
+async def _kill(systems: Sequence[Stages], random: Random, deaths: Deaths) -> None:
+    """Kill a stage each time that one is due."""
+    for _ in range(deaths.kills):
+        await deaths.due.get()
         stage = random.choice(random.choice(systems).processes)
         stage.kill()
         await asyncio.sleep(DOWN_S)
         await asyncio.to_thread(stage.start)
-        done += 1
-    return done
 
 
-async def run(kind: str, url: str, events: int, kills: int, seed: int, folder: Path) -> tuple[list[Outcome], int]:
+async def run(kind: str, url: str, events: int, kills: int, seed: int, folder: Path) -> list[Outcome]:
     """Let both systems work on one broker."""
     systems = {name: Stages(folder / name, [[TOPICS[0]], ["**"]]) for name in ("production", "staging")}
     try:
@@ -92,17 +106,17 @@ async def run(kind: str, url: str, events: int, kills: int, seed: int, folder: P
             stages.folder.mkdir()
             stages.start()
         ready = {name: asyncio.Event() for name in systems}
-        done = {name: asyncio.Event() for name in systems}
+        deaths = Deaths(kills, events * len(systems))
         reading = [
-            asyncio.create_task(_subscribe(name, url, stages, events, ready[name], done[name]))
-            for name, stages in systems.items()
+            asyncio.create_task(_subscribe(name, url, stages, events, ready[name])) for name, stages in systems.items()
         ]
         for event in ready.values():
             await event.wait()
-        killing = asyncio.create_task(_kill(list(systems.values()), kills, Random(seed), list(done.values())))
-        await asyncio.gather(*(_publish(name, url, stages, events) for name, stages in systems.items()))
+        killing = asyncio.create_task(_kill(list(systems.values()), Random(seed), deaths))
+        await asyncio.gather(*(_publish(name, url, stages, events, deaths) for name, stages in systems.items()))
         outcomes = list(await asyncio.gather(*reading))
-        return outcomes, await killing
+        await killing
+        return outcomes
     finally:
         for stages in systems.values():
             stages.kill()
@@ -120,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     started = time.monotonic()
     with BROKERS[arguments.broker]() as broker, tempfile.TemporaryDirectory() as folder:
         url = url_of(arguments.broker, broker)
-        outcomes, kills = asyncio.run(
+        outcomes = asyncio.run(
             run(arguments.broker, url, arguments.events, arguments.kills, arguments.seed, Path(folder))
         )
     print(
@@ -128,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     for one in outcomes:
         print(f"{one.name:<12} {one.events:>7,} {one.wrong:>6} {one.foreign:>44,}  {one.other_causes or 'none'}")
-    print(f"{kills} stages were killed; {time.monotonic() - started:.0f} s")
+    print(f"{arguments.kills} times a stage was killed; {time.monotonic() - started:.0f} s")
     return 0 if all(not one.wrong and one.foreign for one in outcomes) else 1
 
 
