@@ -26,7 +26,9 @@ from ordered_pubsub.core.messages import (
     Refusal,
     Request,
     Secrets,
+    Span,
     ToSubscriber,
+    Undecided,
     Want,
 )
 from ordered_pubsub.core.stage import Stage
@@ -176,6 +178,19 @@ async def test_what_waits_for_its_turn_is_served_by_one_only(node: Node, monkeyp
         await until(lambda before=before: steps > before)
         assert len(planned) <= 1
     node.turns.forget("evil", "c")
+
+
+async def test_a_link_is_read_no_faster_than_what_it_brings_is_handled(disk: Disk) -> None:
+    node = make(disk, TWO, rank=0)
+    peer = node.neighbours[1] = Neighbour(disk.events)
+    node.connected(1)
+    node.handle_peer(1, [Undecided("c", [Span("t", 1, 1)])] * 20_000)
+
+    assert node.is_behind(1)
+    await until(lambda: "go on" in peer.events)
+    assert not node.is_behind(1)
+    disk.may_sync.set()
+    await node.close()
 
 
 # -- the order of duties ----------------------------------------------------------------------------------------------

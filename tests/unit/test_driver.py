@@ -5,7 +5,18 @@ from __future__ import annotations
 import pytest
 
 from ordered_pubsub.core.driver import CELLS_A_SECOND, CELLS_MAX, STAGE, WORKS_MAX, Driver, MemoryJournal
-from ordered_pubsub.core.messages import Answer, ChangeAsk, PublishAsk, Relay, Reply, Request, Span, Undecided
+from ordered_pubsub.core.messages import (
+    Acked,
+    Answer,
+    ChangeAsk,
+    PublishAsk,
+    Relay,
+    Reply,
+    Request,
+    Saved,
+    Span,
+    Undecided,
+)
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import JournalError
 
@@ -165,3 +176,25 @@ def test_the_same_numbers_are_looked_at_once_however_often_they_are_named() -> N
     while driver.is_busy_with("somebody", "c"):
         driver.serve()
     assert len(driver.flush().tells) == 1
+
+
+def test_what_is_asked_of_another_stage_is_asked_when_the_same_was_answered_before() -> None:
+    driver = Driver.open(0, TWO, MemoryJournal())
+    driver.stage.unconfirmed.clear()
+    driver.stage.greeted[1] = True
+    driver.client_is_here("c", "somebody")
+    name = next(name for name in map(str, range(100)) if TWO.registrar(name) == 1)
+
+    def sent() -> list[int]:
+        while driver.serve():
+            pass
+        return [message.serial for _, message in driver.flush().sends if isinstance(message, Acked)]
+
+    for serial in (1, 2, 3):
+        driver.handle_subscriber("c", Acked(name, "c", serial, 1, {"h": serial}, serial), 0.0, "somebody")
+    assert sent() == [1]
+    assert driver.is_busy_with("somebody", "c")
+    driver.handle_peer(1, Saved(name, "c", 1), 0.0)
+    assert sent() == [2]
+    driver.tick(5.0, 0.0)
+    assert sent() == [3], "an answer that is lost holds it up no longer than that"

@@ -476,6 +476,8 @@ def test_who_follows_more_than_its_identity_may_is_told_that_it_ends(hosting: Ho
     assert "'desk'" in ended.reason
     assert hosting.followed_by("two") == {}
     assert hosting.take_hosts() == [(0, Hosts({"a": 1, "b": 1}))]
+    said = [follows.subscription for _, progress in hosting.take_progress() for follows in progress.news]
+    assert said == ["one/1", "three/1"], "what has ended is not passed on"
     hosting.follows("one", Follows("one/1", {}, is_all=True))
     hosting.follows("two", Follows("two/1", {"b": 1, "c": 1}))
     assert list(hosting.followed_by("two")) == ["two/1"]
