@@ -16,6 +16,7 @@ from ordered_pubsub.core.driver import Driver
 from ordered_pubsub.core.levels import Levels
 from ordered_pubsub.core.messages import Answer, ChangeAsk, Chunk, Follows, Handed, PublishAsk, Request
 from ordered_pubsub.core.retention import Policies
+from ordered_pubsub.core.topics import check_topic
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.server.store import Store, open_store
 
@@ -106,8 +107,11 @@ def hold(running: Running, length: int) -> None:
 
 @pytest.fixture(autouse=True)
 def _only_what_grows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The full timestamps of a thousand topics are in memory, of however many there are."""
+    """What is kept of so many topics, of however many there are, does not count: full timestamps, good names and owners."""
     monkeypatch.setattr(log_module, "RUNNING_MAX", 10)
+    for length in (20, 200):
+        for name in names(0, COUNT, length):
+            ONE.owner(check_topic(name))
     yield
     tracemalloc.stop()
 
