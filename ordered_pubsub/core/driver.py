@@ -128,8 +128,12 @@ KEEP = Policies(default=Policy(keep_age_s=float("inf"), max_age_s=float("inf")))
 SNAPSHOT_AFTER_RECORDS = 10_000
 SNAPSHOT_AFTER_BYTES = 64 << 20
 """However few records these are, so many bytes of them are not kept behind a snapshot, unless the snapshot is large itself."""
+SNAPSHOT_AFTER_PARTS = 200_000
+"""However few bytes these are: at a start so many parts of requests take half a second to have their effect again."""
 SNAPSHOT_GROWTH = 4
 """A snapshot is due when so many times the last one's bytes were journalled since: so writing them stays a fixed share."""
+PART_BYTES = 256
+"""A part weighs as much as so many bytes more, since reading it again takes so long."""
 ALIVE_SHARE = 20
 """A home stage says so often within `session_ttl_s` who is there, so that a word that gets lost ends nobody's subscription."""
 USUAL = Times()
@@ -278,6 +282,7 @@ class Driver:
     crash_point: Callable[[str], None] = _nothing
     snapshot_after_records: int = SNAPSHOT_AFTER_RECORDS
     snapshot_after_bytes: int = SNAPSHOT_AFTER_BYTES
+    snapshot_after_parts: int = SNAPSHOT_AFTER_PARTS
     snapshot_growth: float = SNAPSHOT_GROWTH
     on_synced: Callable[[Effects], None] = nobody
     """called with every batch as soon as it is on disk"""
@@ -321,6 +326,7 @@ class Driver:
         snapshot_after_records: int = SNAPSHOT_AFTER_RECORDS,
         snapshot_growth: float = SNAPSHOT_GROWTH,
         snapshot_after_bytes: int = SNAPSHOT_AFTER_BYTES,
+        snapshot_after_parts: int = SNAPSHOT_AFTER_PARTS,
         policies: Policies = KEEP,
         times: Times = USUAL,
         levels: Levels | None = None,
@@ -374,6 +380,7 @@ class Driver:
             snapshot_after_records=snapshot_after_records,
             snapshot_growth=snapshot_growth,
             snapshot_after_bytes=snapshot_after_bytes,
+            snapshot_after_parts=snapshot_after_parts,
             records_since_snapshot=len(records),
             bytes_since_snapshot=sum(map(len, records)),
             snapshot_bytes=len(snapshot or b""),
@@ -1048,7 +1055,7 @@ class Driver:
         if not self._is_snapshot_due:
             return Batch(effects, published, pending, given, None)
         snapshot = self.stage.snapshot()
-        self._records_since_snapshot = self._bytes_since_snapshot = 0
+        self._records_since_snapshot = self._bytes_since_snapshot = self.stage.parts_handled = 0
         self._snapshot_bytes = len(snapshot)
         return Batch(effects, published, pending, given, snapshot)
 
@@ -1111,8 +1118,10 @@ class Driver:
         is_long = (
             self._records_since_snapshot >= self.snapshot_after_records
             or self._bytes_since_snapshot >= self.snapshot_after_bytes
+            or self.stage.parts_handled >= self.snapshot_after_parts
         )
-        return is_long and self._bytes_since_snapshot >= self.snapshot_growth * self._snapshot_bytes
+        weight = self._bytes_since_snapshot + PART_BYTES * self.stage.parts_handled
+        return is_long and weight >= self.snapshot_growth * self._snapshot_bytes
 
     def make_safe(self, batch: Batch) -> None:
         """Put a batch on disk. After a failure nobody knows what is there, so this stage does nothing any more."""

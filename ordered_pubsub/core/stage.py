@@ -228,6 +228,8 @@ class Stage:
     """session that has not begun → when it was refused what last: on its way twice, that stays refused, whatever holds by then"""
     cells: dict[str, int] = attrs.field(factory=dict)
     """identity → how many cells of the groups' tables its changes concern that were taken lately; the caller forgets them"""
+    parts_handled: int = 0
+    """publications, and topics of changes, since the snapshot from which this stage was made; the caller begins anew"""
     _acks: dict[int, bool] = attrs.field(factory=dict)
     _turns: list[Waiting] = attrs.field(factory=list)
     """changes whose turn has come; empty between two inputs"""
@@ -721,8 +723,10 @@ class Stage:
         for part in operation.parts:
             self.state.clocks.stamp += 1
             if isinstance(part, Publication):
+                self.parts_handled += 1
                 self._handle_publication(part, operation)
             else:
+                self.parts_handled += len(part.old) + len(part.new)
                 self._handle_change(part, operation.top)
         self.effects.handled.append(operation)
         if self.rank == operation.top:

@@ -25,7 +25,15 @@ from typing import Any, Protocol
 
 import attrs
 
-from ordered_pubsub.core.driver import KEEP, SNAPSHOT_AFTER_BYTES, SNAPSHOT_AFTER_RECORDS, USUAL, Batch, Driver
+from ordered_pubsub.core.driver import (
+    KEEP,
+    SNAPSHOT_AFTER_BYTES,
+    SNAPSHOT_AFTER_PARTS,
+    SNAPSHOT_AFTER_RECORDS,
+    USUAL,
+    Batch,
+    Driver,
+)
 from ordered_pubsub.core.keys import PLAIN, Security
 from ordered_pubsub.core.levels import Levels
 from ordered_pubsub.core.messages import (
@@ -183,6 +191,7 @@ class Node:
                 self.store.journal,
                 snapshot_after_records=never if is_none else SNAPSHOT_AFTER_RECORDS,
                 snapshot_after_bytes=never if is_none else SNAPSHOT_AFTER_BYTES,
+                snapshot_after_parts=never if is_none else SNAPSHOT_AFTER_PARTS,
                 policies=self.policies,
                 times=self.times,
                 levels=self.levels,

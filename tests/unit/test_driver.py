@@ -44,6 +44,10 @@ def test_a_stage_whose_journal_failed_answers_nothing_and_does_nothing_any_more(
         driver.flush()
 
 
+def asks(number: int, *parts: PublishAsk | ChangeAsk, client: str = "c", who: str = "somebody") -> Request:
+    return Request(client, 1, number, number - 1, number - 1, parts, who)
+
+
 def test_a_snapshot_takes_the_place_of_the_records() -> None:
     journal = MemoryJournal()
     driver = Driver.open(0, Topology((StageSpec("only"),)), journal, snapshot_after_records=3, snapshot_growth=0)
@@ -54,14 +58,35 @@ def test_a_snapshot_takes_the_place_of_the_records() -> None:
     assert len(journal.records) < 3
 
 
+def test_a_snapshot_is_due_after_so_many_parts_however_few_requests_bring_them() -> None:
+    """At a start it is they that take the time: also those count that a journal held when its stage started."""
+    journal = MemoryJournal()
+    for start in range(3):
+        driver = Driver.open(0, Topology((StageSpec("only"),)), journal, snapshot_after_parts=500, snapshot_growth=0)
+        driver.handle_request(asks(start + 1, *(PublishAsk(f"t{number}") for number in range(200))), 0.0)
+        driver.flush()
+        assert (journal.snapshot is not None) == (start == 2)
+    assert not journal.records
+
+
+def test_a_snapshot_is_not_due_before_as_much_was_done_as_it_takes_to_write_it() -> None:
+    journal = MemoryJournal()
+    driver = Driver.open(0, Topology((StageSpec("only"),)), journal, snapshot_after_parts=1)
+    written = []
+    for number in range(1, 200):
+        snapshot = journal.snapshot
+        driver.handle_request(asks(number, *(PublishAsk(f"t{number}/{at}" * 9) for at in range(50))), 0.0)
+        driver.flush()
+        if journal.snapshot is not snapshot:
+            written.append(number)
+    assert len(written) > 5
+    assert written[-1] - written[-2] > written[1] - written[0] + 5, "it is as large as all topics by then"
+
+
 # -- changes of very many topics --------------------------------------------------------------------------------------
 
 MANY = tuple(f"t{number}" for number in range(1_000))
 TWO = Topology((StageSpec("high", ("h",)), StageSpec("low", ("**",))))
-
-
-def asks(number: int, *parts: PublishAsk | ChangeAsk, client: str = "c", who: str = "somebody") -> Request:
-    return Request(client, 1, number, number - 1, number - 1, parts, who)
 
 
 def answered(driver: Driver) -> list[tuple[str, int]]:
