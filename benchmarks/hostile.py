@@ -127,10 +127,12 @@ class System:
         ]
 
     def start(self) -> float:
-        """Start both; return how long it took until both were ready and linked."""
+        """Start both at once, as after a loss of power; return how long it took until both were ready and linked."""
         began = time.monotonic()
         for stage in self.stages:
-            stage.start()
+            stage.begin()
+        for stage in self.stages:
+            stage.wait_until_ready()
         while not all(self.is_ready(http) for http in self.https):
             time.sleep(0.01)
         return time.monotonic() - began

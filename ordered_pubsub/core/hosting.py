@@ -397,6 +397,10 @@ class Hosting:
             stream.asked.satisfied(item.first, item.last)
             if item.full:
                 stream.fulls_asked.pop(item.first, None)
+        if told.floor:
+            stream.asked.satisfied(1, told.floor)
+        if told.given >= 0:
+            stream.asked.satisfied(told.given + 1, ENDLESS)
         if told.read_to - told.first < CACHED_NUMBERS_MAX:
             self._remember(told.topic, stream, told.items)
         return list(stream.curious)

@@ -76,8 +76,8 @@ class Pubends:
     """the last number of a topic that was given, complete or not; None: nobody knows"""
     _last: dict[str, int] = attrs.field(factory=dict)
     """topic → its last complete number"""
-    _homes: dict[str, dict[int, int]] = attrs.field(factory=dict)
-    """topic → home stages that have subscribers of it → up to where all of them have acknowledged it"""
+    _homes: dict[int, dict[str, int]] = attrs.field(factory=dict)
+    """home stage → topics of which it has subscribers → up to where all of these have acknowledged it"""
     _stirred: dict[str, int] = attrs.field(factory=dict)
     """topics of which something has changed since the last tick, and their last numbers"""
     _ticked_at: float = float("-inf")
@@ -88,8 +88,6 @@ class Pubends:
     """home stage → topic → what it waits for; whose turn is next comes first"""
     _pieces: dict[int, int] = attrs.field(factory=dict)
     """home stage → how many pieces that are"""
-    _topics: dict[int, dict[str, bool]] = attrs.field(factory=dict)
-    """home stage → topics of which it has subscribers"""
     reminders: int = 0
     """how often a home stage was told that its clients have not acknowledged all of a topic"""
     recalls: int = 0
@@ -112,8 +110,7 @@ class Pubends:
             if acked is None:
                 self._leave(topic, home)
             else:
-                self._homes.setdefault(topic, {})[home] = acked
-                self._topics.setdefault(home, {})[topic] = True
+                self._homes.setdefault(home, {})[topic] = acked
                 if acked < (last := self._last.get(topic, 0)) and not self._is_looked_at(topic):
                     self._stirred[topic] = last
 
@@ -123,13 +120,12 @@ class Pubends:
 
     def home_is_gone(self, home: int) -> None:
         """Nothing is known of the clients of a stage any more."""
-        for topic in list(self._topics.get(home, ())):
-            self._leave(topic, home)
+        self._homes.pop(home, None)
 
     def rest(self, topics: Iterable[str]) -> None:
         """Nobody holds these, and nobody misses anything of them."""
         for topic in topics:
-            for home in list(self._homes.get(topic, ())):
+            for home in list(self._homes):
                 self._leave(topic, home)
             self._last.pop(topic, None)
             self._stirred.pop(topic, None)
@@ -138,14 +134,10 @@ class Pubends:
                 lasts.pop(topic, None)
 
     def _leave(self, topic: str, home: int) -> None:
-        homes = self._homes.get(topic, {})
-        homes.pop(home, None)
-        topics = self._topics.get(home, {})
+        topics = self._homes.get(home, {})
         topics.pop(topic, None)
         if not topics:
-            self._topics.pop(home, None)
-        if not homes:
-            self._homes.pop(topic, None)
+            self._homes.pop(home, None)
 
     def tick(self, now: float) -> list[tuple[int, AckExpected]]:
         """Time passes: which home stages to tell how far some topics are."""
@@ -156,8 +148,7 @@ class Pubends:
         expected: dict[int, dict[str, int]] = {}
         while self._milestones and self._milestones[0][0] <= now:
             for topic, last in self._milestones.popleft()[1].items():
-                if topic in self._homes:
-                    self._look(topic, last, now, self.aet_s, expected)
+                self._look(topic, last, now, self.aet_s, expected)
         for topic, restless in list(self._restless.items()):
             if restless.again_at <= now:
                 self._look(topic, restless.expected, now, min(2 * restless.pause_s, AET_MOST_S), expected)
@@ -166,7 +157,7 @@ class Pubends:
 
     def _look(self, topic: str, count: int, now: float, pause_s: float, expected: dict[int, dict[str, int]]) -> None:
         """Look who is behind a number of a topic; if anybody is, look again after a pause."""
-        behind = [home for home, acked in self._homes.get(topic, {}).items() if acked < count]
+        behind = [home for home, topics in self._homes.items() if topics.get(topic, count) < count]
         for home in behind:
             expected.setdefault(home, {})[topic] = count
         if behind:

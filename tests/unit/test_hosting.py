@@ -419,6 +419,14 @@ def test_who_has_not_repeated_what_it_misses_does_not_miss_it_any_more(hosting: 
     assert take_informed(hosting) == {"two": [5]}
 
 
+@pytest.mark.parametrize("answer", [replace(told(), given=0), replace(told(floor=7), given=7)])
+def test_nothing_is_left_of_a_topic_that_does_not_have_what_is_missed(hosting: Hosting, answer: Told) -> None:
+    """Who misses something of very many topics, again and again of others, leaves nothing behind."""
+    want(hosting, "x", 1, 7)
+    tell(hosting, answer)
+    assert not hosting._streams
+
+
 def test_nothing_is_left_of_those_who_are_gone(hosting: Hosting) -> None:
     for session in EVERYBODY:
         hosting.follows(session, Follows(f"{session}/1", {"a": 4, "c": 1}))

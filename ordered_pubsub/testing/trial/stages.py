@@ -24,21 +24,32 @@ class StageProcess:
     log: Path
     port: int
     process: subprocess.Popen[bytes] | None = None
+    _said_before: int = 0
+    """how long its log was when it was started"""
 
     def start(self) -> None:
         """Start, and wait until it says that it is ready."""
-        at = self.log.stat().st_size if self.log.exists() else 0
+        self.begin()
+        self.wait_until_ready()
+
+    def begin(self) -> None:
+        """Start."""
+        self._said_before = self.log.stat().st_size if self.log.exists() else 0
         command = [sys.executable, "-m", "ordered_pubsub", "serve", "--config", str(self.config), "--stage", self.name]
         self.process = launch([*command, "--log-level", "warning"], self.log)
+
+    def wait_until_ready(self) -> None:
+        """Return when it says that it is."""
+        assert self.process is not None
         give_up_at = time.monotonic() + START_S
-        while b" is ready at " not in self._said(at):
+        while b" is ready at " not in self._said():
             if self.process.poll() is not None or time.monotonic() > give_up_at:
-                raise TrialError(f"stage {self.name} did not start: {self._said(at).decode()[-2000:]}")
+                raise TrialError(f"stage {self.name} did not start: {self._said().decode()[-2000:]}")
             time.sleep(0.01)
 
-    def _said(self, at: int) -> bytes:
+    def _said(self) -> bytes:
         with self.log.open("rb") as file:
-            file.seek(at)
+            file.seek(self._said_before)
             return file.read()
 
     def kill(self) -> None:
