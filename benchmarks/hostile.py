@@ -87,7 +87,7 @@ pairs_per_identity_max = {PAIRS}
 topics_per_identity_max = {TOPICS}
 sessions_per_identity_max = 2000
 subscriptions_per_identity_max = 2000
-held_topics_per_identity_max = 20000
+held_topics_per_identity_max = 5000
 frame_s = 10
 """
 

@@ -45,7 +45,7 @@ from ordered_pubsub.core.missing import NRT_CEILING_S, NRT_FLOOR_S
 from ordered_pubsub.core.ranges import ENDLESS, Ranges
 from ordered_pubsub.core.topology import Topology
 
-CACHE_BYTES_MAX = 32 << 20
+CACHE_BYTES_MAX = 16 << 20
 CACHED_NUMBERS_MAX = 1_024
 """What is told of more numbers at once is somebody's replay, which nobody else will ask for."""
 ANSWERED_MAX = 64
@@ -56,7 +56,7 @@ CURIOUS_FOR_S = 4 * NRT_CEILING_S
 """Who has not repeated what it asked for in so long does not miss it any more."""
 ALIVE_S = 15.0
 """So often a home stage says who is connected to it."""
-ITEM_BYTES = 200
+ITEM_BYTES = 450
 """What an item takes in memory beside its events, about."""
 
 FILTERS_MAX = 4
