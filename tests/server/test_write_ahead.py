@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 
 import attrs
@@ -43,12 +44,13 @@ class Database:
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Database:
+def database(tmp_path: Path) -> Iterator[Database]:
     """Four commits, of which some have several frames."""
     made = Database.make(tmp_path / "a.db")
     for size in (100, 1_500, 100, 2_000):
         made.commit(size)
-    return made
+    yield made
+    made.connection.close()
 
 
 def commits_in(log: bytes, tmp_path: Path, database: Database) -> int:
