@@ -763,12 +763,14 @@ class Driver:
                 self.stage.effects.tells.append((ask.session, given))
 
     def _tick_keys(self) -> None:
-        stage, keys = self.stage, self.stage.state.keys
-        if stage.rank == 0 and (due := self.keeper.take_due(keys, self._wall_s)) is not None:
-            stage.rotate(rotated(keys, self._wall_s, self.keeper.security.old_keys_valid_s, due.revokes))
+        stage, keys, keeper = self.stage, self.stage.state.keys, self.keeper
+        keeper.note(keys, self._now, self._wall_s if stage.rank == 0 else None)
+        if stage.rank == 0 and (due := keeper.take_due(keys, self._wall_s)) is not None:
+            valid_s, left = keeper.security.old_keys_valid_s, keeper.left(keys, self._now)
+            stage.rotate(rotated(keys, self._wall_s, valid_s, due.revokes, left))
+            keeper.note(stage.state.keys, self._now)
         else:
             self._ask_for_keys()
-        self.keeper.note(stage.state.keys, self._now, self._wall_s if stage.rank == 0 else None)
         if stage.rank == 0 and (lasting := self.keeper.without_old(stage.state.keys, self._now)) is not None:
             stage.rotate(lasting)
         stage.effects.tells += self.keeper.take_news(stage.state.keys, self.hosting.sessions)

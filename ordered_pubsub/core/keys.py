@@ -12,7 +12,7 @@ who must not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import attrs
 from msgspec.structs import replace
@@ -52,14 +52,16 @@ def founded(system: bytes, secret: bytes, wall_s: float) -> SystemKeys:
     return SystemKeys(system, secret, 1, wall_s)
 
 
-def rotated(keys: SystemKeys, wall_s: float, valid_s: float, revokes: bool) -> SystemKeys:
+def rotated(
+    keys: SystemKeys, wall_s: float, valid_s: float, revokes: bool, left: Mapping[int, float] | None = None
+) -> SystemKeys:
     """The keys of the next epoch, or of the one after it if somebody may know the next who must not.
 
     Validity is a duration, from the beginning of the epoch that is used: the clocks of two machines say nothing to each other.
+    `left` is for how long what earlier epochs tagged is good from now on; left out, as if this one had just begun.
     """
     most_s = min(valid_s, REVOKED_VALID_S) if revokes else valid_s
-    passed_s = max(0.0, wall_s - keys.begun_at)
-    left = {epoch: good_s - passed_s for epoch, good_s in keys.old.items() if good_s > passed_s}
+    left = keys.old if left is None else left
     old = {epoch: min(left_s, most_s) if revokes else left_s for epoch, left_s in left.items()}
     old[keys.epoch] = most_s
     for epoch in list(old)[:-OLD_EPOCHS_MAX]:
@@ -80,6 +82,10 @@ class KeyKeeper:
     """what the clients here were told of last"""
     _ends: dict[int, float] = attrs.field(factory=dict)
     """earlier epoch → when it is not good any more, counted from when this stage learned of its end, or was started"""
+    _noted: int = 0
+    """the epoch that was used when that was noted"""
+    _knows_past: bool = False
+    """whether what had passed before the start is known, as far as it ever will be"""
     _wanted: Rotate | None = None
     """a rotation that the highest stage has not decided yet"""
 
@@ -120,14 +126,23 @@ class KeyKeeper:
     def note(self, keys: SystemKeys, now: float, wall_s: float | None = None) -> None:
         """See until when older epochs are good.
 
-        The highest stage, by whose wall clock an epoch has begun, knows by that also what had passed before it was started.
+        The highest stage, by whose wall clock an epoch has begun, knows by that also what had passed before it was started. After
+        that a wall clock says nothing: where nobody keeps the events, one that jumps would make those void that are under way.
         """
-        passed_s = 0.0 if wall_s is None else max(0.0, wall_s - keys.begun_at)
+        passed_s = 0.0
+        if wall_s is not None and not self._knows_past:
+            self._knows_past, passed_s = True, max(0.0, wall_s - keys.begun_at)
         ends = self._ends
-        self._ends = {
-            epoch: min(ends.get(epoch, float("inf")), now + max(0.0, good_s - passed_s))
-            for epoch, good_s in keys.old.items()
-        }
+        for epoch, good_s in keys.old.items():
+            if passed_s or epoch not in ends or keys.epoch != self._noted:
+                ends[epoch] = min(ends.get(epoch, float("inf")), now + max(0.0, good_s - passed_s))
+        for epoch in [epoch for epoch in ends if epoch not in keys.old]:
+            del ends[epoch]
+        self._noted = keys.epoch
+
+    def left(self, keys: SystemKeys, now: float) -> dict[int, float]:
+        """For how long earlier epochs are good from now on, as it was noted, of those that are."""
+        return {epoch: self._ends[epoch] - now for epoch in keys.old if self._ends[epoch] > now}
 
     def without_old(self, keys: SystemKeys, now: float) -> SystemKeys | None:
         """The keys without those epochs that are over, as it was noted; None if none is."""
@@ -137,7 +152,7 @@ class KeyKeeper:
     def give(self, ask: AskKeys, keys: SystemKeys, now: float) -> Keys:
         """The keys that a client asks for; its rights were judged before."""
         self.note(keys, now)
-        epochs = [(epoch, self._ends[epoch] - now) for epoch in keys.old if self._ends[epoch] > now]
+        epochs = list(self.left(keys, now).items())
         epochs += [(keys.epoch, 0.0), (keys.epoch + 1, 0.0)]
         given: dict[str, list[bytes]] = {}
         if self.security.tags:

@@ -316,11 +316,14 @@ def test_a_revocation_shortens_what_older_keys_are_good_for() -> None:
 
 
 def test_what_is_left_of_older_epochs_is_not_made_longer_by_another_one() -> None:
-    keys = rotated(rotated(KEYS, 0.0, 100.0, revokes=False), 70.0, 100.0, revokes=False)
+    keeper, keys, old = KeyKeeper(0), KEYS, []
+    for now in (0.0, 70.0, 110.0):
+        keeper.note(keys, now, now)
+        keys = rotated(keys, now, 100.0, revokes=False, left=keeper.left(keys, now))
+        keeper.note(keys, now)
+        old.append(keys.old)
 
-    assert keys.old == {1: 30.0, 2: 100.0}
-    assert rotated(keys, 110.0, 100.0, revokes=False).old == {2: 60.0, 3: 100.0}
-    assert rotated(keys, 0.0, 100.0, revokes=False).old == {1: 30.0, 2: 100.0, 3: 100.0}
+    assert old == [{1: 100.0}, {1: 30.0, 2: 100.0}, {2: 60.0, 3: 100.0}]
 
 
 def test_the_older_epochs_that_are_remembered_are_bounded() -> None:

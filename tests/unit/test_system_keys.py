@@ -148,6 +148,17 @@ def test_a_wall_clock_that_goes_back_makes_no_epoch_last_longer() -> None:
     assert lasting(high, 61.0, 500.0) == [3, 4]
 
 
+def test_a_wall_clock_that_jumps_ends_no_epoch() -> None:
+    """What is under way on a topic without a log, and tagged by it, would be lost for good."""
+    high = opened(0)
+    high.rotate_keys(revokes=True)
+    assert lasting(high, 0.0, 1_000.0) == [1, 3, 4]
+    assert lasting(high, 1.0, 5_000.0) == [1, 3, 4]
+    high.rotate_keys(revokes=True)
+    assert lasting(high, 2.0, 9_000.0) == [1, 3, 5, 6]
+    assert lasting(high, 60.0, 9_000.0) == [3, 5, 6]
+
+
 def test_the_other_stages_hear_that_an_epoch_is_over() -> None:
     journal = MemoryJournal()
     high, low = opened(0), opened(1, journal)
