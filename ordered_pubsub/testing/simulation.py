@@ -33,6 +33,7 @@ from ordered_pubsub.testing.record import Record
 from ordered_pubsub.testing.stranger import Stranger, check_stages
 from ordered_pubsub.testing.world import (
     FAULTS_END_S,
+    SELDOM_PASSED,
     Action,
     Alter,
     Away,
@@ -361,6 +362,9 @@ class Simulation:
 
     def _close_all(self) -> None:
         self.is_closing = True
+        for fault in self.world.faults:
+            if isinstance(fault, Crash) and fault.point in SELDOM_PASSED:
+                self.stages[fault.stage].crash = attrs.evolve(fault, at=self.now, skip=0)
         for client in self.clients:
             for name in list(client.deliveries):
                 client.alter(Alter(self.now, name, ends=True))
