@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import ctypes
 import gc
 import logging
 import sys
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from typing import Any
 
 import attrs
@@ -23,9 +21,6 @@ GARBAGE_AFTER = 20_000
 """Python looks for cycles after so many new objects. In a large stage that takes long, and there are hardly any."""
 HAND_OVER_S = 0.0005
 """So soon the loop lets the thread go on that has waited for the disk: answers wait for it."""
-LARGE_BYTES = 512 * 1024
-"""Memory in pieces of this size or more goes back to the system when it is free."""
-_M_MMAP_THRESHOLD = -3
 _EXAMPLES = """\
 examples:
   ordered-pubsub serve
@@ -66,19 +61,8 @@ def _run(arguments: argparse.Namespace) -> int:
     serving = Serving(read, loaded, stages_to_serve(loaded.configuration, arguments.stage))
     gc.set_threshold(GARBAGE_AFTER, 4, 250)
     sys.setswitchinterval(HAND_OVER_S)
-    give_memory_back()
     run_on_fastest_loop(serving.run(_say_ready))
     return 0
-
-
-def give_memory_back() -> None:
-    """Keep glibc from taking large pieces for lasting ones once it has seen some.
-
-    What lies between them is then kept as well: after some large frames a stage would have twice the memory that it uses.
-    """
-    if sys.platform == "linux":
-        with suppress(OSError, AttributeError):  # another C library
-            ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE_BYTES)
 
 
 def _with_listen(loaded: Loaded, arguments: argparse.Namespace) -> Loaded:

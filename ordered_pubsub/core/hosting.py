@@ -45,7 +45,7 @@ from ordered_pubsub.core.missing import NRT_CEILING_S, NRT_FLOOR_S
 from ordered_pubsub.core.ranges import ENDLESS, Ranges
 from ordered_pubsub.core.topology import Topology
 
-CACHE_BYTES_MAX = 16 << 20
+CACHE_BYTES_MAX = 24 << 20
 CACHED_NUMBERS_MAX = 1_024
 """What is told of more numbers at once is somebody's replay, which nobody else will ask for."""
 ANSWERED_MAX = 64
