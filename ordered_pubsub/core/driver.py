@@ -766,8 +766,8 @@ class Driver:
         stage, keys, keeper = self.stage, self.stage.state.keys, self.keeper
         keeper.note(keys, self._now, self._wall_s if stage.rank == 0 else None)
         if stage.rank == 0 and (due := keeper.take_due(keys, self._wall_s)) is not None:
-            valid_s, left = keeper.security.old_keys_valid_s, keeper.left(keys, self._now)
-            stage.rotate(rotated(keys, self._wall_s, valid_s, due.revokes, left))
+            keys = replace(keys, old=keeper.left(keys, self._now))
+            stage.rotate(rotated(keys, self._wall_s, keeper.security.old_keys_valid_s, due.revokes))
             keeper.note(stage.state.keys, self._now)
         else:
             self._ask_for_keys()

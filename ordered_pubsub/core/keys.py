@@ -12,7 +12,7 @@ who must not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import attrs
 from msgspec.structs import replace
@@ -52,17 +52,14 @@ def founded(system: bytes, secret: bytes, wall_s: float) -> SystemKeys:
     return SystemKeys(system, secret, 1, wall_s)
 
 
-def rotated(
-    keys: SystemKeys, wall_s: float, valid_s: float, revokes: bool, left: Mapping[int, float] | None = None
-) -> SystemKeys:
+def rotated(keys: SystemKeys, wall_s: float, valid_s: float, revokes: bool) -> SystemKeys:
     """The keys of the next epoch, or of the one after it if somebody may know the next who must not.
 
     Validity is a duration, from the beginning of the epoch that is used: the clocks of two machines say nothing to each other.
-    `left` is for how long what earlier epochs tagged is good from now on; left out, as if this one had just begun.
+    So `keys.old` is to say for how long what those epochs tagged is good from now on (`KeyKeeper.left`).
     """
     most_s = min(valid_s, REVOKED_VALID_S) if revokes else valid_s
-    left = keys.old if left is None else left
-    old = {epoch: min(left_s, most_s) if revokes else left_s for epoch, left_s in left.items()}
+    old = {epoch: min(left_s, most_s) if revokes else left_s for epoch, left_s in keys.old.items()}
     old[keys.epoch] = most_s
     for epoch in list(old)[:-OLD_EPOCHS_MAX]:
         del old[epoch]
@@ -82,8 +79,6 @@ class KeyKeeper:
     """what the clients here were told of last"""
     _ends: dict[int, float] = attrs.field(factory=dict)
     """earlier epoch → when it is not good any more, counted from when this stage learned of its end, or was started"""
-    _noted: int = 0
-    """the epoch that was used when that was noted"""
     _knows_past: bool = False
     """whether what had passed before the start is known, as far as it ever will be"""
     _wanted: Rotate | None = None
@@ -133,12 +128,10 @@ class KeyKeeper:
         if wall_s is not None and not self._knows_past:
             self._knows_past, passed_s = True, max(0.0, wall_s - keys.begun_at)
         ends = self._ends
-        for epoch, good_s in keys.old.items():
-            if passed_s or epoch not in ends or keys.epoch != self._noted:
-                ends[epoch] = min(ends.get(epoch, float("inf")), now + max(0.0, good_s - passed_s))
-        for epoch in [epoch for epoch in ends if epoch not in keys.old]:
-            del ends[epoch]
-        self._noted = keys.epoch
+        self._ends = {
+            epoch: min(ends.get(epoch, float("inf")), now + max(0.0, good_s - passed_s))
+            for epoch, good_s in keys.old.items()
+        }
 
     def left(self, keys: SystemKeys, now: float) -> dict[int, float]:
         """For how long earlier epochs are good from now on, as it was noted, of those that are."""

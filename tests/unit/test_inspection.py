@@ -319,7 +319,7 @@ def test_what_is_left_of_older_epochs_is_not_made_longer_by_another_one() -> Non
     keeper, keys, old = KeyKeeper(0), KEYS, []
     for now in (0.0, 70.0, 110.0):
         keeper.note(keys, now, now)
-        keys = rotated(keys, now, 100.0, revokes=False, left=keeper.left(keys, now))
+        keys = rotated(replace(keys, old=keeper.left(keys, now)), now, 100.0, revokes=False)
         keeper.note(keys, now)
         old.append(keys.old)
 

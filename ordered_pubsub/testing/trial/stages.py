@@ -24,7 +24,7 @@ class StageProcess:
     log: Path
     port: int
     process: subprocess.Popen[bytes] | None = None
-    _said_before: int = 0
+    _said_before: int = attrs.field(default=0, init=False)
     """how long its log was when it was started"""
 
     def start(self) -> None:
