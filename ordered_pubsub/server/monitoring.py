@@ -140,9 +140,12 @@ class Monitoring:
         self._serving[writer] = address
         try:
             head = await asyncio.wait_for(_read_head(reader), REQUEST_S)
+            if not head:
+                writer.transport.abort()
+                return
             writer.write(self._answer(head.split(b"\n", 1)[0].split(), _token_in(head)))
             await asyncio.wait_for(_end(writer), REQUEST_S)
-        except (OSError, EOFError, ValueError, asyncio.TimeoutError):
+        except (OSError, EOFError, asyncio.TimeoutError):
             writer.transport.abort()  # whoever asks that way gets no answer
         finally:
             self._serving.pop(writer, None)
@@ -203,12 +206,13 @@ def _token_in(head: bytes) -> str:
 
 
 async def _read_head(reader: asyncio.StreamReader) -> bytes:
+    """The head of a request; nothing if it is none. (An error would keep its whole task in memory, in a circle.)"""
     head = b""
     while not _HEAD_ENDS.search(head):
         piece = await reader.read(REQUEST_BYTES_MAX)
         head += piece
         if not piece or len(head) > REQUEST_BYTES_MAX:
-            raise ValueError("no HTTP request")
+            return b""
     return head
 
 

@@ -21,7 +21,7 @@ from ordered_pubsub.errors import OrderedPubSubError, ProtocolError
 from ordered_pubsub.server.access import Access, Proof
 from ordered_pubsub.server.agreement import Common
 from ordered_pubsub.supervision import Backoff, Supervisor
-from ordered_pubsub.wire.channel import Channel
+from ordered_pubsub.wire.channel import Channel, Nobody
 from ordered_pubsub.wire.protocol import (
     Claim,
     Claimed,
@@ -211,12 +211,12 @@ class PeerLink:
     def _keep_out(self, channel: Channel, welcome: Welcome) -> None:
         reason = f"stage {self.name} is linked to stage {welcome.stage} already, by a connection that works"
         _log.warning("%s, and somebody else has come as that stage from %s", reason, channel.address)
-        channel.owner = _Nobody()
+        channel.owner = Nobody()
         channel.close(reason, encode(Rejected("unavailable", reason)))
 
     def _replace(self, channel: Channel, welcome: Welcome, proof: Proof) -> None:
         if self._channel is not None:
-            self._channel.owner = _Nobody()
+            self._channel.owner = Nobody()
             self._channel.abort("replaced by a newer connection")
             self._is_down("replaced by a newer connection")
         channel.owner = self
@@ -415,24 +415,8 @@ class PeerLink:
             await channel.wait_until_gone()
 
 
-class _Nobody:
-    """Owns a connection that was replaced, or that is not let in yet."""
-
-    def opened(self, channel: Channel) -> None:
-        """Never."""
-
-    def received(self, payloads: list[bytes]) -> None:
-        """Too late."""
-
-    def broken(self, error: ProtocolError) -> None:
-        """Too late."""
-
-    def lost(self, reason: str) -> None:
-        """At last."""
-
-
 @attrs.define(eq=False)
-class _Rival(_Nobody):
+class _Rival(Nobody):
     """A newer connection of a stage that has one already."""
 
     channel: Channel

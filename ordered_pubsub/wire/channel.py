@@ -43,6 +43,22 @@ class Owner(Protocol):
         """The connection is gone; nothing comes after this."""
 
 
+class Nobody:
+    """Owns a connection that is gone, or that nobody wants."""
+
+    def opened(self, channel: Channel) -> None:
+        """Never, or too late."""
+
+    def received(self, payloads: list[bytes]) -> None:
+        """Too late."""
+
+    def broken(self, error: ProtocolError) -> None:
+        """Too late."""
+
+    def lost(self, reason: str) -> None:
+        """At last."""
+
+
 class Channel(asyncio.Protocol):
     """A connection on the event loop."""
 
@@ -252,6 +268,16 @@ class Channel(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._gone.set()
-        if self.farewell is not None:
-            self.farewell()
-        self.owner.lost(self._reason or (str(error) if error else "the other side closed the connection"))
+        farewell, owner = self.farewell, self.owner
+        self._let_go()
+        if farewell is not None:
+            farewell()
+        owner.lost(self._reason or (str(error) if error else "the other side closed the connection"))
+
+    def _let_go(self) -> None:
+        """Know nobody any more who knows this channel: then all that the connection had is given back at once, whoever opens
+        however many, and not when Python looks for cycles, which takes the longer the more of them there are.
+        """
+        self.owner = Nobody()
+        self.arrival = self.farewell = self.measure = None
+

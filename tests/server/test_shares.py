@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import logging
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 
 import pytest
@@ -13,6 +16,7 @@ from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import ConfigurationError
 from ordered_pubsub.server.doorstep import SAID_FOR_S, SAID_MAX, TURNED_AWAY_MAX
 from ordered_pubsub.server.files import RESERVED_FOR_STAGE, room_for_connections
+from ordered_pubsub.server.monitoring import Monitoring
 from ordered_pubsub.spark.options import SinkOptions
 from ordered_pubsub.wire.protocol import Rejected, Welcome
 from ordered_pubsub.wire.sessions import make_session
@@ -22,6 +26,21 @@ from server.waiting import until
 
 HALF = (1 << 20).to_bytes(4, "big") + b"x" * 60_000
 LIMITS = "[limits]\n"
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """Nobody looks for cycles: what is not freed by itself stays."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def there_are(*names: str) -> dict[str, int]:
+    """How many objects of some classes of ours are in memory."""
+    kinds = [type(one).__name__ for one in gc.get_objects() if type(one).__module__.startswith("ordered_pubsub.")]
+    return {name: kinds.count(name) for name in names}
 
 
 async def enter(line: Raw) -> object:
@@ -55,6 +74,46 @@ async def test_what_is_complete_is_not_counted_any_more() -> None:
         line.writer.transport.abort()
 
         await until(lambda: not server.doors._shares)
+
+
+@pytest.mark.parametrize("how", ["says half", "says what it must not", "leaves", "never greets"])
+@pytest.mark.usefixtures("uncollected")
+async def test_what_a_connection_had_is_free_when_it_is_gone(how: str) -> None:
+    """And not when Python looks for cycles: half frames of megabytes waited for that, and the looking took 50 ms in the end."""
+    parts = ("ClientConnection", "Channel", "Doorstep", "Deframer")
+    async with serving(one_stage()) as server:
+        before = there_are(*parts)
+        for _ in range(3):
+            async with raw(server.port) as line:
+                if how != "never greets":
+                    assert isinstance(await enter(line), Welcome)
+                if how == "says half":
+                    line.writer.write(HALF)
+                    await until(lambda: server.doors._shares["anyone"].received_bytes > 50_000)
+                elif how == "says what it must not":
+                    line.writer.write(b"\0\0\0\x01\xc1")
+                    assert isinstance(await line.find(Rejected), Rejected)
+            await until(lambda: not server.doors.total)
+
+        # The test's own end of a connection has a Deframer, too.
+        del line
+        assert there_are(*parts) == before
+
+
+@pytest.mark.usefixtures("uncollected")
+async def test_a_question_that_is_left_half_keeps_nothing() -> None:
+    monitor = Monitoring(dict, dict)
+    port = await monitor.open("127.0.0.1", 0)
+    for _ in range(3):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /healthz HT")
+        await until(lambda: monitor._serving)
+        writer.transport.abort()
+        await until(lambda: not monitor._serving)
+    left = [one for one in gc.get_objects() if isinstance(one, asyncio.Task) and "_read_head" in repr(one)]
+    await monitor.close()
+
+    assert left == []
 
 
 async def test_a_frame_that_does_not_come_to_its_end_is_given_up() -> None:
