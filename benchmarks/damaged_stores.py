@@ -9,7 +9,8 @@ database, the mark). Then a stage is started on them
 - with each bit of each file flipped;
 - with each file cut off at each byte, but for the database, which is cut off at each page;
 - with each file missing;
-- as they are at any time: after each commit, with the write-ahead log up to each byte of the next one (a process that is killed).
+- as they are at any time: after each commit, with the write-ahead log up to each byte of the next one (a process that is killed),
+  also while a snapshot is being written, and what it replaces removed.
 
 What it says is compared with what clients were told: it must refuse with a reason, or have all acknowledged events, also after it
 has published once more on each topic, and give no number twice. The last part must start. Prints how often there was which
@@ -43,9 +44,11 @@ from helpers.damage import (
     start,
     without,
 )
+from ordered_pubsub.server import store as stores
 
 DATABASE, LOG, MARK = "stage.db", "stage.db-wal", "stage.db.mark"
 EVENTS, SNAPSHOT_AT = 16, 6
+stores.PIECE_BYTES, stores.CLEARED_ROWS = 512, 2  # so that a small snapshot has several pieces
 SHOWN_MAX = 10
 Case = tuple[str, Files, Acknowledged]
 Part = tuple[str, str, int, int, str]
@@ -88,6 +91,8 @@ def kills(page_bytes: int, step: int) -> Iterator[Case]:
         before = files_of(folder)
         for number in range(4, EVENTS):
             known = stage.acknowledged.copy()
+            if number == SNAPSHOT_AT:
+                stage.journal.replace(stage.driver.stage.snapshot())
             run(stage, number)
             after = files_of(folder)
             for size in range(len(before[LOG]), len(after[LOG]) + 1, step):

@@ -17,8 +17,11 @@ from ordered_pubsub.config.checks import stages_to_serve
 from ordered_pubsub.config.reading import Loaded, load
 from ordered_pubsub.server.serving import Serving
 
-GARBAGE_AFTER = 20_000
-"""Python looks for cycles after so many new objects. In a large stage that takes long, and there are hardly any."""
+GARBAGE_AFTER, GARBAGE_FULLY_AFTER = 20_000, 6_000
+"""Python looks for cycles after so many new objects, and after so many looks among all of them. There are hardly any cycles."""
+GARBAGE_EVERY_S = 0.1
+"""So often it looks among what is new. By itself it would count what is new less what was freed, however old that was: where
+caches are full, it would look once in a while among hundreds of thousands of objects, and the stage would stand still."""
 HAND_OVER_S = 0.0005
 """So soon the loop lets the thread go on that has waited for the disk: answers wait for it."""
 _EXAMPLES = """\
@@ -59,9 +62,9 @@ def _run(arguments: argparse.Namespace) -> int:
     for note in loaded.notes:
         logging.getLogger(__name__).warning("%s", note)
     serving = Serving(read, loaded, stages_to_serve(loaded.configuration, arguments.stage))
-    gc.set_threshold(GARBAGE_AFTER, 4, 250)
+    gc.set_threshold(GARBAGE_AFTER, GARBAGE_FULLY_AFTER, GARBAGE_FULLY_AFTER)
     sys.setswitchinterval(HAND_OVER_S)
-    run_on_fastest_loop(serving.run(_say_ready))
+    run_on_fastest_loop(serving.run(_ready))
     return 0
 
 
@@ -73,11 +76,17 @@ def _with_listen(loaded: Loaded, arguments: argparse.Namespace) -> Loaded:
     return attrs.evolve(loaded, configuration=attrs.evolve(configuration, stage=stages))
 
 
-def _say_ready(serving: Serving) -> None:
-    """For whoever has started this and waits for it."""
+def _ready(serving: Serving) -> None:
+    """Say so to whoever has started this and waits for it."""
+    gc.freeze()  # what was read at the start stays
+    serving.supervisor.every(GARBAGE_EVERY_S, _look_for_garbage, "looking for cycles")
     for server in serving.servers:
         address = attrs.evolve(server.section.address, port=server.port)
         print(f"stage {server.section.name} is ready at {address}", flush=True)
+
+
+def _look_for_garbage() -> None:
+    gc.collect(1)
 
 
 def run_on_fastest_loop(work: Coroutine[Any, Any, None]) -> None:

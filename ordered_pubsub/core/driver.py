@@ -157,7 +157,14 @@ class Journal(Protocol):
         """Return when everything appended is on disk."""
 
     def replace(self, snapshot: bytes) -> None:
-        """Put a snapshot, on disk, in the place of everything before it: both or neither, whenever the power fails."""
+        """Put a snapshot in the place of everything that is on disk now: that or this is there, whenever the power fails.
+
+        It may be done little by little, by the next calls of `sync`.
+        """
+
+    @property
+    def has_more(self) -> bool:
+        """Whether `sync` has to be called for that, though nothing was appended."""
 
     def load(self) -> tuple[bytes | None, list[bytes]]:
         """The last snapshot and the records since."""
@@ -170,6 +177,7 @@ class MemoryJournal:
     snapshot: bytes | None = None
     records: list[bytes] = attrs.field(factory=list)
     shelf: MemoryShelf = attrs.field(factory=MemoryShelf)
+    has_more: bool = attrs.field(default=False, init=False)
 
     @property
     def read_shelf(self) -> MemoryShelf:
@@ -1019,7 +1027,7 @@ class Driver:
     @property
     def has_work(self) -> bool:
         """Whether `flush` has something to do."""
-        return self.stage.has_effects
+        return self.stage.has_effects or self.journal.has_more
 
     def flush(self) -> Effects:
         """Journal and sync what the inputs since the last call did; return what may be sent now."""
@@ -1123,7 +1131,7 @@ class Driver:
             or self.stage.parts_handled >= self.snapshot_after_parts
         )
         weight = self._bytes_since_snapshot + PART_BYTES * self.stage.parts_handled
-        return is_long and weight >= self.snapshot_growth * self._snapshot_bytes
+        return is_long and not self.journal.has_more and weight >= self.snapshot_growth * self._snapshot_bytes
 
     def make_safe(self, batch: Batch) -> None:
         """Put a batch on disk. After a failure nobody knows what is there, so this stage does nothing any more."""
@@ -1166,10 +1174,11 @@ class Driver:
                 self.journal.sync()
                 self.on_synced(batch.effects)
                 self.crash_point("flush:after-sync")
+            elif self.journal.has_more:
+                self.journal.sync()
             if batch.snapshot is not None:
                 self.crash_point("snapshot:before-write")
                 self.journal.replace(batch.snapshot)
-                self.crash_point("snapshot:after-write")
         except Exception as error:
             raise self._failed(error) from error
 

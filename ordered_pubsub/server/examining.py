@@ -20,7 +20,7 @@ from pathlib import Path
 import attrs
 
 from ordered_pubsub.errors import JournalError, UnknownVersion
-from ordered_pubsub.server.contents import CHECK, FORMAT, TABLES, about_sum, last_commit, read_about
+from ordered_pubsub.server.contents import CHECK, EARLIER_FORMATS, FORMAT, TABLES, about_sum, last_commit, read_about
 from ordered_pubsub.server.mark import Mark, mark_of
 from ordered_pubsub.server.shelf import SQLITE_ERRORS, damaged, failed
 from ordered_pubsub.server.write_ahead import PAGE_BYTES, judge
@@ -122,11 +122,11 @@ def _check_format(file: Path, connection: sqlite3.Connection) -> None:
     found = connection.execute("SELECT value FROM about WHERE key = 'format'").fetchone()
     if found is None or found[0] == FORMAT:
         return
-    if found[0] == "1":
+    if found[0] in EARLIER_FORMATS:
         raise UnknownVersion(
-            f"the store {file} has format 1, and this release reads {FORMAT}: it was written by an earlier one, which could not "
-            "notice all damage. Let subscribers come to the end with that release; then begin the whole system anew: remove "
-            "the stores of all its stages, and restart all clients"
+            f"the store {file} has format {found[0]}, and this release reads {FORMAT}: it was written by an earlier one. Let "
+            "subscribers come to the end with that release; then begin the whole system anew: remove the stores of all its "
+            "stages, and restart all clients"
         )
     raise UnknownVersion(
         f"the store {file} has format {found[0]}, and this release reads {FORMAT}: it was written by a newer release; start the "

@@ -500,8 +500,7 @@ class Node:
         except JournalError as error:
             self._finish(batch, error)
             return
-        is_slow = self.store.durability == "fsync" and self._commit_s > INLINE_COMMIT_S and batch.has_news
-        if is_slow or batch.snapshot is not None:
+        if self.store.durability == "fsync" and self._commit_s > INLINE_COMMIT_S and batch.has_news:
             writing = self._loop.run_in_executor(self._pool, self._make_sure, batch)
             writing.add_done_callback(
                 lambda written: self._supervisor.guarded(self._written, "writing", batch, written)
@@ -518,7 +517,7 @@ class Node:
 
         Only this does: whoever writes row by row in a thread waits for the loop's thread at each of them, if that is busy.
         """
-        if not batch.has_news and batch.snapshot is None:
+        if not batch.has_news and batch.snapshot is None and not self.store.journal.has_more:
             return 0.0
         started = time.perf_counter()
         try:
@@ -534,8 +533,7 @@ class Node:
         if batch.effects.journal:
             self.counters.commits += 1
             self.counters.commit_s += outcome
-            if batch.snapshot is None:
-                self._commit_s += (outcome - self._commit_s) / AVERAGE_OVER
+            self._commit_s += (outcome - self._commit_s) / AVERAGE_OVER
         try:
             self._release(self.driver.release(batch))
         except Exception as error:

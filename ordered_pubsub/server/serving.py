@@ -44,10 +44,11 @@ class Serving:
     _monitors: list[Monitoring] = attrs.field(factory=list)
     _stop: asyncio.Event = attrs.field(factory=asyncio.Event)
     _seen: dict[str, tuple[float, int]] = attrs.field(factory=dict)
-    _supervisor: Supervisor = attrs.field(init=False)
+    supervisor: Supervisor = attrs.field(init=False)
+    """looks after what concerns the process"""
 
     def __attrs_post_init__(self) -> None:
-        self._supervisor = Supervisor("this process", lambda error: self._stop.set())
+        self.supervisor = Supervisor("this process", lambda error: self._stop.set())
 
     async def run(self, on_ready: Callable[[Serving], None]) -> None:
         """Serve until told to stop. Raises what made a stage fail."""
@@ -56,7 +57,7 @@ class Serving:
             loop.add_signal_handler(number, self._told_to_stop)
         loop.add_signal_handler(signal.SIGHUP, self.reload)
         self._seen = self._stamps()
-        watching = self._supervisor.keep(self._watch, "watching the configuration's files")
+        watching = self.supervisor.keep(self._watch, "watching the configuration's files")
         try:
             await self._open()
             on_ready(self)

@@ -1,8 +1,9 @@
 """A stage's journal in an SQLite file, and beside it the log of what was published on its topics (`shelf`).
 
-Every commit has a number. Its records are one row of that number, whose checksum covers both; a snapshot takes the place of all
-rows in one transaction, and says of which commit it is. So a row that is missing, changed, or of another time is noticed when
-the store is read. That its end is missing is noticed by the mark beside it (`mark`), and by a look at the write-ahead log before
+Every commit has a number. Its records are one row of that number, whose checksum covers both; a snapshot says of which commit it
+is, and takes the place of all rows up to there when its last piece is on disk. It is written one piece with each commit, and what
+it has replaced goes little by little with later ones: nobody waits for the tens of megabytes that both may be. So a row that is
+missing, changed, or of another time is noticed when the store is read. That its end is missing is noticed by the mark beside it (`mark`), and by a look at the write-ahead log before
 SQLite may cut it (`write_ahead`). In which order all this is looked at, before anything is written, is in `examining`.
 
 What a commit stands for is the stage's `durability`:
@@ -21,7 +22,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -35,8 +36,10 @@ from ordered_pubsub.core.sharing import share_texts
 from ordered_pubsub.errors import JournalDamaged, JournalError
 from ordered_pubsub.server.contents import (
     FORMAT,
+    PIECES_MAX,
     TABLES,
     batch_sum,
+    piece_key,
     piece_sum,
     read_about,
     read_journal,
@@ -47,8 +50,10 @@ from ordered_pubsub.server.lock import FileLock
 from ordered_pubsub.server.mark import STORE_BYTES, Mark, MarkFile, boot_mark, mark_of, read_mark
 from ordered_pubsub.server.shelf import SQLITE_ERRORS, SqliteShelf, damaged, failed, may_not_write
 
-PIECE_BYTES = 64 * 1024 * 1024
-"""A snapshot is cut into pieces of this size: SQLite takes no value of a gigabyte."""
+PIECE_BYTES = 1 << 17
+"""A snapshot is cut into pieces of this size, if there are not too many: one is written with each commit, in a millisecond."""
+CLEARED_BYTES, CLEARED_ROWS = 1 << 19, 100
+"""So much of what a snapshot has replaced is removed with each commit."""
 MEMORY = "memory"
 BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
 
@@ -115,6 +120,12 @@ class SqliteJournal:
     """whether the mark is to be on the disk some time after each commit"""
     _changes: int = 0
     """what SQLite has counted when the transaction began"""
+    _unwritten: Iterator[tuple[int, int, int, bytes]] | None = None
+    """the pieces of a snapshot that are not on disk yet"""
+    _taken_of: int = 0
+    """the commit of which it is"""
+    _covered: int = 0
+    """up to this commit all is in a snapshot that is on disk, and what was before that is perhaps not removed yet; 0: it is"""
     _shelf: SqliteShelf = attrs.field(init=False)
     _read_shelf: SqliteShelf = attrs.field(init=False)
 
@@ -201,6 +212,7 @@ class SqliteJournal:
     def sync(self) -> None:
         """Commit what was appended, and set the mark. Each commit that changes something has a row, and so a number."""
         connection = self._connection
+        is_whole = self._go_on() if self.has_more else False
         if not connection.in_transaction:
             return
         if self._rows == self._commits and connection.total_changes != self._changes:
@@ -210,6 +222,8 @@ class SqliteJournal:
             if self._rows != self._commits:
                 self._commits = self._rows
                 self._mark.follow(self._commits, self._given, self._syncs)
+            if is_whole:
+                self._unwritten, self._covered = None, self._taken_of
         except SQLITE_ERRORS as error:
             raise failed(self.file, error) from error
         except OSError as error:
@@ -222,19 +236,52 @@ class SqliteJournal:
             raise failed(self.file, error) from error
 
     def replace(self, snapshot: bytes) -> None:
-        """Put a snapshot in the place of all records, in one transaction."""
-        self._replace(snapshot, self._commits)
+        """Put a snapshot in the place of all records, a little with each commit from now on."""
+        self._taken_of = self._commits
+        self._begin()
+        self._run("DELETE FROM snapshot WHERE key >= ?", (piece_key(self._commits, 0),))  # of one that was not ended
+        self._unwritten = _pieces(self._commits, snapshot)
 
-    def _replace(self, snapshot: bytes, number: int) -> None:
+    @property
+    def has_more(self) -> bool:
+        """Whether the next commit takes along something of a snapshot, though nothing else is to be written."""
+        return self._unwritten is not None or self._covered > 0
+
+    def _go_on(self) -> bool:
+        """Write a piece of a snapshot; or remove something of what it has replaced. Return whether it is whole with this."""
+        self._begin()
+        if self._unwritten is None:
+            self._clear_some()
+            return False
+        key, pieces, checksum, state = next(self._unwritten)
+        self._run("INSERT INTO snapshot VALUES (?, ?, ?, ?)", (key, pieces, checksum, state))
+        return key == piece_key(self._taken_of, pieces - 1)
+
+    def _clear_some(self) -> None:
+        for table, key, size, end in (
+            ("batch", "number", "length(records)", self._covered),
+            ("snapshot", "key", "length(state)", piece_key(self._covered, 0) - 1),
+        ):
+            found = self._run(
+                f"SELECT {key}, {size} FROM {table} WHERE {key} <= ? ORDER BY {key} LIMIT {CLEARED_ROWS}", (end,)
+            )
+            last, cleared_bytes = 0, 0
+            for last, length in found.fetchall():
+                cleared_bytes += length
+                if cleared_bytes >= CLEARED_BYTES:
+                    break
+            if last:
+                self._run(f"DELETE FROM {table} WHERE {key} <= ?", (last,))
+                return
+        self._covered = 0
+
+    def _put_whole(self, snapshot: bytes, number: int) -> None:
+        """Put a snapshot in the place of everything, in one transaction."""
         self._begin()
         self._run("DELETE FROM batch")
         self._run("DELETE FROM snapshot")
-        starts = range(0, len(snapshot), PIECE_BYTES) or range(1)
-        for piece, start in enumerate(starts):
-            state = snapshot[start : start + PIECE_BYTES]
-            checksum = piece_sum(piece, len(starts), number, state)
-            values = (piece, len(starts), number, checksum, state)
-            self._run("INSERT INTO snapshot VALUES (?, ?, ?, ?, ?)", values)
+        for piece in _pieces(number, snapshot):
+            self._run("INSERT INTO snapshot VALUES (?, ?, ?, ?)", piece)
         self._run("COMMIT")
 
     def make_topic(self, topic: str, floor: int) -> None:
@@ -253,6 +300,7 @@ class SqliteJournal:
             raise damaged(self.file, found.trouble)
         if found.commits != self._commits:
             raise damaged(self.file, f"it ends with commit {found.commits}, and not with commit {self._commits}")
+        self._covered = found.covered
         return found.snapshot, found.records
 
     def share_names(self, names: Iterable[str]) -> None:
@@ -269,7 +317,7 @@ class SqliteJournal:
                 self._begin()
                 self._put_last_words()
                 write_about(self._connection, {**read_about(self._connection), "running": ""})
-                self._replace(snapshot, self._commits + 1)
+                self._put_whole(snapshot, self._commits + 1)
                 self._rows = self._commits = self._commits + 1
         except (JournalError, *SQLITE_ERRORS) as error:
             raise JournalError(f"the last snapshot cannot be written to {self.file}: {error}") from error
@@ -323,6 +371,11 @@ class LateJournal(SqliteJournal):
 
     def replace(self, snapshot: bytes) -> None:
         """Nothing is written."""
+
+    @property
+    def has_more(self) -> bool:
+        """Nothing is written."""
+        return False
 
     def _put_last_words(self) -> None:
         for table in ("topic", "number", *KINDS):
@@ -388,6 +441,15 @@ def _prepare(connection: sqlite3.Connection, file: Path, durability: str, about:
             raise JournalError(f"the store {file} cannot be used: another process reads it; stop that one")
     except SQLITE_ERRORS as error:
         raise failed(file, error) from error
+
+
+def _pieces(number: int, snapshot: bytes) -> Iterator[tuple[int, int, int, bytes]]:
+    """The rows of the snapshot that is of a commit."""
+    size = max(PIECE_BYTES, -(-len(snapshot) // PIECES_MAX))
+    starts = range(0, len(snapshot), size) or range(1)
+    for place, start in enumerate(starts):
+        key, state = piece_key(number, place), snapshot[start : start + size]
+        yield key, len(starts), piece_sum(key, len(starts), state), state
 
 
 def _make_private(file: Path) -> None:

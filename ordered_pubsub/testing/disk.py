@@ -12,6 +12,9 @@ from ordered_pubsub.core.journal import frame_record, scan
 from ordered_pubsub.core.log import Kind, Row
 from ordered_pubsub.core.memory_shelf import MemoryShelf
 
+SYNCS_MAX = 4
+"""A snapshot is written with up to so many syncs."""
+
 
 @attrs.define(eq=False)
 class DiskShelf(MemoryShelf):
@@ -84,6 +87,17 @@ class DiskShelf(MemoryShelf):
         self.copy(self.safe)
 
 
+@attrs.define
+class Coming:
+    """A snapshot that is being written."""
+
+    snapshot: bytes
+    replaces_bytes: int
+    """so much of the journal it takes the place of"""
+    syncs_left: int
+    on_replaced: Callable[[], None]
+
+
 @attrs.define(eq=False)
 class Disk:
     """The journal of one simulated stage: real records, in bytes, with a synced part and a part that a crash may take."""
@@ -91,12 +105,14 @@ class Disk:
     name: str
     random: Random
     crash_point: Callable[[str], None]
-    on_replaced: Callable[[], None]
+    on_taken: Callable[[], Callable[[], None]]
+    """called when a snapshot was taken; what it returns is called when that is in the journal's place"""
     shelf: DiskShelf = attrs.field(init=False)
     snapshot: bytes | None = None
     synced: bytes = b""
     unsynced: bytes = b""
     torn_records: int = 0
+    _coming: Coming | None = None
 
     def __attrs_post_init__(self) -> None:
         self.shelf = DiskShelf(random=self.random, crash_point=self.crash_point)
@@ -121,14 +137,29 @@ class Disk:
         self.crash_point("disk:sync-torn")
         self.synced += self.unsynced
         self.unsynced = b""
+        if self._coming is not None:
+            self._go_on(self._coming)
 
     def replace(self, snapshot: bytes) -> None:
-        """Write a snapshot beside the journal, sync it, and put it in the journal's place by one rename."""
+        """Begin to write a snapshot beside the journal; with some later sync it is in the journal's place."""
+        self._coming = Coming(snapshot, len(self.synced), self.random.randrange(SYNCS_MAX), self.on_taken())
+
+    def _go_on(self, coming: Coming) -> None:
         self.crash_point("disk:snapshot-torn")
+        if coming.syncs_left:
+            coming.syncs_left -= 1
+            return
         self.crash_point("disk:snapshot-written")
-        self.snapshot = snapshot
-        self.synced = self.unsynced = b""
-        self.on_replaced()
+        self.snapshot = coming.snapshot
+        self.synced = self.synced[coming.replaces_bytes :]
+        self._coming = None
+        coming.on_replaced()
+        self.crash_point("disk:snapshot-in-place")
+
+    @property
+    def has_more(self) -> bool:
+        """Whether a snapshot is being written."""
+        return self._coming is not None
 
     def load(self) -> tuple[bytes | None, list[bytes]]:
         """What survived: the good records; a torn last one is cut off."""
@@ -144,3 +175,4 @@ class Disk:
         kept = self.random.randrange(len(self.unsynced) + 1)
         self.synced += self.unsynced[:kept]
         self.unsynced = b""
+        self._coming = None

@@ -221,9 +221,14 @@ class StageHost:
             found.update({"seen": list(clocks.seen), "owed": list(groups.owed), "owed to": list(groups.owed_to)})
         return {what: topics for what, topics in found.items() if topics}
 
-    def note_snapshot(self) -> None:
-        """A snapshot replaced the journal."""
-        self.handled_at_snapshot = len(self.handled)
+    def note_snapshot(self) -> Callable[[], None]:
+        """A snapshot was taken; what is returned is to be called when it has replaced the journal."""
+        handled = len(self.handled)
+
+        def replaced() -> None:
+            self.handled_at_snapshot = handled
+
+        return replaced
 
     # -- inputs -------------------------------------------------------------------------------------------------------
 

@@ -105,7 +105,7 @@ class Simulation:
     def _crash_point_of(self, rank: int) -> Callable[[str], None]:
         return lambda name: self.stages[rank].crash_point(name)
 
-    def _snapshot_of(self, rank: int) -> Callable[[], None]:
+    def _snapshot_of(self, rank: int) -> Callable[[], Callable[[], None]]:
         return lambda: self.stages[rank].note_snapshot()
 
     # -- time ---------------------------------------------------------------------------------------------------------

@@ -327,7 +327,7 @@ CRASH_POINTS = (
     "snapshot:before-write",
     "disk:snapshot-torn",
     "disk:snapshot-written",
-    "snapshot:after-write",
+    "disk:snapshot-in-place",
     "restore:journal-read",
     "restore:replayed",
     "restore:log-cut",

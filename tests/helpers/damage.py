@@ -14,7 +14,7 @@ from pathlib import Path
 
 import attrs
 
-from ordered_pubsub.core.driver import Driver
+from ordered_pubsub.core.driver import Driver, Journal
 from ordered_pubsub.core.messages import Answer, Chunk, Publication, PublishAsk, Request
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import OrderedPubSubError
@@ -123,9 +123,16 @@ def make_store(folder: Path, events: int = 24, page_bytes: int = 512, snapshot_a
     for number in range(events):
         run(stage, number)
         if number == snapshot_at:
-            stage.driver.journal.replace(stage.driver.stage.snapshot())
+            put_whole(stage.journal, stage.driver.stage.snapshot())
             stage.journal._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return stage
+
+
+def put_whole(journal: Journal, snapshot: bytes) -> None:
+    """Put a snapshot in the place of everything, to the end."""
+    journal.replace(snapshot)
+    while journal.has_more:
+        journal.sync()
 
 
 def run(stage: Stage, number: int) -> None:

@@ -119,22 +119,32 @@ def test_a_file_that_is_missing_is_noticed(folder: Path, killed: tuple[Files, Ac
 
 
 @pytest.mark.parametrize("durability", ["fsync", "os"])
-def test_a_process_may_be_killed_between_any_two_writes(tmp_path: Path, folder: Path, durability: str) -> None:
-    """Files of a process that is killed: the log up to any byte of the next commit, and the mark of the last one."""
+def test_a_process_may_be_killed_between_any_two_writes(
+    tmp_path: Path, folder: Path, durability: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of a process that is killed: the log up to any byte of the next commit, and the mark of the last one. Meanwhile a
+    snapshot is written, and what it replaces is removed."""
+    monkeypatch.setattr(stores, "PIECE_BYTES", 512)
+    monkeypatch.setattr(stores, "CLEARED_ROWS", 2)
     (tmp_path / "made").mkdir()
     stage = make_store(tmp_path / "made", 3, snapshot_at=1)
     made = stage.journal.file.parent
     stage.journal.close(None)
     stage = Stage.on(stage.journal.file, stage.acknowledged, durability)
     before = files_of(made)
-    for number in range(3, 9):
+    has_had_more = 0
+    for number in range(3, 12):
         known = stage.acknowledged.copy()
+        if number == 4:
+            stage.journal.replace(stage.driver.stage.snapshot())
+        has_had_more += stage.journal.has_more
         run(stage, number)
         after = files_of(made)
         for size in range(len(before[LOG]), len(after[LOG]) + 1, 97):
             assert start(folder, {**before, LOG: after[LOG][:size]}, known) == (RIGHT, "")
         assert start(folder, {**after, MARK: before[MARK]}, known)[0] == RIGHT
         before = after
+    assert has_had_more > 4
     stage.journal.close(None)
 
 

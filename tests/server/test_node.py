@@ -37,6 +37,7 @@ from ordered_pubsub.core.turns import Work
 from ordered_pubsub.errors import JournalDamaged, JournalError, OrderedPubSubError, ProtocolError
 from ordered_pubsub.server.node import INLINE_COMMIT_S, Node
 from ordered_pubsub.server.store import SqliteJournal, Store, open_store
+from ordered_pubsub.server.store import PIECE_BYTES, open_store
 from ordered_pubsub.supervision import Supervisor
 from server.waiting import soon, until
 
@@ -335,15 +336,26 @@ def enough_for_a_snapshot() -> list[Request]:
     return [ask(client=client, sequence=sequence) for client in clients for sequence in range(1, each + 1)]
 
 
-async def test_a_snapshot_is_written_by_a_thread_after_its_batch(node: Node, disk: Disk, asker: Asker) -> None:
-    disk.threads.clear()
+async def test_a_snapshot_takes_the_place_of_its_batch(node: Node, disk: Disk, asker: Asker) -> None:
     node.handle_requests(enough_for_a_snapshot())
 
     await until(lambda: asker.answers)
 
     assert disk.events == [f"append {SNAPSHOT_AFTER_RECORDS}", "sync", "replace", "tell 1000"]
-    assert disk.threads & {threading.get_ident()} == set()
     assert disk.records == []
+
+
+async def test_a_snapshot_is_written_to_its_end_though_nobody_asks_for_anything(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "main.db"), "os", "main")
+    node = Node(0, ONE, store)
+    store.journal.replace(bytes(5 * PIECE_BYTES))
+
+    node._plan_flush()
+    await until(lambda: not store.journal.has_more)
+
+    found, _ = store.journal.load()
+    assert found == bytes(5 * PIECE_BYTES)
+    await node.close()
 
 
 async def test_a_snapshot_that_was_due_before_the_stop_is_written_after_the_start() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from helpers.damage import Files, files_of, flipped, without
+from helpers.damage import Files, files_of, flipped, put_whole, without
 from ordered_pubsub.core.driver import Driver
 from ordered_pubsub.core.log import Row
 from ordered_pubsub.core.messages import PublishAsk, Request
@@ -22,7 +22,7 @@ from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import JournalDamaged, JournalError, OrderedPubSubError, UnknownVersion
 from ordered_pubsub.server import lock as locks
 from ordered_pubsub.server import store as stores
-from ordered_pubsub.server.contents import read_about
+from ordered_pubsub.server.contents import read_about, read_journal
 from ordered_pubsub.server.mark import Mark, MarkFile, mark_of, read_mark
 from ordered_pubsub.server.store import SqliteJournal, open_store
 
@@ -87,7 +87,7 @@ def test_what_was_not_synced_has_not_happened(file: Path) -> None:
 def test_a_snapshot_takes_the_place_of_what_was_before(file: Path) -> None:
     journal = opened(file)
     write(journal, [b"one"], [b"two"])
-    journal.replace(b"both")
+    put_whole(journal, b"both")
     write(journal, [b"three"])
     crash(journal)
 
@@ -100,16 +100,108 @@ def test_a_snapshot_takes_the_place_of_what_was_before(file: Path) -> None:
 def test_a_snapshot_is_kept_in_pieces_and_none_may_be_missing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores, "PIECE_BYTES", 4)
     journal = opened(file)
-    journal.replace(b"a longer snapshot")
-    journal.replace(b"a snapshot")
+    put_whole(journal, b"a longer snapshot")
+    put_whole(journal, b"a snapshot")
     assert journal.load() == (b"a snapshot", [])
     crash(journal)
-    edit(file, "DELETE FROM snapshot WHERE piece = 1")
+    edit(file, "DELETE FROM snapshot WHERE key & 1048575 = 1")
+
+    with pytest.raises(JournalDamaged, match="piece 1 of the snapshot is missing"):
+        read_all(file)
+
+
+def on_disk(file: Path) -> tuple[bytes | None, list[bytes]]:
+    """What a process would find that starts after this one was killed."""
+    with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as connection:
+        found = read_journal(connection)
+    assert not found.trouble
+    return found.snapshot, found.records
+
+
+def rows(file: Path, table: str) -> int:
+    with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as connection:
+        (count,) = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
+    assert isinstance(count, int)
+    return count
+
+
+def test_a_snapshot_is_written_and_what_it_replaces_removed_a_little_with_each_commit(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever the process is killed, there is what was there before, or the whole snapshot and all commits since."""
+    monkeypatch.setattr(stores, "PIECE_BYTES", 4)
+    monkeypatch.setattr(stores, "CLEARED_ROWS", 2)
+    journal = opened(file)
+    put_whole(journal, b"a snapshot")
+    before = [b"%d" % number for number in range(7)]
+    write(journal, *([record] for record in before))
+    journal.replace(b"a later snapshot")
+    since: list[bytes] = []
+    found = [on_disk(file)]
+    while journal.has_more:
+        since.append(b"since %d" % len(since))
+        write(journal, since[-1:])
+        found.append(on_disk(file))
+
+    pieces, removals = 4, 5 + 2 + 1  # ten rows of commits, three older pieces, and one look that finds nothing more
+    assert found == [
+        *((b"a snapshot", before + since[:commits]) for commits in range(pieces)),
+        *((b"a later snapshot", since[:commits]) for commits in range(pieces, pieces + removals + 1)),
+    ]
+    assert (rows(file, "snapshot"), rows(file, "batch")) == (pieces, len(since))
+    crash(journal)
+
+
+def test_a_snapshot_that_was_not_ended_is_replaced_by_the_next_one(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "PIECE_BYTES", 4)
+    journal = opened(file)
+    write(journal, [b"one"])
+    journal.replace(b"a longer snapshot")
+    journal.sync()
+    journal.sync()
+    crash(journal)
 
     again = opened(file)
-    with pytest.raises(JournalDamaged, match="piece 1 of the snapshot is missing"):
-        again.load()
+    assert again.load() == (None, [b"one"])
+    put_whole(again, b"a snapshot")
+
+    assert on_disk(file) == (b"a snapshot", [])
+    assert rows(file, "snapshot") == 3
     crash(again)
+
+
+def test_what_a_snapshot_has_replaced_is_removed_after_a_start_too(file: Path) -> None:
+    journal = opened(file)
+    write(journal, [b"one"], [b"two"])
+    journal.replace(b"both")
+    journal.sync()
+    crash(journal)
+    assert rows(file, "batch") == 3  # with the commit that has brought the snapshot
+
+    again = opened(file)
+    again.load()
+    while again.has_more:
+        again.sync()
+
+    assert (on_disk(file), rows(file, "batch")) == ((b"both", []), 2)
+    crash(again)
+
+
+def test_no_older_snapshot_stands_for_one_of_which_a_piece_is_lost(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "PIECE_BYTES", 4)
+    monkeypatch.setattr(stores, "CLEARED_ROWS", 1)
+    journal = opened(file)
+    write(journal, [b"one"], [b"two"])
+    put_whole(journal, b"both")
+    write(journal, [b"three"], [b"four"])
+    journal.replace(b"all")
+    journal.sync()
+    journal.sync()
+    crash(journal)
+    edit(file, "DELETE FROM snapshot WHERE state = CAST('all' AS BLOB)")
+
+    with pytest.raises(JournalDamaged, match="commit . is missing"):
+        read_all(file)
 
 
 def test_a_clean_stop_leaves_a_snapshot_only(file: Path) -> None:
@@ -241,7 +333,7 @@ def test_a_batch_that_is_missing_in_the_middle_is_found(file: Path) -> None:
 
 def test_a_snapshot_that_was_changed_on_disk_is_not_believed(file: Path) -> None:
     journal = opened(file)
-    journal.replace(b"a snapshot")
+    put_whole(journal, b"a snapshot")
     crash(journal)
     edit(file, "UPDATE snapshot SET state = CAST('a snapshor' AS BLOB)")
 
@@ -270,16 +362,16 @@ def test_the_store_of_another_stage_is_refused(file: Path) -> None:
 
 @pytest.mark.parametrize(
     ("format", "what_to_do"),
-    [("3", "newer release; start the stage with that one"), ("1", "an earlier one.*begin the whole system anew")],
+    [("4", "newer release; start the stage with that one"), ("2", "an earlier one.*begin the whole system anew")],
 )
 def test_the_store_of_another_release_is_refused_and_left_alone(file: Path, format: str, what_to_do: str) -> None:
     opened(file).close(b"snapshot")
     edit(file, "UPDATE about SET value = ? WHERE key = 'format'", format)
 
-    with pytest.raises(UnknownVersion, match=f"has format {format}, and this release reads 2.*{what_to_do}"):
+    with pytest.raises(UnknownVersion, match=f"has format {format}, and this release reads 3.*{what_to_do}"):
         opened(file)
 
-    edit(file, "UPDATE about SET value = '2' WHERE key = 'format'")
+    edit(file, "UPDATE about SET value = '3' WHERE key = 'format'")
     journal = opened(file)
     assert journal.load() == (b"snapshot", [])
     crash(journal)
@@ -345,10 +437,11 @@ def test_no_row_is_taken_for_what_it_is_not(file: Path, statement: str) -> None:
 @pytest.mark.parametrize(
     "statement",
     [
-        "UPDATE snapshot SET number = 4",
+        "UPDATE snapshot SET key = key + 4 * 1048576",
         "UPDATE snapshot SET pieces = 3",
-        "DELETE FROM snapshot WHERE piece = 1",
-        "UPDATE snapshot SET piece = piece + 1 WHERE piece = 1",
+        "UPDATE snapshot SET pieces = 1",
+        "DELETE FROM snapshot WHERE key & 1048575 = 1",
+        "UPDATE snapshot SET key = key + 1 WHERE key & 1048575 = 1",
         "DELETE FROM snapshot",
     ],
 )
@@ -358,11 +451,11 @@ def test_the_pieces_of_a_snapshot_belong_to_each_other_and_to_a_commit(
     monkeypatch.setattr(stores, "PIECE_BYTES", 4)
     journal = opened(file)
     write(journal, [b"one"], [b"two"])
-    journal.replace(b"snapshot")
+    put_whole(journal, b"snapshot")
     crash(journal)
     edit(file, statement)
 
-    with pytest.raises(JournalDamaged, match=r"piece . of the snapshot is missing|behind its own mark"):
+    with pytest.raises(JournalDamaged, match=r"piece . of the snapshot is missing|commit 1 is missing"):
         read_all(file)
 
 
@@ -372,13 +465,13 @@ def test_each_commit_has_a_number_and_a_snapshot_says_of_which_it_is(file: Path)
     journal.shelf.put("stamps", "a", [Row(1, 1, b"stamp")])
     journal.sync()
     journal.sync()
-    journal.replace(b"both")
+    put_whole(journal, b"both")
     write(journal, [b"three"])
     crash(journal)
 
     mark = read_mark(mark_of(file))
     assert mark is not None
-    assert mark.commits == 3
+    assert mark.commits == 5  # with the snapshot's own, and one that removes what it has replaced
     assert opened_and_left(file) == (b"both", [b"three"])
 
 
