@@ -16,15 +16,15 @@ If it says that it expects more, those that are behind are told.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from itertools import islice
 
 import attrs
 from msgspec.structs import replace
 
 from ordered_pubsub.core.curiosity import Consolidation
-from ordered_pubsub.core.knowledge import Knowledge
 from ordered_pubsub.core.messages import (
     AckExpected,
     Alive,
@@ -42,7 +42,7 @@ from ordered_pubsub.core.messages import (
     Want,
 )
 from ordered_pubsub.core.missing import NRT_CEILING_S, NRT_FLOOR_S
-from ordered_pubsub.core.ranges import ENDLESS, Ranges
+from ordered_pubsub.core.ranges import ENDLESS, RangeMap, Ranges
 from ordered_pubsub.core.topology import Topology
 
 CACHE_BYTES_MAX = 24 << 20
@@ -56,8 +56,8 @@ CURIOUS_FOR_S = 4 * NRT_CEILING_S
 """Who has not repeated what it asked for in so long does not miss it any more."""
 ALIVE_S = 15.0
 """So often a home stage says who is connected to it."""
-ITEM_BYTES = 450
-"""What an item takes in memory beside its events, about."""
+ITEM_BYTES, RUN_BYTES = 450, 400
+"""What an item takes in memory beside its events, about, and what a run of them."""
 
 FILTERS_MAX = 4
 """So many filters of one subscription are known at once for a topic; what is missed by the oldest is asked for again."""
@@ -105,6 +105,18 @@ def size_of(item: Recalled) -> int:
     return ITEM_BYTES + sum([len(chunk.data) for chunk in item.chunks])
 
 
+def runs(items: Sequence[Recalled]) -> Iterator[Sequence[Recalled]]:
+    """Items in the order of their numbers, cut where numbers are missing between them: what is done for each run is not done
+    for each item."""
+    begin = 0
+    for at in range(1, len(items)):
+        if items[at].first != items[at - 1].last + 1:
+            yield items[begin:at]
+            begin = at
+    if items:
+        yield items[begin:] if begin else items
+
+
 @attrs.define(slots=True)
 class _Curious:
     """What one subscription misses of a topic."""
@@ -132,7 +144,8 @@ class _Stream:
     asked: Consolidation = attrs.field(factory=lambda: Consolidation(NRT_FLOOR_S))
     curious: dict[str, dict[Follower, _Curious]] = attrs.field(factory=dict)
     """identity → its subscriptions that miss something"""
-    cache: Knowledge[Recalled] = attrs.field(factory=Knowledge)
+    cache: RangeMap[Sequence[Recalled]] = attrs.field(factory=RangeMap)
+    """runs of items that were told"""
     fulls_asked: dict[int, float] = attrs.field(factory=dict)
     """number → when its full timestamp was asked for"""
 
@@ -142,6 +155,20 @@ class _Stream:
 
 
 NOTHING_CHOSEN = Chosen(0)
+
+
+def within(items: Sequence[Recalled], numbers: Ranges) -> Sequence[Recalled]:
+    """Those of some items, in the order of their numbers, that have any of these numbers."""
+    if not items or numbers.covers(items[0].first, items[-1].last):
+        return items
+    found: list[Recalled] = []
+    at = 0
+    for first, last in numbers.within(items[0].first, items[-1].last):
+        at = max(at, bisect_left(items, first, key=_last_of))
+        while at < len(items) and items[at].first <= last:
+            found.append(items[at])
+            at += 1
+    return found
 
 
 def _endless(identity: str) -> int:
@@ -187,7 +214,7 @@ class Hosting:
     _said_alive_at: float = float("-inf")
     _streams: dict[str, _Stream] = attrs.field(factory=dict)
     _cached: OrderedDict[tuple[str, int], tuple[int, int]] = attrs.field(factory=OrderedDict)
-    """(topic, first) → last, bytes: the oldest first"""
+    """run of items: (topic, first) → last, bytes; the oldest first"""
     _cached_bytes: int = 0
 
     # -- acknowledgements ---------------------------------------------------------------------------------------------
@@ -351,9 +378,7 @@ class Hosting:
 
     def _answering(self, want: Want, follower: Follower) -> Iterator[None]:
         """Tell what is known here."""
-        cache = self._streams[want.topic].cache
-        items = [value for _, _, value in cache.data(want.first, min(want.last, want.first + CACHED_NUMBERS_MAX))]
-        items = items[:ANSWERED_MAX]
+        items = self._known(self._streams[want.topic], want.first, min(want.last, want.first + CACHED_NUMBERS_MAX))
         if want.full:
             items = [item for item in items if item.first > want.first]
         if items:
@@ -364,6 +389,17 @@ class Hosting:
             known = self._missing(want.topic, follower)
             if known is not None:
                 self._tell(told, follower, known, want.where, left)
+
+    @staticmethod
+    def _known(stream: _Stream, first: int, last: int) -> list[Recalled]:
+        """What is known here of these numbers, but not more than is brought at once."""
+        items: list[Recalled] = []
+        for _, _, run in stream.cache.parts(first, last):
+            start = bisect_left(run, first, key=_last_of)
+            items += (item for item in run[start : start + ANSWERED_MAX - len(items)] if item.first <= last)
+            if len(items) >= ANSWERED_MAX:
+                break
+        return items
 
     def _ask_for_rest(self, want: Want, follower: Follower, now: float) -> None:
         """Ask the owner for what was not known here."""
@@ -393,10 +429,10 @@ class Hosting:
         stream = self._streams.get(told.topic)
         if stream is None:
             return []
-        for item in told.items:
-            stream.asked.satisfied(item.first, item.last)
-            if item.full:
-                stream.fulls_asked.pop(item.first, None)
+        for run in runs(told.items):
+            stream.asked.satisfied(run[0].first, run[-1].last)
+            if run[0].full:
+                stream.fulls_asked.pop(run[0].first, None)
         if told.floor:
             stream.asked.satisfied(1, told.floor)
         if told.given >= 0:
@@ -436,7 +472,7 @@ class Hosting:
         numbers = None if known is None else known.numbers.get(where)
         if numbers is None or self.choose is None:
             return left
-        missed = [item for item in told.items if numbers.within(item.first, item.last)]
+        missed = within(told.items, numbers)
 
         def not_chosen() -> Iterator[Recalled]:
             for item in missed:
@@ -459,7 +495,7 @@ class Hosting:
         numbers = known.numbers.get(where)
         if numbers is None:
             return  # it was told while this was chosen
-        items = [item for item in told.items if numbers.within(item.first, item.last)]
+        items = within(told.items, numbers)
         if left is not None:
             items = [left[item.first] for item in items if item.first in left]
         beyond = told.given >= 0 and (numbers.last or 0) > told.given
@@ -467,8 +503,8 @@ class Hosting:
             before = known.weight
             if beyond:
                 numbers.remove(told.given + 1, ENDLESS)
-            for item in items:
-                numbers.remove(item.first, item.last)
+            for run in runs(items):
+                numbers.remove(run[0].first, run[-1].last)
             numbers.forget_up_to(told.floor)
             session, subscription = follower
             _add(self._curious, self.identities.get(session, ""), known.weight - before)
@@ -488,18 +524,23 @@ class Hosting:
         if stream.is_empty and self._streams.get(topic) is stream:
             del self._streams[topic]
 
-    def _remember(self, topic: str, stream: _Stream, items: Iterable[Recalled]) -> None:
-        for item in items:
-            if stream.cache.data(item.first, item.last):
-                continue
-            size = size_of(item)
-            stream.cache.accumulate_data(item.first, item.last, item)
-            self._cached[topic, item.first] = (item.last, size)
-            self._cached_bytes += size
+    def _remember(self, topic: str, stream: _Stream, items: Sequence[Recalled]) -> None:
+        for run in runs(items):
+            for first, last in stream.cache.missing(run[0].first, run[-1].last):
+                if (first, last) == (run[0].first, run[-1].last):
+                    self._keep(topic, stream, run)
+                elif part := [item for item in run if first <= item.first and item.last <= last]:
+                    self._keep(topic, stream, part)
         while self._cached_bytes > CACHE_BYTES_MAX:
             (oldest, first), (last, size) = self._cached.popitem(last=False)
             self._cached_bytes -= size
-            self._streams[oldest].cache.forget_data(first, last)
+            self._streams[oldest].cache.remove(first, last)
+
+    def _keep(self, topic: str, stream: _Stream, run: Sequence[Recalled]) -> None:
+        first, last, size = run[0].first, run[-1].last, RUN_BYTES + sum(map(size_of, run))
+        stream.cache.put(first, last, run)
+        self._cached[topic, first] = (last, size)
+        self._cached_bytes += size
 
     def forget(self, session: str) -> None:
         """A client is gone."""
@@ -569,6 +610,10 @@ class Hosting:
         recalls = [(rank, Recall(wants)) for rank, wants in self.recalls.items() if wants]
         self.recalls.clear()
         return recalls
+
+
+def _last_of(item: Recalled) -> int:
+    return item.last
 
 
 def _add(counts: dict[str, int], key: str, change: int) -> None:
