@@ -6,8 +6,8 @@ Read in this order: `topics`, `topology` and `levels` (who owns what, and keeps 
 served when), `authenticity`, `keys` and `inspection` (which events are genuine), `changes`, `buffer`, `delivery`,
 `best_effort` and `vector` (the subscriber), `session` (the client).
 
-Then what sees to it that each event comes: `log` and `memory_shelf` (what owners keep), `ranges`, `knowledge` and `curiosity`
-(what is known, and what is missed), `missing`, `hosting` and `pubends` (who asks whom for it), `lease`, `voids` and `sealing`
+Then what sees to it that each event comes: `log` and `memory_shelf` (what owners keep), `ranges` and `curiosity`
+(what is missed), `missing`, `hosting` and `pubends` (who asks whom for it), `lease`, `voids` and `sealing`
 (numbers that never have an event), `history`, `past` and `subend` (the subscriber's end of the logs), `acknowledging`,
 `floors`, `retention`, `resting`, `expiry`, `starving`, `lifeline` and `times` (what may be forgotten, who stops before, and
 when), `behind` (whether a stage has forgotten what clients know), `filters` (what is wanted at all).
