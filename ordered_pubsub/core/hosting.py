@@ -508,7 +508,7 @@ class Hosting:
             numbers.forget_up_to(told.floor)
             session, subscription = follower
             _add(self._curious, self.identities.get(session, ""), known.weight - before)
-            given = Told(told.topic, told.first, told.read_to, told.floor, items, where, told.given)
+            given = Told(told.topic, told.first, told.read_to, told.floor, list(items), where, told.given)
             self.tells.append((session, Inform(subscription, given)))
         self._tidy(told.topic, follower, known)
 

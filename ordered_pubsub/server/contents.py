@@ -85,7 +85,9 @@ def read_journal(connection: sqlite3.Connection) -> Found:
     snapshot = b"".join(states) if pieces else None
     records: list[bytes] = []
     commits = covered
-    rows = connection.execute("SELECT number, checksum, records FROM batch WHERE number > ? ORDER BY number", (covered,))
+    rows = connection.execute(
+        "SELECT number, checksum, records FROM batch WHERE number > ? ORDER BY number", (covered,)
+    )
     for number, checksum, data in rows:
         if number != commits + 1:
             missing = unfinished if commits == covered and unfinished else f"commit {commits + 1} is missing"

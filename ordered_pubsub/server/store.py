@@ -3,8 +3,9 @@
 Every commit has a number. Its records are one row of that number, whose checksum covers both; a snapshot says of which commit it
 is, and takes the place of all rows up to there when its last piece is on disk. It is written one piece with each commit, and what
 it has replaced goes little by little with later ones: nobody waits for the tens of megabytes that both may be. So a row that is
-missing, changed, or of another time is noticed when the store is read. That its end is missing is noticed by the mark beside it (`mark`), and by a look at the write-ahead log before
-SQLite may cut it (`write_ahead`). In which order all this is looked at, before anything is written, is in `examining`.
+missing, changed, or of another time is noticed when the store is read. That its end is missing is noticed by the mark beside it
+(`mark`), and by a look at the write-ahead log before SQLite may cut it (`write_ahead`). In which order all this is looked at,
+before anything is written, is in `examining`.
 
 What a commit stands for is the stage's `durability`:
 
@@ -22,8 +23,10 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
+from itertools import accumulate
 from pathlib import Path
 
 import attrs
@@ -265,12 +268,10 @@ class SqliteJournal:
             found = self._run(
                 f"SELECT {key}, {size} FROM {table} WHERE {key} <= ? ORDER BY {key} LIMIT {CLEARED_ROWS}", (end,)
             )
-            last, cleared_bytes = 0, 0
-            for last, length in found.fetchall():
-                cleared_bytes += length
-                if cleared_bytes >= CLEARED_BYTES:
-                    break
-            if last:
+            rows = found.fetchall()
+            if rows:
+                sizes = list(accumulate(length for _, length in rows))
+                last, _ = rows[min(bisect_left(sizes, CLEARED_BYTES), len(rows) - 1)]
                 self._run(f"DELETE FROM {table} WHERE {key} <= ?", (last,))
                 return
         self._covered = 0

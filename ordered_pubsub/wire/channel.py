@@ -280,4 +280,3 @@ class Channel(asyncio.Protocol):
         """
         self.owner = Nobody()
         self.arrival = self.farewell = self.measure = None
-

@@ -36,8 +36,7 @@ from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.core.turns import Work
 from ordered_pubsub.errors import JournalDamaged, JournalError, OrderedPubSubError, ProtocolError
 from ordered_pubsub.server.node import INLINE_COMMIT_S, Node
-from ordered_pubsub.server.store import SqliteJournal, Store, open_store
-from ordered_pubsub.server.store import PIECE_BYTES, open_store
+from ordered_pubsub.server.store import PIECE_BYTES, SqliteJournal, Store, open_store
 from ordered_pubsub.supervision import Supervisor
 from server.waiting import soon, until
 

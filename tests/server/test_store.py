@@ -200,7 +200,7 @@ def test_no_older_snapshot_stands_for_one_of_which_a_piece_is_lost(file: Path, m
     crash(journal)
     edit(file, "DELETE FROM snapshot WHERE state = CAST('all' AS BLOB)")
 
-    with pytest.raises(JournalDamaged, match="commit . is missing"):
+    with pytest.raises(JournalDamaged, match=r"commit . is missing"):
         read_all(file)
 
 
