@@ -16,6 +16,7 @@ from ordered_pubsub.cli.logs import add_log_options, start_logging
 from ordered_pubsub.config.checks import stages_to_serve
 from ordered_pubsub.config.reading import Loaded, load
 from ordered_pubsub.server.serving import Serving
+from ordered_pubsub.supervision import Repeated, Supervisor
 
 GARBAGE_AFTER, GARBAGE_FULLY_AFTER = 20_000, 6_000
 """Python looks for cycles after so many new objects, and after so many looks among all of them. There are hardly any cycles."""
@@ -78,14 +79,19 @@ def _with_listen(loaded: Loaded, arguments: argparse.Namespace) -> Loaded:
 
 def _ready(serving: Serving) -> None:
     """Say so to whoever has started this and waits for it."""
-    gc.freeze()  # what was read at the start stays
-    serving.supervisor.every(GARBAGE_EVERY_S, _look_for_garbage, "looking for cycles")
+    begin_to_collect(serving.supervisor)
     for server in serving.servers:
         address = attrs.evolve(server.section.address, port=server.port)
         print(f"stage {server.section.name} is ready at {address}", flush=True)
 
 
-def _look_for_garbage() -> None:
+def begin_to_collect(supervisor: Supervisor) -> Repeated:
+    """Look for cycles often and little, from now on; what was read at the start stays."""
+    gc.freeze()
+    return supervisor.every(GARBAGE_EVERY_S, _collect, "looking for cycles")
+
+
+def _collect() -> None:
     gc.collect(1)
 
 

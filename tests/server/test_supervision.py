@@ -18,6 +18,7 @@ import pytest
 import ordered_pubsub
 from helpers.clients import PATIENCE_S, until
 from ordered_pubsub import embedded
+from ordered_pubsub.cli import serve as serve_module
 from ordered_pubsub.client import engine
 from ordered_pubsub.client.client import Client
 from ordered_pubsub.client.engine import Engine
@@ -46,7 +47,7 @@ from ordered_pubsub.server.monitoring import metrics
 from ordered_pubsub.server.peers import PeerLink
 from ordered_pubsub.server.server import Server
 from ordered_pubsub.server.serving import Serving
-from ordered_pubsub.supervision import Unexpected
+from ordered_pubsub.supervision import Supervisor, Unexpected
 from ordered_pubsub.wire.protocol import Ask
 from ordered_pubsub.wire.reading import Find
 from ordered_pubsub.wire.sessions import make_session
@@ -446,10 +447,25 @@ async def test_the_files_of_the_configuration_are_looked_at_again(
     stamps: list[dict[str, Any]] = [{}]
     monkeypatch.setattr(Serving, "_stamps", lambda self: dict(stamps[-1]))
     plant.into(monkeypatch, Serving, "_stamps")
-    watching = serving_now._supervisor.keep(serving_now._watch, "watching the configuration's files")
+    watching = serving_now.supervisor.keep(serving_now._watch, "watching the configuration's files")
     await until(lambda: plant.was_raised)
     stamps.append({"a": (1.0, 1)})
     await until(lambda: reloads)
     watching.cancel()
 
     assert "watching the configuration's files met KeyError('planted'), and goes on" in caplog.text
+
+
+async def test_cycles_are_looked_for_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, plant: Plant
+) -> None:
+    looks: list[int] = []
+    monkeypatch.setattr(serve_module, "_collect", lambda: looks.append(1))
+    monkeypatch.setattr(serve_module, "GARBAGE_EVERY_S", 0.001)
+    monkeypatch.setattr(serve_module.gc, "freeze", looks.clear)  # of all the tests' objects, for good
+    plant.into(monkeypatch, serve_module, "_collect")
+    looking = serve_module.begin_to_collect(Supervisor("this process", lambda error: None))
+    await until(lambda: looks)
+    looking.cancel()
+
+    assert "looking for cycles met KeyError('planted'), and goes on" in caplog.text
