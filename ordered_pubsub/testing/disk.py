@@ -104,6 +104,8 @@ class Disk:
 
     name: str
     random: Random
+    snapshots_random: Random
+    """decides how long it takes to write a snapshot"""
     crash_point: Callable[[str], None]
     on_taken: Callable[[], Callable[[], None]]
     """called when a snapshot was taken; what it returns is called when that is in the journal's place"""
@@ -142,7 +144,7 @@ class Disk:
 
     def replace(self, snapshot: bytes) -> None:
         """Begin to write a snapshot beside the journal; with some later sync it is in the journal's place."""
-        self._coming = Coming(snapshot, len(self.synced), self.random.randrange(SYNCS_MAX), self.on_taken())
+        self._coming = Coming(snapshot, len(self.synced), self.snapshots_random.randrange(SYNCS_MAX), self.on_taken())
 
     def _go_on(self, coming: Coming) -> None:
         self.crash_point("disk:snapshot-torn")

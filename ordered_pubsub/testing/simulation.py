@@ -92,7 +92,13 @@ class Simulation:
         self.network = Network(self)
         self.stages: list[StageHost] = []
         for rank in range(world.stages):
-            disk = Disk(f"journal of stage-{rank}", self.chance, self._crash_point_of(rank), self._snapshot_of(rank))
+            disk = Disk(
+                f"journal of stage-{rank}",
+                self.chance,
+                Random(f"snapshots of stage-{rank} {world.seed} {world.chance}"),
+                self._crash_point_of(rank),
+                self._snapshot_of(rank),
+            )
             self.stages.append(StageHost(self, rank, disk, self.chance.uniform(-100, 100)))
         self.topology = topology = world.topology()
         self.packer = Packer(self)
