@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,7 +22,6 @@ CELLS_MAX = 4_000_000
 """A vector has as many entries as there are topics, so with many of them a record batch has fewer rows."""
 
 _TIME = pa.timestamp("us", tz="UTC")
-_HEADERS = pa.map_(pa.string(), pa.binary())
 COLUMNS = {
     "position": "bigint",
     "topic": "string",
@@ -54,8 +52,8 @@ class _Rows:
     times: list[float] = attrs.field(factory=list)
     publishers: list[str] = attrs.field(factory=list)
     events: list[PackedEvent] = attrs.field(factory=list)
-    errors: list[str | None] = attrs.field(factory=list)
-    """why they cannot be read"""
+    errors: dict[int, str] = attrs.field(factory=dict)
+    """row → why it cannot be read"""
     silence: dict[tuple[int, int], int] = attrs.field(factory=dict)
     """(row, topic) → up to which number the topic was passed without an event, before that row"""
     bytes: int = 0
@@ -68,10 +66,11 @@ class _Rows:
         self.positions += range(position, position + count)
         self.times += [batch.published_at] * count
         self.publishers += [publisher] * count
+        reason = events[0].content_type
+        if isinstance(reason, Unreadable):  # what cannot be read are all events of a chunk
+            self.errors.update(dict.fromkeys(range(len(self.events), len(self.events) + count), reason))
         self.events += events
-        reason = events[0].content_type  # what cannot be read are all events of a chunk
-        self.errors += [reason if isinstance(reason, Unreadable) else None] * count
-        self.bytes += sum(len(event.payload) for event in events)
+        self.bytes += sum([len(event.payload) for event in events])
 
 
 @attrs.define(eq=False)
@@ -162,9 +161,13 @@ class Table:
             "tx": pa.nulls(len(rows.events), pa.string()),
         }
         if self.with_headers:
-            columns["headers"] = pa.array(map(_header_items, rows.events), _HEADERS)
+            columns["headers"] = _headers(rows.events)
         columns["data"] = pa.array([event.payload for event in rows.events], pa.binary())
-        columns["error"] = pa.array(rows.errors, pa.string())
+        columns["error"] = (
+            pa.array(map(rows.errors.get, range(len(rows.events))), pa.string())
+            if rows.errors
+            else pa.nulls(len(rows.events), pa.string())
+        )
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
     def _vectors(self, rows: _Rows, topics: Any) -> pa.Array:
@@ -203,6 +206,16 @@ def wanted_by(where: str) -> Callable[[PackedEvent], bool]:
     return wants
 
 
-def _header_items(event: PackedEvent) -> list[tuple[str, bytes]]:
-    texts, binaries = event.texts or {}, event.binaries or {}
-    return list(itertools.chain(((name, text.encode()) for name, text in texts.items()), binaries.items()))
+def _headers(events: Sequence[PackedEvent]) -> pa.MapArray:
+    """The headers of some events; most have none."""
+    counts = np.zeros(len(events) + 1, dtype=np.int32)
+    names: list[str] = []
+    values: list[bytes] = []
+    for row, event in enumerate(events, 1):
+        if event.texts or event.binaries:
+            headers = {**{name: text.encode() for name, text in (event.texts or {}).items()}, **(event.binaries or {})}
+            names += headers
+            values += headers.values()
+            counts[row] = len(headers)
+    offsets = pa.array(np.cumsum(counts, dtype=np.int32))
+    return pa.MapArray.from_arrays(offsets, pa.array(names, pa.string()), pa.array(values, pa.binary()))
