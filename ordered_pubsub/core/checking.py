@@ -453,7 +453,7 @@ def _is_answer(answer: Answer | Refusal) -> bool:
     if not (_is_id(answer.client) and _is_serial(answer.sequence)):
         return False
     if isinstance(answer, Refusal):
-        return _is_text(answer.code) and len(answer.reason) <= REASON_LENGTH_MAX
+        return _is_text(answer.code) and len(answer.reason) <= REASON_LENGTH_MAX and 0 <= answer.opened <= EPOCH_MAX
     _check_parts(answer.parts, "an answer")
     return True
 

@@ -123,9 +123,13 @@ class Request(msgspec.Struct, frozen=True, array_like=True, tag="request", gc=Fa
     """whether it comes from somebody who goes on under a name that is perhaps not his: only a stage that knows the session takes
     it"""
 
-    def refused(self, code: str, reason: str, taken: bool = False) -> Refusal:
+    def refused(self, code: str, reason: str, taken: bool = False, opened: int = 0) -> Refusal:
         """The answer that refuses it."""
-        return Refusal(self.client, self.epoch, self.sequence, code, reason, taken)
+        return Refusal(self.client, self.epoch, self.sequence, code, reason, taken, opened)
+
+    def refused_as(self, refusal: Refusal, taken: bool = False) -> Refusal:
+        """The answer that refuses it for the same reason."""
+        return self.refused(refusal.code, refusal.reason, taken, refusal.opened)
 
 
 def find_change(parts: Iterable[PublishAsk | ChangeAsk]) -> ChangeAsk | None:
@@ -286,6 +290,8 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True, tag="refusal", gc=Fa
     code: str
     reason: str
     taken: bool = False
+    opened: int = 0
+    """of an opening that names a wrong epoch: in which one the subscription was opened last; 0: in none"""
 
 
 class Acked(msgspec.Struct, frozen=True, array_like=True, tag="acked", gc=False):

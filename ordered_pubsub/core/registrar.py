@@ -213,6 +213,7 @@ class Registrar(msgspec.Struct):
         subscription = found or Subscription(request.client)
         topics_max = ORDERED_TOPICS_MAX if ask.weight else TOPICS_MAX
         is_expiring = request.client.startswith(EXPIRING)
+        opened = 0
         if found is not None and found.owner not in (request.identity, ANYBODY) and not is_expiring:
             code, reason = "not-yours", f"subscription {ask.subscription!r} belongs to another identity"
         elif subscription.client != request.client and not ask.opens and not is_expiring:
@@ -225,7 +226,8 @@ class Registrar(msgspec.Struct):
                 f"subscription {ask.subscription!r} is not there: name the topics that it is to hold",
             )
         elif ask.opens and ask.opens != subscription.epoch + 1:
-            code, reason = WRONG_EPOCH, str(subscription.epoch)
+            code, opened = WRONG_EPOCH, subscription.epoch
+            reason = f"subscription {ask.subscription!r} is in epoch {opened}: it is to be opened in the next one"
         elif ask.opens and found is not None and (denied := found.denied(request.reading)) is not None:
             code = "forbidden"
             reason = f"subscription {ask.subscription!r} holds {denied!r}, and {request.identity!r} may not subscribe to that"
@@ -241,7 +243,7 @@ class Registrar(msgspec.Struct):
             reason = f"subscription {ask.subscription!r} would hold more than {topics_max} topics; use a second one"
         else:
             return None
-        return request.refused(code, reason, taken=True)
+        return request.refused(code, reason, True, opened)
 
     def ask(self, ask: ChangeAsk, waiting: Waiting) -> Waiting | None:
         """Take a change; return it if its turn is now."""

@@ -527,7 +527,7 @@ class Stage:
         self._take(Asked(request, home, now, refusal, tuple(forgets)))
 
     def _refuse_first(self, request: Request, home: int, now: float, refusal: Refusal) -> None:
-        refusal = request.refused(refusal.code, refusal.reason)
+        refusal = request.refused_as(refusal)
         self.refused.setdefault(request.client, (now, refusal))
         if len(self.refused) > REFUSED_MAX:
             self.refused.popitem(last=False)
@@ -580,7 +580,7 @@ class Stage:
         ask = find_change(request.parts)
         waiting = Waiting(request, event.home, event.now)
         if event.refusal is not None:
-            refusal = request.refused(event.refusal.code, event.refusal.reason, taken=True)
+            refusal = request.refused_as(event.refusal, taken=True)
             self.state.requests.answered(refusal)
             self._reply(event.home, refusal)
             return

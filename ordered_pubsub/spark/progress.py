@@ -77,7 +77,7 @@ class Progress:
                 self._epoch = epoch
                 return part
             if answer.code == WRONG_EPOCH:
-                epoch = int(answer.reason) + 1
+                epoch = answer.opened + 1
                 ask = ChangeAsk(self._subscription, opens=epoch)
             elif answer.code == "exists":
                 raise ConfigurationError(

@@ -161,10 +161,10 @@ async def test_who_opens_it_names_the_epoch_after_the_last(system: System, epoch
         if epoch:
             answer = await ask(line, key, ChangeAsk(BOOK, opens=epoch), sequence=1)
             assert isinstance(answer, Refusal)
-            assert (answer.code, answer.reason) == ("epoch", "1")
+            assert (answer.code, answer.opened) == ("epoch", 1)
         new = await ask(line, key, ChangeAsk("desk-1//new", ("a/b",), opens=epoch or 2), sequence=2, after=0)
         assert isinstance(new, Refusal)
-        assert (new.code, new.reason) == ("epoch", "0")
+        assert (new.code, new.opened) == ("epoch", 0)
 
 
 async def test_who_opens_it_must_be_allowed_to_have_all_that_it_holds(tmp_path: Path) -> None:

@@ -109,7 +109,10 @@ def test_who_names_no_later_epoch_is_told_which_it_is(registrar: Registrar, epoc
     """What a dead session had asked for, and that comes late, takes nothing back."""
     take(registrar, opening("a"))
     take(registrar, opening("a", epoch=2), "two")
-    assert refusal(registrar, opening("a", epoch=epoch)) == (WRONG_EPOCH, "2")
+    ask = opening("a", epoch=epoch)
+    refused = registrar.refuse(request(ask, "one"), ask)
+    assert refused is not None
+    assert (refused.code, refused.opened) == (WRONG_EPOCH, 2)
 
 
 @pytest.mark.parametrize(
