@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
@@ -24,16 +23,15 @@ from ordered_pubsub.client.publisher import Outgoing, Publisher, error_of
 from ordered_pubsub.client.reception import Reception
 from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.client.waiting import forget_outcome
+from ordered_pubsub.core.batches import Batches
 from ordered_pubsub.core.inspection import Inspection
 from ordered_pubsub.core.lease import Lease
 from ordered_pubsub.core.lifeline import Lifeline
 from ordered_pubsub.core.messages import (
-    VERSION_MAX,
     Answer,
     Change,
     ChangeAsk,
     Decided,
-    Follows,
     FromSubscriber,
     Heard,
     Keys,
@@ -53,6 +51,7 @@ from ordered_pubsub.core.ranges import Ranges
 from ordered_pubsub.core.registrar import WRONG_EPOCH
 from ordered_pubsub.core.session import Outcome, Session
 from ordered_pubsub.core.starving import Silence, Starving
+from ordered_pubsub.core.subscriber import Leaving
 from ordered_pubsub.errors import Closed, OrderedPubSubError, Timeout
 from ordered_pubsub.supervision import Supervisor
 from ordered_pubsub.wire.sessions import make_session, publisher_of
@@ -60,7 +59,6 @@ from ordered_pubsub.wire.sessions import make_session, publisher_of
 _log = logging.getLogger(__name__)
 
 TICK_S = 0.5
-UNFOLLOWED_MAX = 1_000
 LOCATE_AGAIN_S = 1.0
 LIVE_S = 1.0
 """So often it is looked at what is cut off."""
@@ -92,7 +90,12 @@ class Member(Protocol):
 
 
 class WrongEpoch(OrderedPubSubError):
-    """A named subscription was opened by others already: the epoch that this says."""
+    """A named subscription was opened by others already."""
+
+    def __init__(self, reason: str, opened: int) -> None:
+        super().__init__(reason)
+        self.opened = opened
+        """in which epoch"""
 
 
 class HasEnded(Closed):
@@ -102,7 +105,9 @@ class HasEnded(Closed):
 class Following(Protocol):
     """What follows its topics at the stage: the intake of a subscription that misses nothing."""
 
-    identity: str
+    @property
+    def identity(self) -> str:
+        """What the subscription is called."""
 
     def report(self, is_all: bool = False) -> None:
         """Say how far it is, as far as that is news, or all of it."""
@@ -144,7 +149,7 @@ class Engine:
             adapter, settings.unordered == "deliver", Inspection(self.key.session), self.say, self.supervisor
         )
         owner_of = lambda topic: self.session.topology.owner(topic)  # noqa: E731
-        leasing = Leasing(Lease(self.key.session), self.say, owner_of, self.supervisor)
+        leasing = Leasing(Batches(Lease(self.key.session), owner_of), self.say, self.supervisor)
         self.publisher = Publisher(self.name, adapter, settings, self._queue, leasing, self.supervisor)
         self.session: Session
         self.state = {"ens": False, "stage": False}
@@ -154,8 +159,8 @@ class Engine:
         self._tick_handle: asyncio.TimerHandle | None = None
         self._followers: dict[str, Following] = {}
         """what hears of its subscriptions' topics from the stage"""
-        self._unfollowed: OrderedDict[str, Follows] = OrderedDict()
-        """subscriptions that are over, which the stage may not have heard"""
+        self._leaving = Leaving()
+        """subscriptions that are over, which the stages may not have heard"""
         self._locating = 0
         self._located: dict[int, tuple[dict[str, int], asyncio.Event]] = {}
         """what the stages say where topics were at a time, by the serial of who asks"""
@@ -241,10 +246,13 @@ class Engine:
     def unfollow(self, follower: Following) -> None:
         """A subscription needs nothing more."""
         if self._followers.pop(follower.identity, None) is not None:
-            self._unfollowed[follower.identity] = Follows(follower.identity, {}, True, VERSION_MAX)
-            self.say(self._unfollowed[follower.identity])
-            if len(self._unfollowed) > UNFOLLOWED_MAX:
-                self._unfollowed.popitem(last=False)
+            self._leaving.leave(follower.identity, self.loop.time())
+            self._say_what_is_over()
+
+    def _say_what_is_over(self) -> None:
+        if self.state["stage"]:
+            for follows in self._leaving.take_due(self.loop.time()):
+                self.say(follows)
 
     def watch(self, subscription: str, stop: Callable[[], None]) -> None:
         """A subscription is asked for now that ends with the session."""
@@ -279,8 +287,9 @@ class Engine:
         self._follow_handle = None
         for follower in list(self._followers.values()):
             follower.report()
+        self._say_what_is_over()
         self._say_what_starves()
-        if self._followers and not self.is_over:
+        if (self._followers or len(self._leaving)) and not self.is_over:
             self._follow_handle = self.supervisor.later(FOLLOW_S, self._report, "reporting")
 
     # -- what the ENS does not bring ----------------------------------------------------------------------------------
@@ -417,8 +426,8 @@ class Engine:
             self.reception.connected(self.home.has_tags)
             for follower in list(self._followers.values()):
                 follower.report(is_all=True)
-            for ended in self._unfollowed.values():
-                self.say(ended)
+            self._leaving.connected(self.loop.time())
+            self._say_what_is_over()
         else:
             self.session.disconnected()
         self._pump()
@@ -427,7 +436,7 @@ class Engine:
         """The stages decide who has been silent for too long, so theirs hold, whatever others have said."""
         times, now = self.home.times, self.loop.time()
         self.lifeline.change_time(times.session_ttl_s, now)
-        self.publisher.leasing.lease.change_time(times.lease_s, now)
+        self.publisher.leasing.batches.lease.change_time(times.lease_s, now)
 
     def _ens_changed(self, is_connected: bool, reason: str) -> None:
         self._note("ens", is_connected, reason)
@@ -519,7 +528,7 @@ class Engine:
 
 def _error_of(refusal: Refusal) -> OrderedPubSubError:
     if refusal.code == WRONG_EPOCH:
-        return WrongEpoch(refusal.reason)
+        return WrongEpoch(refusal.reason, refusal.opened)
     if refusal.code == "ended":
         return HasEnded(f"the change was refused by the stage: {refusal.reason}")
     return error_of(refusal.code)(f"the change was refused by the stage: {refusal.reason}")

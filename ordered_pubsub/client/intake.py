@@ -28,7 +28,7 @@ from ordered_pubsub.client.selecting import wanted_by
 from ordered_pubsub.client.serialization import Decoder
 from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.client.waiting import within
-from ordered_pubsub.core.acknowledging import Place
+from ordered_pubsub.core.acknowledging import InHand, Place
 from ordered_pubsub.core.best_effort import BestEffort
 from ordered_pubsub.core.buffer import Arrival, Notification
 from ordered_pubsub.core.delivery import BUFFER_EVENTS_MAX, WEIGHTS, Delivery, Order
@@ -37,6 +37,7 @@ from ordered_pubsub.core.messages import Change, ChangeAsk
 from ordered_pubsub.core.missing import Missing
 from ordered_pubsub.core.starving import Starving
 from ordered_pubsub.core.subend import Subend
+from ordered_pubsub.core.subscriber import Subscriber
 from ordered_pubsub.core.vector import Moment
 from ordered_pubsub.errors import AdapterError, Closed, OrderedPubSubError, SessionExpired, Timeout, UsageError
 from ordered_pubsub.wire.content import JSON
@@ -115,7 +116,12 @@ class Intake:
                 is_filtered=settings.serializer is None or settings.serializer.content_type != JSON,
             )
             self._following = Following(
-                engine, identity, subend, beginning.is_named, self._collect, self._give_up, self._may_ask
+                engine,
+                Subscriber(subend, engine.key.session, beginning.is_named),
+                self._collect,
+                self._give_up,
+                self._may_ask,
+                lambda: bool(self._ready) or self.is_dropped,
             )
 
     # -- to look at ---------------------------------------------------------------------------------------------------
@@ -160,7 +166,12 @@ class Intake:
     @property
     def starving(self) -> Starving | None:
         """What the ENS does not bring, and the stage does; None with best-effort delivery, where the stage brings nothing."""
-        return None if self._following is None else self._following.subend.starving
+        return None if self._following is None else self._following.subscriber.subend.starving
+
+    @property
+    def in_hand(self) -> InHand:
+        """What the application has taken and not handled."""
+        return InHand() if self._following is None else self._following.subscriber.in_hand
 
     # -- the queue ----------------------------------------------------------------------------------------------------
 
@@ -204,7 +215,7 @@ class Intake:
     def was_redelivered(self, topic: str, number: int) -> bool:
         """Whether an earlier session may have been notified of an event."""
         following = self._following
-        return following is not None and number <= following.subend.redelivered_to.get(topic, 0)
+        return following is not None and number <= following.subscriber.subend.redelivered_to.get(topic, 0)
 
     async def wait_for_news(self, give_up_at: float | None = None) -> None:
         """Return when there may be an event, or the end, or at this time of the loop at the latest."""
@@ -261,8 +272,7 @@ class Intake:
                     buffer.receive(arrival, now)
             else:
                 assert self._following is not None
-                self._following.set_time()
-                self._following.subend.arrived(arrivals)
+                self._following.subscriber.arrived(arrivals, self.engine.loop.time())
         except Exception as error:
             self._give_up(error)
         self._collect()
@@ -277,8 +287,7 @@ class Intake:
         """A change of it has its place."""
         try:
             if self._following is not None:
-                self._following.set_time()
-                self._following.subend.begin(change)
+                self._following.subscriber.begin(change, self.engine.loop.time())
             if change.resume is not None:  # what it holds is known only now
                 self._wanted.update(dict.fromkeys(change.new, True))
                 self.engine.supervisor.keep(partial(self._hold, change.new), f"holding {self.identity} at the ENS")
@@ -295,7 +304,7 @@ class Intake:
     def refused(self, ask: ChangeAsk) -> None:
         """A change that was asked for will not happen."""
         if self._following is not None:
-            self._following.set_time()
+            self._following.subscriber.subend.set_time(self.engine.loop.time())
         self._buffer.change_refused(ask.remove)
         for topic in ask.add:
             self._wanted.pop(topic, None)
@@ -324,7 +333,7 @@ class Intake:
     def _collect(self) -> None:
         """Take what the buffer has ready."""
         buffer, following = self._buffer, self._following
-        ready = buffer.take_ready() if following is None else following.subend.take_ready()
+        ready = buffer.take_ready() if following is None else following.subscriber.subend.take_ready()
         if ready and not self.is_over:
             if self.engine.lifeline.is_cut(self.identity, self.engine.loop.time()):
                 self._cut_off()
@@ -408,7 +417,7 @@ class Intake:
                 return
             except WrongEpoch as error:
                 others += 1
-                self._opens = int(str(error)) + 1
+                self._opens = error.opened + 1
             except HasEnded:  # the one before it of this name
                 if not epoch or self.engine.loop.time() >= give_up_at:
                     raise

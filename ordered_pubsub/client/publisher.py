@@ -34,10 +34,11 @@ import msgspec
 from ordered_pubsub.adapter import Adapter, Frame
 from ordered_pubsub.client.event import Receipt
 from ordered_pubsub.client.frames import HELD_ENTRY_BYTES, PACK_BYTES, frame_bytes, packed, stamped
-from ordered_pubsub.client.leasing import Batch, Leasing
+from ordered_pubsub.client.leasing import Leasing
 from ordered_pubsub.client.logged import Sharing
 from ordered_pubsub.client.remembering import Remembered
 from ordered_pubsub.client.settings import Settings
+from ordered_pubsub.core.batches import Batch
 from ordered_pubsub.core.messages import Publication
 from ordered_pubsub.core.ranges import Range
 from ordered_pubsub.core.session import Outcome
@@ -290,20 +291,20 @@ class Publisher:
     async def _drop_voids(self, batches: list[tuple[Publication, list[Outgoing]]]) -> None:
         """Take out what is void, if that may be."""
         leasing = self.leasing
-        if leasing.holds_all(batches):
+        if leasing.are_good(batches):
             return
         for place in reversed(range(len(batches))):
             part, items = batches[place]
-            while not (part.is_kept or leasing.holds(part, items)):
+            while not (part.is_kept or leasing.is_good(part, items)):
                 self._troubles[part.topic] = (
                     f"the stages have not heard of this client for too long: it asks whether its events on {part.topic!r} are "
                     "void"
                 )
-                voids = await leasing.voids_of(part, items)
+                voids, left = await leasing.settle(part, items)
                 self._troubles.pop(part.topic, None)
                 if voids:
                     self._fail_voids(part, items, voids)
-                    batches[place : place + 1] = leasing.without(part, items, voids)
+                    batches[place : place + 1] = left
                     break
 
     def _fail_voids(self, part: Publication, items: list[Outgoing], voids: list[Range]) -> None:
@@ -313,8 +314,8 @@ class Publisher:
                     item,
                     EventVoid(
                         f"the event for {item.topic!r} is void: the stages had not heard of this client for "
-                        f"{self.leasing.lease.lease_s:g} s before it was at the ENS, and have given up its number. Nobody is "
-                        "notified of it: publish it again"
+                        f"{self.leasing.batches.lease.lease_s:g} s before it was at the ENS, and have given up its number. Nobody "
+                        "is notified of it: publish it again"
                     ),
                 )
         self._admit()

@@ -25,7 +25,7 @@ from ordered_pubsub.client.handling import Handler, Handling
 from ordered_pubsub.client.intake import Intake
 from ordered_pubsub.client.reception import STALLED_AFTER_S
 from ordered_pubsub.client.serialization import Decoder
-from ordered_pubsub.core.acknowledging import InHand, Place
+from ordered_pubsub.core.acknowledging import Place
 from ordered_pubsub.core.buffer import Notification
 from ordered_pubsub.core.filters import Filter
 from ordered_pubsub.core.topics import check_topic
@@ -98,7 +98,7 @@ class Subscription:
         self._since_pause = 0
         self.settles = True
         """whether asking for more says that what came before was handled"""
-        self._in_hand = InHand()
+        self._in_hand = intake.in_hand
         """what was taken and is not acknowledged, if it has a name"""
         self._ended = asyncio.Event()
         self._is_reported = False

@@ -7,10 +7,11 @@ served when), `authenticity`, `keys` and `inspection` (which events are genuine)
 `best_effort` and `vector` (the subscriber), `session` (the client).
 
 Then what sees to it that each event comes: `log` and `memory_shelf` (what owners keep), `ranges` and `curiosity`
-(what is missed), `missing`, `hosting` and `pubends` (who asks whom for it), `lease`, `voids` and `sealing`
-(numbers that never have an event), `history`, `past` and `subend` (the subscriber's end of the logs), `acknowledging`,
-`floors`, `retention`, `resting`, `expiry`, `starving`, `lifeline` and `times` (what may be forgotten, who stops before, and
-when), `behind` (whether a stage has forgotten what clients know), `filters` (what is wanted at all).
+(what is missed), `missing`, `hosting` and `pubends` (who asks whom for it), `lease`, `batches`, `voids`
+and `sealing` (numbers that never have an event), `history`, `past`, `subend` and `subscriber` (the subscriber's end of the logs,
+and what it says), `acknowledging`, `floors`, `retention`, `resting`, `expiry`, `starving`, `lifeline` and `times` (what may be
+forgotten, who stops before, and when), `behind` (whether a stage has forgotten what clients know), `filters` (what is wanted at
+all).
 
 At last `journal`, `sharing` and `driver` (what is on disk before anything is said, and how it is read).
 Nothing here knows of sockets, threads, event loops, files, clocks or chance.

@@ -255,11 +255,16 @@ class Subend:
         return {t: count for t, count in self.delivery.clock.items() if is_kept(t) or t not in held}
 
     @property
+    def position(self) -> int:
+        """How many numbers it has passed."""
+        return self.delivery.position if self._past is None else self._read
+
+    @property
     def passed(self) -> tuple[int, dict[str, int], int]:
         """What is acknowledged when all that was ready is handled: version, clock, and how many numbers."""
         if self._past is not None:
-            return 0, dict(self._past.clock), self._read
-        return self.delivery.clean, self.delivery.handled, self.delivery.position
+            return 0, dict(self._past.clock), self.position
+        return self.delivery.clean, self.delivery.handled, self.position
 
 
 def _pieces(items: list[_Item]) -> list[list[_Item]]:

@@ -12,7 +12,6 @@ import attrs
 import msgspec
 from msgspec.structs import replace
 
-from ordered_pubsub.core.acknowledging import Acknowledging, InHand, Place
 from ordered_pubsub.core.authenticity import (
     NO_TAG,
     TAG_BYTES,
@@ -23,6 +22,7 @@ from ordered_pubsub.core.authenticity import (
     pieces_of,
     stamp_body,
 )
+from ordered_pubsub.core.batches import Batches
 from ordered_pubsub.core.best_effort import BestEffort
 from ordered_pubsub.core.buffer import Arrival, Notification
 from ordered_pubsub.core.delivery import WEIGHTS, Delivery, Wants
@@ -32,7 +32,7 @@ from ordered_pubsub.core.inspection import ARRIVED, WAIT, Inspection
 from ordered_pubsub.core.lease import Lease
 from ordered_pubsub.core.lifeline import Lifeline
 from ordered_pubsub.core.messages import (
-    VERSION_MAX,
+    Acked,
     Answer,
     Change,
     ChangeAsk,
@@ -40,9 +40,7 @@ from ordered_pubsub.core.messages import (
     Decided,
     Ended,
     Expect,
-    Follows,
     Heard,
-    Inform,
     Keys,
     Leased,
     Located,
@@ -68,7 +66,8 @@ from ordered_pubsub.core.retention import Policies, Policy
 from ordered_pubsub.core.session import Outcome, Session
 from ordered_pubsub.core.stage import Effects
 from ordered_pubsub.core.subend import Subend
-from ordered_pubsub.errors import HistoryLost, ProtocolError, TopologyMismatch
+from ordered_pubsub.core.subscriber import Leaving, Subscriber
+from ordered_pubsub.errors import HistoryLost, ProtocolError, SessionExpired, TopologyMismatch
 from ordered_pubsub.testing.disk import Disk
 from ordered_pubsub.testing.network import Carried
 from ordered_pubsub.testing.record import EventRecord, SubscriptionRecord
@@ -84,6 +83,10 @@ STEPS_SERVED = 4
 """So many small steps of what clients have caused a stage does between two flushes."""
 INLINE_LOAD = 3
 """So little is handled as it comes, so that much of it waits for its turn."""
+SAID_FOR_S = 2.0
+"""So often subscriptions say again how far they are."""
+LEFT_AGAIN_S = 2.0
+"""… and that they are over."""
 WORKERS = 2
 """So many tasks of an application read a subscription with a name; each has one event in hand at most."""
 RESTING_FLOORS_S = 1.5
@@ -446,7 +449,7 @@ class ClientHost:
     deaf_until: float = 0.0
     """the ENS brings nothing before"""
     deliveries: dict[str, Delivery | BestEffort] = attrs.field(factory=dict)
-    subends: dict[str, Subend] = attrs.field(factory=dict)
+    subscribers: dict[str, Subscriber] = attrs.field(factory=dict)
     """of all but best-effort subscriptions"""
     past: dict[str, int] = attrs.field(factory=dict)
     """for each topic the highest number that this client knows of: published or notified"""
@@ -458,20 +461,17 @@ class ClientHost:
     lives: int = 0
     opened: dict[str, Subscribe] = attrs.field(factory=dict)
     """what it subscribes to whenever it is started"""
-    acknowledging: dict[str, Acknowledging] = attrs.field(factory=dict)
-    in_hand: dict[str, InHand] = attrs.field(factory=dict)
     working: dict[tuple[str, int], int] = attrs.field(factory=dict)
     """subscription and worker → the event that it works on, by its count"""
-    said: dict[str, tuple[int, dict[str, int]]] = attrs.field(factory=dict)
-    """for each subscription, on which connection it has said last how far it is"""
     unnumbered: list[EventRecord] = attrs.field(factory=list)
     """its publications that have no number yet, in order"""
-    lease: Lease = attrs.field(init=False)
+    batches: Batches = attrs.field(init=False)
+    """what it has published of what nobody keeps"""
     lifeline: Lifeline = attrs.field(init=False)
-    stopped: list[str] = attrs.field(factory=list)
+    leaving: Leaving = attrs.field(init=False)
     """subscriptions that have stopped by themselves, which need nothing more"""
-    unsure: dict[Span, tuple[int, list[tuple[Carried, list[EventRecord]]]]] = attrs.field(factory=dict)
-    """what it must not publish before it knows what has become of it: sequence, and what would be given to the ENS"""
+    unsure: dict[Span, tuple[Publication, list[EventRecord]]] = attrs.field(factory=dict)
+    """what it must not publish before it knows what has become of it"""
     inspection: Inspection = attrs.field(init=False)
     """judges what the ENS brings"""
     asking: list[tuple[Alter, int, int]] = attrs.field(factory=list)
@@ -481,9 +481,11 @@ class ClientHost:
         self._begin_session()
 
     def _begin_session(self) -> None:
-        self.lease = Lease(self.name, self.simulation.world.lease_s)
+        lease = Lease(self.name, self.simulation.world.lease_s)
+        self.batches = Batches(lease, lambda topic: self.simulation.topology.owner(topic))
         self.inspection = Inspection(self.name, self.simulation.world.tags, self.simulation.now)
         self.asking.clear()
+        self.leaving = Leaving(LEFT_AGAIN_S, LEFT_AGAIN_S)
         self.lifeline = Lifeline(self.name, self.simulation.world.session_ttl_s)
 
     @property
@@ -555,12 +557,8 @@ class ClientHost:
             delivery = Delivery(name, order=action.order, missing=missing, wants_of=_wants_of)
             start: dict[str, int] | None = {} if action.from_start else None
             owner, unpack = self.simulation.topology.owner, self.simulation.packer.unpack
-            self.subends[name] = Subend(
-                delivery, missing, owner, unpack, start, self.name, self.simulation.world.silent
-            )
-            if action.named:
-                self.acknowledging[name] = Acknowledging(name, self.name)
-                self.in_hand[name] = InHand()
+            subend = Subend(delivery, missing, owner, unpack, start, self.name, self.simulation.world.silent)
+            self.subscribers[name] = Subscriber(subend, self.name, action.named, SAID_FOR_S)
         self.deliveries[name] = delivery
         if not action.named:
             self.lifeline.watch(name, self.simulation.topology.registrar(name), self.simulation.now)
@@ -589,14 +587,10 @@ class ClientHost:
         for sequence, items in self.session.unreported():
             simulation.record.abandon((self.name, self.session.epoch, sequence), items)
         self.deliveries.clear()
-        self.subends.clear()
-        self.acknowledging.clear()
-        self.in_hand.clear()
+        self.subscribers.clear()
         self.working.clear()
-        self.said.clear()
         self.unnumbered.clear()
         self.unsure.clear()
-        self.stopped.clear()
         self._begin_session()
         self.unresolved.clear()
         self.past.clear()
@@ -622,7 +616,10 @@ class ClientHost:
     def may_alter(self, subscription: str) -> bool:
         """Whether a subscription is there; one with a name, that it has begun in this life."""
         delivery = self.deliveries.get(subscription)
-        return delivery is not None and (subscription not in self.acknowledging or delivery.changes.version > 0)
+        return delivery is not None and (not self._is_named(subscription) or delivery.changes.version > 0)
+
+    def _is_named(self, subscription: str) -> bool:
+        return subscription in self.subscribers and self.subscribers[subscription].is_named
 
     def alter(self, action: Alter, opens: int = 0) -> None:
         """Change a subscription."""
@@ -693,6 +690,9 @@ class ClientHost:
         self.session.connected(simulation.now)
         self.lifeline.connected()
         self.inspection.connected()
+        self.leaving.connected(simulation.now)
+        for subscriber in self.subscribers.values():
+            self._report(subscriber, is_all=True)
         self._ask_for_keys()
         self.pump()
 
@@ -720,80 +720,75 @@ class ClientHost:
         self.session.tick(self.simulation.now)
         self._ask_for_keys()
         self.pump()
-        if self.home is not None and (handed := self.lease.take_due(self.simulation.now)) is not None:
+        if self.home is not None and (handed := self.batches.take_due(self.simulation.now)) is not None:
             self.simulation.network.subscriber_to_stage(self, handed)
         if self.home is not None and (here := self.lifeline.take_due(self.simulation.now)) is not None:
             self.simulation.network.subscriber_to_stage(self, here)
         for name in self.lifeline.find_cut(self.simulation.now):
             self._stop(name)
-        for name in self.stopped if self.home is not None and self.simulation.chance.random() < 0.1 else ():
-            self.simulation.network.subscriber_to_stage(self, Follows(name, {}, True, VERSION_MAX))
+        for follows in self.leaving.take_due(self.simulation.now) if self.home is not None else ():
+            self.simulation.network.subscriber_to_stage(self, follows)
         for name, delivery in list(self.deliveries.items()):
             if isinstance(delivery, BestEffort):
                 delivery.tick(self.simulation.now)
                 self.notify(name, delivery)
             elif self.home is not None:
-                self._say(name, self.subends[name])
+                self._say(name, self.subscribers[name])
 
     def _stop(self, name: str) -> None:
         """Its registrar may have given a subscription up: it is notified of nothing more."""
         self.simulation.trace("%s stops by itself", name)
         self.simulation.record.subscriptions[name].is_orphan = True
         self.lifeline.unwatch(name)
-        self.subends.pop(name, None)
+        subscriber = self.subscribers.pop(name, None)
+        if subscriber is not None:
+            subscriber.end()
         for topic in {*self.deliveries.pop(name).clock, *self.simulation.world.topics}:
             self.simulation.ens.unsubscribe(topic, self.index, name)
-        self.stopped.append(name)
+        self.leaving.leave(name, self.simulation.now)
         self.session.change(ChangeAsk(name, ends=True), self.simulation.now)
         self.pump()
 
-    def _say(self, name: str, subend: Subend) -> None:
-        """Tell the home stage how far a subscription is, and what it misses."""
-        network, acked = self.simulation.network, subend.needed_after
-        if self.said.get(name) != (self.connection, acked) or self.simulation.chance.random() < 0.1:
-            self.said[name] = (self.connection, acked)
-            network.subscriber_to_stage(self, Follows(name, acked, True, subend.delivery.changes.version))
-        for worker in range(WORKERS) if name in self.in_hand else ():
+    def _say(self, name: str, subscriber: Subscriber) -> None:
+        """Tell the home stage how far a subscription is, what it misses, and what was handled."""
+        self._report(subscriber)
+        for worker in range(WORKERS) if subscriber.is_named else ():
             if self.simulation.chance.random() < 0.5:
                 self._finish_work(name, worker)
-                self._acknowledge_passed(name)
-        saying = self.acknowledging[name].take_due(self.simulation.now) if name in self.acknowledging else None
-        if saying is not None:
-            network.subscriber_to_stage(self, saying)
-        self._ask(name, subend)
+        self._say_what_is_due(subscriber)
+
+    def _report(self, subscriber: Subscriber, is_all: bool = False) -> None:
+        follows = subscriber.report(self.simulation.now, is_all)
+        if follows is not None:
+            self.simulation.network.subscriber_to_stage(self, follows)
+
+    def _say_what_is_due(self, subscriber: Subscriber) -> None:
+        for said in subscriber.take_due(self.simulation.now):
+            self.simulation.trace("%s says: %s", subscriber.identity, said)
+            if isinstance(said, Acked):
+                self._check_handled(said)
+            self.simulation.network.subscriber_to_stage(self, said)
 
     def _work_on(self, name: str, worker: int, notification: Notification) -> None:
         """One of the tasks that read a subscription asks for the next event: it has handled the one before."""
         self._finish_work(name, worker)
-        self.in_hand[name].take(notification, worker)
+        self.subscribers[name].in_hand.take(notification, worker)
         self.working[name, worker] = notification.count
 
     def _finish_work(self, name: str, worker: int) -> None:
         self.working.pop((name, worker), None)
-        place = self.in_hand[name].ask(worker)
+        place = self.subscribers[name].in_hand.ask(worker)
         if place is not None:
-            self._acknowledge(name, place.clean, place)
+            self.subscribers[name].handled(place, self.simulation.now)
 
-    def _acknowledge(self, name: str, version: int, place: Place | Notification) -> None:
+    def _check_handled(self, acked: Acked) -> None:
+        """Nobody acknowledges what the application has in hand."""
         for worker in range(WORKERS):
-            working = self.working.get((name, worker))
-            if working is not None and working <= place.count:
+            working = self.working.get((acked.subscription, worker))
+            if working is not None and working <= acked.position:
                 self.simulation.record.violation(
-                    "I3", f"{name} acknowledges {place.count}, and {working} is not handled yet"
+                    "I3", f"{acked.subscription} acknowledges {acked.position}, and {working} is not handled yet"
                 )
-        self.acknowledging[name].acknowledge(version, place.handled, place.count, self.simulation.now)
-
-    def _acknowledge_passed(self, name: str) -> None:
-        """If everything was handled, what was passed after it is acknowledged as well."""
-        subend = self.subends[name]
-        if not len(self.in_hand[name]) and (subend.reads_past or subend.delivery.changes.version > 0):
-            self.acknowledging[name].acknowledge(*subend.passed, self.simulation.now)
-
-    def _ask(self, name: str, subend: Subend) -> None:
-        """Ask for what a subscription misses, as far as that is due."""
-        for said in subend.take_due(self.simulation.now):
-            self.simulation.trace("%s asks: %s", name, said)
-            self.simulation.network.subscriber_to_stage(self, said)
 
     # -- what comes back ----------------------------------------------------------------------------------------------
 
@@ -833,57 +828,53 @@ class ClientHost:
             if given != asked:
                 simulation.record.violation("I3", f"{name} asked for the filters {asked}, and was given {given}")
             if isinstance(delivery, Delivery):
-                self._begin(self.subends[name], outcome.change)
+                self._begin(self.subscribers[name], outcome.change)
             delivery.change_settled(outcome.change, record.removed_at_end if ask.ends else ask.remove)
             self.notify(name, delivery)
 
     def _publish(self, outcome: Outcome, part: Publication, items: list[EventRecord]) -> None:
         """Hand events to the ENS, unless nobody keeps them and they may be void by now."""
-        now, owner = self.simulation.now, self.simulation.topology.owner(part.topic)
-        frames: list[tuple[Carried, list[EventRecord]]] = []
+        if not part.is_kept:
+            self.batches.numbered([(part, items)], outcome, self.simulation.now)
+        self._give(part, items)
+
+    def _give(self, part: Publication, items: list[EventRecord]) -> None:
+        now = self.simulation.now
+        if not (part.is_kept or self.batches.is_good(part, items, now)):
+            self.unsure[self.batches.ask(part, now)] = part, items
+            return
         first = 0
         for carried, count in zip(self.simulation.packer.frames(part, items), pieces_of(part), strict=True):
-            frames.append((carried, items[first : first + count]))
+            events = items[first : first + count]
             first += count
-        if not part.is_kept:
-            self.lease.numbered(owner, outcome.sequence, now)
-            if not self.lease.holds(owner, outcome.asked_at, now):
-                span = Span(part.topic, part.first, part.last)
-                self.unsure[span] = (outcome.sequence, frames)
-                self.lease.ask(owner, span, now)
-                return
-            self.lease.handed(outcome.sequence)
-        self._hand_over(frames)
-
-    def _hand_over(self, frames: list[tuple[Carried, list[EventRecord]]]) -> None:
-        for carried, events in frames:
             self.simulation.trace(
                 "%s publishes %s %d to %d", self.name, carried.topic, events[0].number, events[-1].number
             )
             for event in events:
-                event.handed_over_at = self.simulation.now
+                event.handed_over_at = now
             self.simulation.ens.publish(carried)
+        self.batches.handed(items)
 
     def _take_leased(self, leased: Leased) -> None:
         """It is known what has become of some numbers."""
-        for span, (_, voids) in self.lease.leased(leased, self.simulation.now).items():
-            sequence, frames = self.unsure.pop(span)
-            void = {number for one in voids for number in range(one.first, one.last + 1)}
-            for event in (event for _, events in frames for event in events):
-                event.is_known_void = event.number in void
-            self._hand_over([(carried, events) for carried, events in frames if not events[0].is_known_void])
-            self.lease.handed(sequence)
+        now = self.simulation.now
+        for span, (asked_at, voids) in self.batches.leased(leased, now).items():
+            part, items = self.unsure.pop(span)
+            void, left = self.batches.settled(part, items, asked_at, voids, now)
+            for event in items:
+                event.is_known_void = any(first <= event.number <= last for first, last in void)
+            for piece, events in left:
+                self._give(piece, events)
 
-    def _begin(self, subend: Subend, change: Change) -> None:
+    def _begin(self, subscriber: Subscriber, change: Change) -> None:
         """It may begin or go on by this outcome."""
-        subend.set_time(self.simulation.now)
         if change.resume is not None:
             self._note_resumed(change.subscription, change.resume)
             self.inspection.hold(change.new)
             self._ask_for_keys()
             for topic in change.new:
                 self.simulation.ens.subscribe(topic, self.index, change.subscription)
-        subend.begin(change)
+        subscriber.begin(change, self.simulation.now)
 
     def _note_resumed(self, name: str, resume: Resume) -> None:
         simulation = self.simulation
@@ -908,10 +899,10 @@ class ClientHost:
         if refusal.code in ("unknown", WRONG_EPOCH):
             name = outcome.asked.change.subscription if outcome.asked.change is not None else ""
             del self.deliveries[name]
-            self.subends.pop(name, None)
+            self.subscribers.pop(name, None)
             is_there = refusal.code == WRONG_EPOCH
             topics = () if is_there else self.opened[name].topics
-            self._open(self.opened[name], topics, int(refusal.reason) + 1 if is_there else 1)
+            self._open(self.opened[name], topics, refusal.opened + 1 if is_there else 1)
             return
         if refusal.code != FORBIDDEN:
             simulation.record.violation("I4", f"{self.name} was refused: {refusal.reason}")
@@ -921,12 +912,12 @@ class ClientHost:
         self._take_back(outcome)
         ask = outcome.asked.change
         if ask is not None and ask.opens and not ask.add:  # it holds something that is forbidden for now
-            del self.deliveries[ask.subscription], self.subends[ask.subscription]
+            del self.deliveries[ask.subscription], self.subscribers[ask.subscription]
             simulation.after(REOPEN_S, self._open_again, ask.subscription, ask.opens, self.lives)
         elif ask is not None:
             delivery = self.deliveries[ask.subscription]
             if isinstance(delivery, Delivery):
-                self.subends[ask.subscription].set_time(simulation.now)
+                self.subscribers[ask.subscription].subend.set_time(simulation.now)
             delivery.change_refused(ask.remove)
             self.notify(ask.subscription, delivery)
 
@@ -975,8 +966,7 @@ class ClientHost:
         if isinstance(delivery, BestEffort):
             delivery.receive(arrival, self.simulation.now)
         else:
-            self.subends[subscription].set_time(self.simulation.now)
-            self.subends[subscription].arrived([arrival])
+            self.subscribers[subscription].arrived([arrival], self.simulation.now)
 
     def _take_keys(self, keys: Keys) -> None:
         self.inspection.now = self.simulation.now
@@ -989,7 +979,8 @@ class ClientHost:
         if isinstance(message, Leased):
             self._take_leased(message)
         elif isinstance(message, Seal):
-            seen = [part for subend in self.subends.values() for part in subend.seal(message.topic, message.numbers)]
+            now, of = self.simulation.now, (message.topic, message.numbers)
+            seen = [part for subscriber in self.subscribers.values() for part in subscriber.seal(*of, now)]
             answer = Sealed(message.serial, message.rank, [self.name], seen)
             self.simulation.network.subscriber_to_stage(self, answer)
         elif isinstance(message, Heard):
@@ -999,44 +990,38 @@ class ClientHost:
         elif isinstance(message, NewEpoch):
             self.inspection.new_epoch()
         elif isinstance(message, Decided):
-            for name, subend in list(self.subends.items()):
-                subend.set_time(self.simulation.now)
-                subend.decided(message)
-                self.notify(name, subend.delivery)
+            for subscriber in list(self.subscribers.values()):
+                self._bring(subscriber, message)
         elif not isinstance(message, Located):  # nobody asks for it here
             self._handle_told(message)
 
     def _handle_told(self, message: ToSubscriber) -> None:
         """The home stage brings what a subscription misses, or says how far its topics are."""
-        name = message.subscription
-        subend = self.subends.get(name)
-        if subend is None:
+        subscriber = self.subscribers.get(message.subscription)
+        if subscriber is None:
             return  # of an earlier life
-        subend.set_time(self.simulation.now)
+        if (
+            isinstance(message, Ended) and not self.simulation.is_closing
+        ):  # it is right only if it was this client that ended it
+            self.simulation.record.violation("I3", f"{message.subscription} was ended: {message.reason}")
+        self._bring(subscriber, message)
         if isinstance(message, Saved):
-            self._take_saved(self.acknowledging[name], message)
-        elif isinstance(message, Ended):
-            self._take_end(message)
+            self._note_saved(subscriber, message)
         elif isinstance(message, Expect):
-            subend.expected(message.counts)
-            self._ask(name, subend)
-        elif isinstance(message, Inform):
-            try:
-                subend.told(message.told)
-            except HistoryLost as error:
-                self.simulation.record.violation("I3", f"{name} lost what it was to have: {error}")
-        self.notify(name, subend.delivery)
+            self._say_what_is_due(subscriber)
 
-    def _take_end(self, ended: Ended) -> None:
-        """It is right only if it was this client that ended it."""
-        if not self.simulation.is_closing:
-            self.simulation.record.violation("I3", f"{ended.subscription} was ended: {ended.reason}")
-        self.acknowledging.pop(ended.subscription, None)
-        self.in_hand.pop(ended.subscription, None)
+    def _bring(self, subscriber: Subscriber, message: ToSubscriber | Decided) -> None:
+        name = subscriber.identity
+        try:
+            subscriber.hear(message, self.simulation.now)
+        except HistoryLost as error:
+            self.simulation.record.violation("I3", f"{name} lost what it was to have: {error}")
+        except SessionExpired:
+            subscriber.end()
+        self.notify(name, subscriber.subend.delivery)
 
-    def _take_saved(self, acknowledging: Acknowledging, saved: Saved) -> None:
-        acknowledging.handle_saved(saved)
-        last = acknowledging.last
+    def _note_saved(self, subscriber: Subscriber, saved: Saved) -> None:
+        last = None if subscriber.acknowledging is None else subscriber.acknowledging.last
         if last is not None and saved.serial == last.serial:
             self.simulation.record.subscriptions[saved.subscription].position = last.position
 
@@ -1046,8 +1031,8 @@ class ClientHost:
             self._stop(subscription)
             return
         record = self.simulation.record.subscriptions[subscription]
-        subend = self.subends.get(subscription)
-        for notification in delivery.take_ready() if subend is None else subend.take_ready():
+        subscriber = self.subscribers.get(subscription)
+        for notification in delivery.take_ready() if subscriber is None else subscriber.subend.take_ready():
             arrival = notification.arrival
             self._learn(arrival.body)
             record.notified(notification, self.simulation.now)
@@ -1060,10 +1045,8 @@ class ClientHost:
                 notification.position,
             )
             self._maybe_react()
-            if subscription in self.in_hand:
+            if subscriber is not None and subscriber.is_named and not subscriber.is_over:
                 self._work_on(subscription, self.simulation.chance.randrange(WORKERS), notification)
-        if subscription in self.in_hand:
-            self._acknowledge_passed(subscription)
         for topic in delivery.take_left():
             if not delivery.changes.asked:
                 self.simulation.ens.unsubscribe(topic, self.index, subscription)

@@ -313,11 +313,12 @@ class Simulation:
             if client.asking:
                 reasons.append(f"{client.name} waits for the keys of {client.asking[0][0].add}")
             for name, delivery in client.deliveries.items():
-                if name in client.acknowledging and client.acknowledging[name].next_due is not None:
+                subscriber = client.subscribers.get(name)
+                if subscriber is not None and subscriber.next_due(may_ask=False) is not None:
                     reasons.append(f"{name} has acknowledgements that are not on disk")
-                if len(client.in_hand.get(name, ())):
+                if subscriber is not None and len(subscriber.in_hand):
                     reasons.append(f"{name} has events in hand")
-                if name in client.subends and client.subends[name].reads_past:
+                if subscriber is not None and subscriber.subend.reads_past:
                     reasons.append(f"{name} still reads the past")
                 if isinstance(delivery, Delivery) and delivery.aside:
                     reasons.append(f"{name} must not use {delivery.aside}")

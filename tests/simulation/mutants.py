@@ -18,8 +18,9 @@ import msgspec
 from msgspec.structs import replace
 
 from ordered_pubsub.core import checking, history, stage
-from ordered_pubsub.core.acknowledging import InHand
+from ordered_pubsub.core.acknowledging import Acknowledging, InHand
 from ordered_pubsub.core.authenticity import Stamp
+from ordered_pubsub.core.batches import Batches
 from ordered_pubsub.core.buffer import Arrival
 from ordered_pubsub.core.changes import Changes
 from ordered_pubsub.core.clocks import Clocks
@@ -57,6 +58,7 @@ from ordered_pubsub.core.retention import Retention
 from ordered_pubsub.core.sealing import Aside
 from ordered_pubsub.core.session import Session
 from ordered_pubsub.core.stage import Stage
+from ordered_pubsub.core.subscriber import Leaving, Subscriber
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.core.voids import _Round
 from ordered_pubsub.testing import checkers
@@ -461,6 +463,29 @@ def _for_ever(lease: Lease, rank: int, asked_at: float, now: float) -> bool:
     return True
 
 
+def _acknowledge_past_hands(subscriber: Subscriber, acking: Acknowledging, now: float) -> None:
+    with patch.object(InHand, "__len__", lambda in_hand: 0):
+        _acknowledge_passed(subscriber, acking, now)
+
+
+_acknowledge_passed = Subscriber._acknowledge_passed
+
+
+def _leave_once(leaving: Leaving, subscription: str, now: float) -> None:
+    _leave(leaving, subscription, now)
+    leaving._left[subscription].pause_s = float("inf")
+
+
+_leave = Leaving.leave
+
+
+def _good_again(batches: Batches, part: Publication, items: list[Any], asked_at: float, voids: Any, now: float) -> Any:
+    return _settled(batches, part, items, asked_at, (), now)
+
+
+_settled = Batches.settled
+
+
 def _without_tags(inspection: Inspection, topic: str, tag: bytes, stamp: Stamp, head: bytes, content: bytes) -> str:
     verdict = _judge(inspection, topic, tag, stamp, head, content)
     return ARRIVED if verdict in ("tag", "untagged") else verdict
@@ -797,6 +822,21 @@ MUTANTS = (
         "lease-for-ever",
         "a publisher that was not heard of for long publishes nothing before it has asked",
         ((Lease, "holds", _for_ever),),
+    ),
+    Mutant(
+        "void-handed",
+        "what has become void is not handed over",
+        ((Batches, "settled", _good_again),),
+    ),
+    Mutant(
+        "passed-unhandled",
+        "what was passed is acknowledged only when nothing before it is in anybody's hand",
+        ((Subscriber, "_acknowledge_passed", _acknowledge_past_hands),),
+    ),
+    Mutant(
+        "left-once",
+        "that a subscription is over is said again, since nobody answers it",
+        ((Leaving, "leave", _leave_once),),
     ),
     # What one client says must not hurt others.
     Mutant(

@@ -237,3 +237,18 @@ async def test_a_name_whose_subscription_has_ended_may_be_opened_again(url: str,
         assert again.topics == ["a"]
         with pytest.raises(errors.SessionExpired):
             await book.close()
+
+
+async def test_what_a_filter_leaves_out_is_acknowledged(url: str, market: Client) -> None:
+    """Else one that wants hardly anything would never come further, and the logs would keep all of it."""
+    async with ordered_pubsub.connect(url, name="desk") as client:
+        book = await client.subscribe("a", name="book", where="n > 100")
+        await market.publish_many("a", [{"n": number} for number in range(5)])
+        await until(lambda: book.clock == {"a": 5})
+        following = book._intake._following
+        assert following is not None
+        await until(lambda: following.subscriber.saved)
+
+    async with ordered_pubsub.connect(url, name="desk") as client:
+        book = await client.subscribe(name="book")
+        assert book.clock == {"a": 5}

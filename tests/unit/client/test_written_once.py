@@ -8,14 +8,16 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.clients import until
 from ordered_pubsub.client.frames import EVENT_BYTES, headers_bytes, packed, read_arrivals, written_together
 from ordered_pubsub.client.leasing import Leasing
 from ordered_pubsub.client.logged import LogPacker, Sharing
 from ordered_pubsub.client.publisher import Outgoing
 from ordered_pubsub.core.authenticity import TAG_BYTES, digest_of
+from ordered_pubsub.core.batches import Batches
 from ordered_pubsub.core.lease import Lease
 from ordered_pubsub.core.levels import EXACTLY_ONCE, ORDERED, Levels
-from ordered_pubsub.core.messages import Publication, PublishAsk
+from ordered_pubsub.core.messages import Handed, Leased, Publication, PublishAsk, Span
 from ordered_pubsub.core.session import Outcome, Queued
 from ordered_pubsub.supervision import Supervisor
 from ordered_pubsub.wire.pack import decode_logged, decode_pack, head_of_chunk
@@ -74,13 +76,18 @@ async def test_what_was_written_together_with_what_is_void_is_written_anew() -> 
     part = answer(ask_of("t", items))
     assert items[0].written == written_together(items)
     supervisor = Supervisor("a test", lambda error: None)
-    leasing = Leasing(Lease("s"), lambda said: None, lambda topic: 0, supervisor)
+    said: list[Handed] = []
+    leasing = Leasing(Batches(Lease("s"), lambda topic: 0), said.append, supervisor)
     leasing.numbered(
         [(part, items)], Outcome(1, Queued(["t"], [items]), [part], None, None, asyncio.get_running_loop().time())
     )
 
-    left = leasing.without(part, items, [(3, 3)])
+    settling = asyncio.ensure_future(leasing.settle(part, items))
+    await until(lambda: said)
+    leasing.leased(Leased("s", said[-1].serial, 0, [Span("t", 3, 3)]))
+    void, left = await settling
     leasing.close()
 
     arrivals = [arrival for frame in packed("t", left, 9, 900) for arrival in read_arrivals(frame)]
+    assert void == [(3, 3)]
     assert [(arrival.number, arrival.body.payload) for arrival in arrivals] == [(1, b"1"), (2, b"2")]
