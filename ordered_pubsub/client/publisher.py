@@ -314,8 +314,8 @@ class Publisher:
                     item,
                     EventVoid(
                         f"the event for {item.topic!r} is void: the stages had not heard of this client for "
-                        f"{self.leasing.batches.lease.lease_s:g} s before it was at the ENS, and have given up its number. Nobody "
-                        "is notified of it: publish it again"
+                        f"{self.leasing.batches.lease.lease_s:g} s before it was at the ENS, and have given up its number. "
+                        "Nobody is notified of it: publish it again"
                     ),
                 )
         self._admit()
