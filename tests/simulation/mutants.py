@@ -480,10 +480,10 @@ _leave = Leaving.leave
 
 
 def _good_again(batches: Batches, part: Publication, items: list[Any], asked_at: float, voids: Any, now: float) -> Any:
-    return _settled(batches, part, items, asked_at, (), now)
+    return _settle_batch(batches, part, items, asked_at, (), now)
 
 
-_settled = Batches.settled
+_settle_batch = Batches.settled
 
 
 def _without_tags(inspection: Inspection, topic: str, tag: bytes, stamp: Stamp, head: bytes, content: bytes) -> str:
@@ -870,6 +870,7 @@ MUTANTS = (
         "not-yet-there",
         "… also if that is only on its way to the disk",
         ((LastNumbers, "number", _on_disk_only),),
+        "used-while-put-down",
     ),
     Mutant(
         "wake-unsaid",

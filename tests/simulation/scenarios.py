@@ -295,7 +295,24 @@ LEFT_WITHOUT_OUTCOME = attrs.evolve(
 )
 """A best-effort subscriber leaves a topic, which rests and is published on again before it has heard that it has left it."""
 
+USED_WHILE_PUT_DOWN = attrs.evolve(
+    _world(
+        {f"t{topic}": 0 for topic in range(20)},
+        2,
+        *(
+            Publish(0.5 + 3.7 * turn + 0.11 * topic, topic % 2, ((f"t{topic}", 1),))
+            for turn in range(6)
+            for topic in range(20)
+        ),
+    ),
+    stages=1,
+    rests=True,
+    weather=attrs.evolve(FAR_APART, sync_s=0.05, client_delay_s=0.05),
+)
+"""Topics are published on again while that they rest is on its way to a slow disk."""
+
 SCENARIOS = {
+    "used-while-put-down": USED_WHILE_PUT_DOWN,
     "slow-then-quick": SLOW_THEN_QUICK,
     "exchange": EXCHANGE,
     "refused-late": REFUSED_LATE,
