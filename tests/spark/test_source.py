@@ -293,7 +293,7 @@ def test_a_reader_with_a_name_leaves_word_of_how_far_it_is(
         Place(stages, name) as place,
     ):
         refusal: Any = place.ask(ChangeAsk(f"{name}//spark", opens=1))
-        resume = place.change(ChangeAsk(f"{name}//spark", opens=int(refusal.reason) + 1)).resume
+        resume = place.change(ChangeAsk(f"{name}//spark", opens=refusal.opened + 1)).resume
     assert resume is not None
     assert sum(resume.clock.values()) == len(events) + len(more)
     assert set(resume.topics) == set(topics)
