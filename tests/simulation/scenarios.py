@@ -297,13 +297,15 @@ LEFT_WITHOUT_OUTCOME = attrs.evolve(
 
 USED_WHILE_PUT_DOWN = attrs.evolve(
     _world(
-        {f"t{topic}": 0 for topic in range(20)},
+        {"u": 0, **{f"t{topic}": 0 for topic in range(20)}},
         2,
         *(
             Publish(0.5 + 3.7 * turn + 0.11 * topic, topic % 2, ((f"t{topic}", 1),))
             for turn in range(6)
             for topic in range(20)
         ),
+        Subscribe(0.0, 0, "s", ("u",)),
+        Publish(0.4, 1, (("u", 1),)),
     ),
     stages=1,
     rests=True,
