@@ -240,6 +240,7 @@ class Engine:
     def follow(self, follower: Following) -> None:
         """Let a subscription say to the stage how far it is, and hear what it misses."""
         self._followers[follower.identity] = follower
+        self._leaving.come_again(follower.identity)
         if self._follow_handle is None:
             self._follow_handle = self.supervisor.later(FOLLOW_S, self._report, "reporting")
 

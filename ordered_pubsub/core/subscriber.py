@@ -237,6 +237,10 @@ class Leaving:
         if len(self._left) > LEFT_MAX:
             self._left.popitem(last=False)
 
+    def come_again(self, subscription: str) -> None:
+        """A subscription of that name has begun: it is not over any more."""
+        self._left.pop(subscription, None)
+
     def connected(self, now: float) -> None:
         """There is a home stage, which has heard nothing yet."""
         for left in self._left.values():

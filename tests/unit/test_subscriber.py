@@ -167,6 +167,15 @@ def test_that_it_is_over_is_said_on_each_new_connection() -> None:
     assert leaving.take_due(1.0) == [Follows("s", {}, True, VERSION_MAX)]
 
 
+def test_of_one_that_has_begun_again_nobody_is_told_that_it_is_over() -> None:
+    leaving = Leaving()
+    leaving.leave("desk//book", 0.0)
+    leaving.come_again("desk//book")
+    leaving.connected(1.0)
+
+    assert leaving.take_due(99.0) == []
+
+
 def test_of_very_many_that_are_over_the_last_are_remembered() -> None:
     leaving = Leaving()
     for number in range(LEFT_MAX + 5):

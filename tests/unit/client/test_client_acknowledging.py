@@ -252,3 +252,13 @@ async def test_what_a_filter_leaves_out_is_acknowledged(url: str, market: Client
     async with ordered_pubsub.connect(url, name="desk") as client:
         book = await client.subscribe(name="book")
         assert book.clock == {"a": 5}
+
+
+async def test_one_that_is_closed_and_opened_again_is_not_said_to_be_over(url: str, market: Client) -> None:
+    async with ordered_pubsub.connect(url, name="desk") as client:
+        first = await client.subscribe("a", name="book")
+        await first.close()
+        assert len(client._engine._leaving) == 1
+        await client.subscribe(name="book")
+
+        assert len(client._engine._leaving) == 0
