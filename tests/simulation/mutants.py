@@ -436,9 +436,6 @@ def _none_cut(lifeline: Lifeline, now: float) -> list[str]:
     return []
 
 
-_refuse = Registrar.refuse
-
-
 def _refuse_nobody(registrar: Registrar, request: Request, ask: ChangeAsk) -> Refusal | None:
     found = registrar.subscriptions.get(ask.subscription)
     whose = request if found is None else replace(request, identity=found.owner)
