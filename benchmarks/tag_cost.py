@@ -1,12 +1,13 @@
 """What tags cost: the rate of one publisher and one subscriber with tags and without, taking turns in one run.
 
-    python benchmarks/tag_cost.py [--broker mqtt] [--events 20000] [--rounds 5] [--bytes 100]
+    python benchmarks/tag_cost.py [--broker mqtt] [--events 20000] [--rounds 11] [--bytes 100]
 
 Two stages run side by side, one with `tags = false`; each round publishes so many events through either, unpacked and packed,
 until the subscriber has them all. Which of the two begins changes from round to round. The figure is the median over the
 rounds of the ratio within a round, so that a slow moment of the machine meets both. Beside it is the CPU time of all three
 processes (publisher and subscriber share one) for an event, which says the same with less noise. The exit code is 1 if a rate is
-below `--least` times that without tags.
+below `--least` times that without tags; `--least-unpacked` is the same for events that travel by themselves, each of which has
+four hashes of its own.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from forging import BROKERS, url_of
 import ordered_pubsub
 from ordered_pubsub.testing.trial.stages import Stages
 
-EVENTS, ROUNDS, BYTES = 20_000, 5, 100
+EVENTS, ROUNDS, BYTES = 20_000, 11, 100
 AIM = 0.97
 MODES = {"unpacked": {}, "packed": {"batch_events_max": 100, "linger_s": 0.002}}
 TOPIC = "cost/{}"
@@ -123,12 +124,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--least", type=float, default=AIM, help="the least ratio of rates (default: the aim, %(default)s)"
     )
+    parser.add_argument("--least-unpacked", type=float, help="the same, unpacked (default: the same)")
     arguments = parser.parse_args(argv)
+    least = {"packed": arguments.least, "unpacked": arguments.least_unpacked or arguments.least}
     logging.basicConfig(level=logging.ERROR)
     print(
         f"{'':<10} {'tags/s':>9} {'without/s':>10} {'ratio':>6} {'CPU us':>7} {'without':>8} {'ratio':>6}   aim {AIM}"
     )
-    least = 1.0
+    too_slow = False
     with BROKERS[arguments.broker]() as broker, tempfile.TemporaryDirectory() as folder:
         for mode in MODES:
             events = arguments.events * (5 if mode == "packed" else 1)
@@ -144,8 +147,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"{'met' if rate >= AIM else 'MISSED'}",
                 flush=True,
             )
-            least = min(least, rate)
-    return 0 if least >= arguments.least else 1
+            too_slow |= rate < least[mode]
+    return 1 if too_slow else 0
 
 
 if __name__ == "__main__":

@@ -173,8 +173,11 @@ def is_genuine(key: Hash, tag: bytes, head: bytes, content: bytes | msgspec.Raw)
 def tags_of(part: Publication, key: Hash) -> bytes:
     """The tags of the pieces of a batch, one behind the other."""
     digests, number = part.digests, part.first
-    tags = [tag_of(key, common_of(part, 0) + _encode(number), digests[:DIGEST_BYTES])]
-    if len(digests) > DIGEST_BYTES:
+    first = tag_of(key, head_of(first_body(part, number), ""), digests[:DIGEST_BYTES])
+    if len(digests) == DIGEST_BYTES:
+        return first
+    tags = [first]
+    if digests:
         others = key.copy()
         others.update(common_of(part, 1))
         pieces, at = pieces_of(part), DIGEST_BYTES

@@ -66,6 +66,7 @@ _decoder = msgspec.msgpack.Decoder(list[PackedBatch])
 _event_decoder = msgspec.msgpack.Decoder(PackedEvent)
 _events_decoder = msgspec.msgpack.Decoder(list[PackedEvent])
 _logged_decoder = msgspec.msgpack.Decoder(Logged)
+_one_decoder = msgspec.msgpack.Decoder(msgspec.Raw)
 _signed_decoder = msgspec.msgpack.Decoder(SignedEvents)
 _prefix = bytes([VERSION])
 _PUBLISHER_AT = len(_prefix) + 1
@@ -75,7 +76,7 @@ SIGNED_AT_ONCE = 2_000
 """So many events are digested in one step."""
 FOUND_AS_ONE, HASHED_AS_ONE = 8, 1_024
 """So many that are only found, and so many bytes that are hashed together, cost as much as one."""
-_PAIR = 0x92
+_ONE_EVENT, _PAIR = 0x91, 0x92
 _TEXTS = {0xD9: 1, 0xDA: 2}
 _ARRAYS = {0xDC: 2, 0xDD: 4}
 """The first byte of what is long, and how many bytes its length has; what is short has its length in its first byte."""
@@ -308,6 +309,30 @@ def signing_ask(
     return replace(ask, publisher=publisher, digests=b"".join(digests))
 
 
+def _signed_alone(ask: PublishAsk, publisher: str, step: _Step) -> PublishAsk | None:
+    """The same of what is asked for most: one event that is kept, with a tag of its own, signed by its client. None if this is
+    not such a one, or there is something wrong with it: then it is to be looked at closely.
+    """
+    if ask.pieces != () or len(ask.chunks) != 1 or step.left <= 0 or not ask.is_kept:
+        return None
+    chunk, head = ask.chunks[0], _head_of_one(publisher)
+    if chunk.count != 1 or not chunk.data.startswith(head):
+        return None
+    event = chunk.data[len(head) :]
+    try:
+        _one_decoder.decode(event)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    step.left -= 1 + len(event) // HASHED_AS_ONE
+    return replace(ask, publisher=publisher, digests=digest_of(event))
+
+
+@lru_cache(maxsize=1_024)
+def _head_of_one(publisher: str) -> bytes:
+    """What comes before the event in a chunk that has one."""
+    return head_of_chunk(publisher) + bytes([_ONE_EVENT])
+
+
 def _digesting(events: list[msgspec.Raw], digests: list[bytes], step: _Step) -> Iterator[None]:
     """Digest each of some events."""
     for at in range(0, len(events), SIGNED_AT_ONCE):
@@ -356,10 +381,12 @@ def signing_request(
     step = _Step()
     try:
         for part in request.parts:
-            if isinstance(part, PublishAsk):
-                parts.append((yield from signing_ask(part, publisher, may_sign, step)))
-            else:
+            if not isinstance(part, PublishAsk):
                 parts.append(part)
+            elif (signed := _signed_alone(part, publisher, step)) is not None:
+                parts.append(signed)
+            else:
+                parts.append((yield from signing_ask(part, publisher, may_sign, step)))
     except AccessDenied as error:
         reason = f"{error}, and this client may sign as {publisher!r}, or with a name that was given to its identity (`names`)"
         return request, request.refused("forbidden", reason)

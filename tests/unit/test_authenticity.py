@@ -36,6 +36,7 @@ from ordered_pubsub.wire.pack import (
     encode_signed,
     make_event,
     signed_ask,
+    signed_request,
 )
 
 KEYS = founded(b"system-1", bytes(range(32)), 0.0)
@@ -193,6 +194,40 @@ def test_the_digest_of_a_chunk_is_that_of_the_events_as_they_travel_together() -
     ask = signed_ask(kept((2, 3)), "p", nobody)
 
     assert ask.digests == digest_of(encode_events(EVENTS[:2])) + digest_of(encode_events(EVENTS[2:]))
+
+
+ALONE = encode_logged(Logged("p", EVENTS[:1]))
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        (Chunk(1, ALONE),),
+        (Chunk(1, ALONE), Chunk(1, ALONE)),
+        (Chunk(1, encode_logged(Logged("q", EVENTS[:1]))),),
+        (Chunk(2, ALONE),),
+        (Chunk(1, encode_logged(Logged("p", EVENTS[:2]))),),
+        (Chunk(1, encode_logged(Logged("p", []))),),
+        (Chunk(1, encode_signed(SignedEvents("p", [msgspec.Raw(b"\xc0")]))),),
+        *((Chunk(1, ALONE[:at]),) for at in range(len(ALONE))),
+        (Chunk(1, ALONE + b"\0"),),
+        (Chunk(1, b"\x01" + ALONE[1:]),),
+        (Chunk(1, ALONE[:5] + b"\x91" * 5_000 + b"\0"),),
+    ],
+)
+@pytest.mark.parametrize("publisher", ["p", "q", "x" * 40])
+def test_one_event_is_signed_as_several_are(chunks: tuple[Chunk, ...], publisher: str) -> None:
+    """Most requests are such ones, and are not looked at as closely: what comes of them is the same."""
+    ask = PublishAsk("t", len(chunks), True, chunks, ())
+    request = Request("c", 1, 1, 0, 0, (ask,))
+    signed, refusal = signed_request(request, publisher, lambda name: name == "q")
+
+    if refusal is None:
+        assert signed == replace(request, parts=(signed_ask(ask, publisher, lambda name: name == "q"),))
+    else:
+        with pytest.raises((AccessDenied, UsageError)) as refused:
+            signed_ask(ask, publisher, lambda name: name == "q")
+        assert str(refused.value) in refusal.reason
 
 
 def test_what_is_to_have_no_tags_is_not_digested() -> None:
