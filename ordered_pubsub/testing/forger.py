@@ -6,7 +6,7 @@ forges, and only tries to make others wait, since nothing is known against other
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 import attrs
@@ -53,20 +53,20 @@ class Forger:
     """kind → how many"""
     _seen: list[Carried] = attrs.field(factory=list)
 
-    def forge(self, carried: Carried, subscription: str) -> list[Carried]:
-        """What comes to a subscription beside a message, and before it."""
+    def forge(self, carried: Carried, subscriptions: Sequence[str]) -> list[Carried]:
+        """What comes to a client's subscriptions beside a message, and before it."""
         self._seen.append(carried)
         del self._seen[:-SEEN_MAX]
         if self.chance.random() >= self.share:
             return []
         kinds = KINDS if self.has_tags and not self.is_subscriber else STALLS if self.has_tags else UNTAGGED
-        name = self.chance.choice(list(kinds))
+        name, subscription = self.chance.choice(list(kinds)), self.chance.choice([*subscriptions, "nobody/1"])
         forged = kinds[name](self, carried, decode_body(carried.body), subscription)
         self.forged[name] = self.forged.get(name, 0) + 1
         return [self._tagged(forged) if self.is_subscriber and name != "foreign" else forged]
 
     def forge_late(self, carried: Carried) -> Carried | None:
-        """What comes to a subscription right after a message, from somebody who has the keys: the first event's content."""
+        """What comes to a client right after a message, from somebody who has the keys: the first event's content."""
         if not self.is_subscriber or self.chance.random() >= self.share:
             return None
         found = msgspec.msgpack.decode(carried.content)

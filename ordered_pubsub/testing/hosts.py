@@ -6,6 +6,7 @@ They hold no protocol decision: they feed the state machines of `ordered_pubsub.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
@@ -25,8 +26,11 @@ from ordered_pubsub.core.authenticity import (
 from ordered_pubsub.core.batches import Batches
 from ordered_pubsub.core.best_effort import BestEffort
 from ordered_pubsub.core.buffer import Arrival, Notification
+from ordered_pubsub.core.client_machine import ClientMachine
+from ordered_pubsub.core.client_subscription import FAILED, REFUSED, ClientSubscription, TopicChange
 from ordered_pubsub.core.delivery import WEIGHTS, Delivery, Wants
 from ordered_pubsub.core.driver import KEEP, Driver
+from ordered_pubsub.core.holding import Operation
 from ordered_pubsub.core.hosting import ALIVE_S
 from ordered_pubsub.core.inspection import ARRIVED, WAIT, Inspection
 from ordered_pubsub.core.lease import Lease
@@ -34,17 +38,12 @@ from ordered_pubsub.core.lifeline import Lifeline
 from ordered_pubsub.core.messages import (
     Acked,
     Answer,
-    Change,
-    ChangeAsk,
     Chunk,
-    Decided,
     Ended,
     Expect,
-    Heard,
     Keys,
     Leased,
     Located,
-    NewEpoch,
     Publication,
     PublishAsk,
     Reading,
@@ -53,21 +52,17 @@ from ordered_pubsub.core.messages import (
     Request,
     Resume,
     Saved,
-    Seal,
-    Sealed,
     Span,
     ToSession,
-    ToSubscriber,
     find_change,
 )
 from ordered_pubsub.core.missing import Missing
-from ordered_pubsub.core.registrar import WRONG_EPOCH
 from ordered_pubsub.core.retention import Policies, Policy
 from ordered_pubsub.core.session import Outcome, Session
 from ordered_pubsub.core.stage import Effects
 from ordered_pubsub.core.subend import Subend
 from ordered_pubsub.core.subscriber import Leaving, Subscriber
-from ordered_pubsub.errors import HistoryLost, ProtocolError, SessionExpired, TopologyMismatch
+from ordered_pubsub.errors import AdapterError, HistoryLost, ProtocolError, SessionExpired, TopologyMismatch
 from ordered_pubsub.testing.disk import Disk
 from ordered_pubsub.testing.network import Carried
 from ordered_pubsub.testing.record import EventRecord, SubscriptionRecord
@@ -79,6 +74,7 @@ if TYPE_CHECKING:
 
 FORBIDDEN = "forbidden"
 REOPEN_S = 0.3
+ENS_ANSWERS_S = 0.01
 STEPS_SERVED = 4
 """So many small steps of what clients have caused a stage does between two flushes."""
 INLINE_LOAD = 3
@@ -436,11 +432,11 @@ def _wants_of(every: str) -> Wants:
 
 @attrs.define(eq=False)
 class ClientHost:
-    """The process of one client."""
+    """The process of one client: its application, and what carries what its machine says."""
 
     simulation: Simulation
     index: int
-    session: Session
+    machine: ClientMachine = attrs.field(init=False)
     home: int | None = None
     connection: int = 0
     paused_until: float = 0.0
@@ -448,9 +444,6 @@ class ClientHost:
     home_away_until: float = 0.0
     deaf_until: float = 0.0
     """the ENS brings nothing before"""
-    deliveries: dict[str, Delivery | BestEffort] = attrs.field(factory=dict)
-    subscribers: dict[str, Subscriber] = attrs.field(factory=dict)
-    """of all but best-effort subscriptions"""
     past: dict[str, int] = attrs.field(factory=dict)
     """for each topic the highest number that this client knows of: published or notified"""
     unresolved: list[EventRecord] = attrs.field(factory=list)
@@ -467,26 +460,24 @@ class ClientHost:
     """its publications that have no number yet, in order"""
     batches: Batches = attrs.field(init=False)
     """what it has published of what nobody keeps"""
-    lifeline: Lifeline = attrs.field(init=False)
-    leaving: Leaving = attrs.field(init=False)
-    """subscriptions that have stopped by themselves, which need nothing more"""
     unsure: dict[Span, tuple[Publication, list[EventRecord]]] = attrs.field(factory=dict)
     """what it must not publish before it knows what has become of it"""
-    inspection: Inspection = attrs.field(init=False)
-    """judges what the ENS brings"""
-    asking: list[tuple[Alter, int, int]] = attrs.field(factory=list)
-    """changes that wait for the keys of what they add: the change, its weight, its epoch"""
 
     def __attrs_post_init__(self) -> None:
         self._begin_session()
 
     def _begin_session(self) -> None:
-        lease = Lease(self.name, self.simulation.world.lease_s)
-        self.batches = Batches(lease, lambda topic: self.simulation.topology.owner(topic))
-        self.inspection = Inspection(self.name, self.simulation.world.tags, self.simulation.now)
-        self.asking.clear()
-        self.leaving = Leaving(LEFT_AGAIN_S, LEFT_AGAIN_S)
-        self.lifeline = Lifeline(self.name, self.simulation.world.session_ttl_s)
+        simulation, world = self.simulation, self.simulation.world
+        name = f"client-{self.index}.{self.lives}" if self.lives else f"client-{self.index}"
+        self.batches = Batches(Lease(name, world.lease_s), lambda topic: simulation.topology.owner(topic))
+        self.machine = ClientMachine(
+            Session(name, simulation.topology, packer=simulation.packer),
+            Inspection(name, world.tags, simulation.now),
+            Lifeline(name, world.session_ttl_s),
+            Leaving(LEFT_AGAIN_S, LEFT_AGAIN_S),
+            report_s=0.0,
+            now=simulation.now,
+        )
 
     @property
     def identity(self) -> str:
@@ -494,9 +485,69 @@ class ClientHost:
         return "odd" if self.index % 2 else "even"
 
     @property
+    def session(self) -> Session:
+        """Its requests."""
+        return self.machine.session
+
+    @property
     def name(self) -> str:
         """Its session."""
         return self.session.client
+
+    @property
+    def subscriptions(self) -> dict[str, ClientSubscription]:
+        """Those that are not over."""
+        return self.machine.subscriptions
+
+    # -- its machine --------------------------------------------------------------------------------------------------
+
+    def _now(self) -> ClientMachine:
+        """Its machine, which is told the time: an input follows."""
+        self.machine.now = self.simulation.now
+        return self.machine
+
+    def _do(self) -> None:
+        """Do what the machine says, after an input."""
+        machine = self.machine
+        while machine.touched or machine.failed or machine.finished:
+            touched, machine.touched = machine.touched, {}
+            for subscription in touched:
+                self.notify(subscription)
+            failed, machine.failed = machine.failed, []
+            for subscription in failed:
+                self._note_failed(subscription)
+            finished, machine.finished = machine.finished, []
+            for change in finished:
+                self._note_finished(change)
+        operation = machine.holding.next_operation(self.simulation.now)
+        if operation is not None:
+            self.simulation.after(ENS_ANSWERS_S, self._at_ens, operation, self.lives)
+        self._send()
+
+    def _send(self) -> None:
+        if self.home is None:
+            return
+        for request in self.session.sends:
+            self.simulation.network.client_to_stage(self, request)
+        self.session.sends.clear()
+        for message in self.machine.says:
+            self.simulation.network.subscriber_to_stage(self, message)
+        self.machine.says.clear()
+
+    def _at_ens(self, operation: Operation, life: int) -> None:
+        """The ENS answers: it brings these topics from now on, or no more; or it could not be reached."""
+        if life != self.lives or self.is_dead:
+            return
+        error = None
+        if self.simulation.now < self.ens_away_until:
+            error = AdapterError("the ENS is away")
+        for topic in operation.topics:  # it may have happened all the same
+            if operation.subscribes:
+                self.simulation.ens.subscribe(topic, self.index)
+            elif error is None:
+                self.simulation.ens.unsubscribe(topic, self.index)
+        self._now().operation_done(error)
+        self._do()
 
     # -- what the application does ------------------------------------------------------------------------------------
 
@@ -505,7 +556,7 @@ class ClientHost:
         if self.is_dead:
             return
         self.session.publish_together([(t, self._events(t, count)) for t, count in parts], self.simulation.now)
-        self.pump()
+        self._send()
 
     def _events(self, topic: str, count: int) -> list[EventRecord]:
         events = []
@@ -532,7 +583,7 @@ class ClientHost:
             self.past[topic] = max(self.past.get(topic, 0), number)
 
     def subscribe(self, action: Subscribe) -> None:
-        """Begin a subscription: first at the ENS, then in the order."""
+        """Begin a subscription."""
         self.opened[action.subscription] = action
         self.simulation.record.subscriptions[action.subscription] = SubscriptionRecord(
             action.subscription,
@@ -549,20 +600,53 @@ class ClientHost:
 
     def _open(self, action: Subscribe, topics: tuple[str, ...], epoch: int = 1) -> None:
         world, name = self.simulation.world, action.subscription
-        delivery: Delivery | BestEffort
+        start: dict[str, int] | None = {} if action.from_start else None
+        buffer: Delivery | BestEffort
+        subscriber: Subscriber | None = None
         if action.best_effort:
-            delivery = BestEffort(name, world.buffer_events_max, world.ttl_s)
+            buffer = BestEffort(name, world.buffer_events_max, world.ttl_s)
         else:
             missing = Missing(lambda topic: topic in world.kept, now=self.simulation.now)
-            delivery = Delivery(name, order=action.order, missing=missing, wants_of=_wants_of)
-            start: dict[str, int] | None = {} if action.from_start else None
+            buffer = Delivery(name, order=action.order, missing=missing, wants_of=_wants_of)
             owner, unpack = self.simulation.topology.owner, self.simulation.packer.unpack
-            subend = Subend(delivery, missing, owner, unpack, start, self.name, self.simulation.world.silent)
-            self.subscribers[name] = Subscriber(subend, self.name, action.named, SAID_FOR_S)
-        self.deliveries[name] = delivery
-        if not action.named:
-            self.lifeline.watch(name, self.simulation.topology.registrar(name), self.simulation.now)
-        self.alter(Alter(action.at, name, topics), opens=epoch if action.named else 0)
+            subend = Subend(buffer, missing, owner, unpack, start, self.name, self.simulation.world.silent)
+            subscriber = Subscriber(subend, self.name, action.named, SAID_FOR_S)
+        subscription = ClientSubscription(
+            name, buffer, subscriber, self._now(), WEIGHTS[action.order], action.named, start if action.named else None
+        )
+        self.machine.begin(subscription)
+        self._change(Alter(action.at, name, topics), epoch if action.named else 0)
+
+    def may_alter(self, subscription: str) -> bool:
+        """Whether a subscription is there; one with a name, that it has begun in this life."""
+        known = self.subscriptions.get(subscription)
+        return known is not None and (not known.is_named or known.buffer.changes.version > 0)
+
+    def alter(self, action: Alter) -> None:
+        """Change a subscription."""
+        self._change(action)
+
+    def _change(self, action: Alter, opens: int = 0) -> None:
+        subscription, every = self.subscriptions[action.subscription], self.opened[action.subscription].every
+        removes = [topic for topic in action.remove if topic in subscription.wanted]
+        every = action.every or every
+        self._now()
+        subscription.change(
+            action.add, removes, action.ends, str(every) if every > 1 else None, opens, partial(self._together, action)
+        )
+        self._do()
+
+    def _together(self, action: Alter) -> list[tuple[str, list[EventRecord]]]:
+        return [(topic, self._events(topic, count)) for topic, count in action.together]
+
+    def give_up_a_change(self) -> None:
+        """The application waits no longer for a change that was not asked for."""
+        for subscription in self.subscriptions.values():
+            for change in subscription.unasked:
+                self._now()
+                subscription.give_up(change)
+                self._do()
+                return
 
     # -- death --------------------------------------------------------------------------------------------------------
 
@@ -579,21 +663,17 @@ class ClientHost:
             driver.client_is_gone(self.name)
         self.home = None
         self.connection += 1
-        for name, delivery in self.deliveries.items():
-            for topic in {*delivery.clock, *simulation.world.topics}:
-                simulation.ens.unsubscribe(topic, self.index, name)
+        simulation.ens.forget(self.index)
         for event in self.unnumbered:
             event.is_refused = True  # unless it turns out to have a number
         for sequence, items in self.session.unreported():
             simulation.record.abandon((self.name, self.session.epoch, sequence), items)
-        self.deliveries.clear()
-        self.subscribers.clear()
         self.working.clear()
         self.unnumbered.clear()
         self.unsure.clear()
-        self._begin_session()
         self.unresolved.clear()
         self.past.clear()
+        self._begin_session()
         for name in self.opened:
             if self.is_gone:
                 simulation.record.subscriptions[name].is_orphan = True
@@ -605,70 +685,12 @@ class ClientHost:
         simulation = self.simulation
         self.is_dead = False
         self.lives += 1
-        self.session = Session(f"client-{self.index}.{self.lives}", simulation.topology, packer=simulation.packer)
         self._begin_session()
         simulation.clients_by_name[self.name] = self
         simulation.trace("%s is started", self.name)
         self.connect()
         for action in self.opened.values():
             self._open(action, ())
-
-    def may_alter(self, subscription: str) -> bool:
-        """Whether a subscription is there; one with a name, that it has begun in this life."""
-        delivery = self.deliveries.get(subscription)
-        return delivery is not None and (not self._is_named(subscription) or delivery.changes.version > 0)
-
-    def _is_named(self, subscription: str) -> bool:
-        return subscription in self.subscribers and self.subscribers[subscription].is_named
-
-    def alter(self, action: Alter, opens: int = 0) -> None:
-        """Change a subscription."""
-        delivery = self.deliveries[action.subscription]
-        removes = tuple(delivery.topics) if action.ends else action.remove
-        if action.ends:
-            self.simulation.record.subscriptions[action.subscription].removed_at_end = removes
-        delivery.change_asked(removes)
-        weight = WEIGHTS[self._order(action.subscription)]
-        self.simulation.after(
-            0.01, self._subscribed_at_ens, action, weight, opens, self.lives
-        )  # in the order in which they were asked for
-
-    def _order(self, subscription: str) -> str:
-        return self.simulation.record.subscriptions[subscription].order
-
-    def _subscribed_at_ens(self, action: Alter, weight: int, opens: int, life: int) -> None:
-        if life != self.lives or self.is_dead or action.subscription not in self.deliveries:
-            return
-        self.inspection.hold(action.add)
-        self.asking.append((action, weight, opens))
-        self._ask_for_keys()
-        self._go_on_asking()
-
-    def _ask_for_keys(self) -> None:
-        self.inspection.now = self.simulation.now
-        for ask in self.inspection.take_due() if self.home is not None else ():
-            self.simulation.network.subscriber_to_stage(self, ask)
-
-    def _go_on_asking(self) -> None:
-        """Ask for those changes that need wait for no keys, in their order."""
-        while self.asking and all(map(self.inspection.is_ready, self.asking[0][0].add)):
-            action, weight, opens = self.asking.pop(0)
-            if action.subscription in self.deliveries:
-                self._ask_for_change(action, weight, opens)
-
-    def _ask_for_change(self, action: Alter, weight: int, opens: int) -> None:
-        for topic in action.add:
-            self.simulation.ens.subscribe(topic, self.index, action.subscription)
-        best_effort = self.simulation.record.subscriptions[action.subscription].best_effort
-        start: dict[str, int] | None = {} if opens and self.opened[action.subscription].from_start else None
-        every = action.every or self.opened[action.subscription].every
-        where = dict.fromkeys(action.add, str(every)) if every > 1 else {}
-        ask = ChangeAsk(
-            action.subscription, action.add, action.remove, weight, best_effort, action.ends, opens, start, where
-        )
-        together = [(topic, self._events(topic, count)) for topic, count in action.together]
-        self.session.change(ask, self.simulation.now, together)
-        self.pump()
 
     # -- the connection to the home stage -----------------------------------------------------------------------------
 
@@ -687,14 +709,8 @@ class ClientHost:
         simulation.stages[rank].handle("hello", lambda driver: driver.client_is_here(self.name, self.identity))
         if self.home is None:
             return  # the stage died of it
-        self.session.connected(simulation.now)
-        self.lifeline.connected()
-        self.inspection.connected()
-        self.leaving.connected(simulation.now)
-        for subscriber in self.subscribers.values():
-            self._report(subscriber, is_all=True)
-        self._ask_for_keys()
-        self.pump()
+        self._now().connected()
+        self._do()
 
     def disconnect(self) -> None:
         """The connection breaks."""
@@ -705,81 +721,47 @@ class ClientHost:
                 driver.client_is_gone(self.name)
             self.home = None
             self.connection += 1
-            self.session.disconnected()
+            self.machine.disconnected()
             self.simulation.after(self.simulation.chance.uniform(0.01, 0.3), self.connect)
-
-    def pump(self) -> None:
-        """Send what the session wants to send."""
-        if self.home is not None:
-            for request in self.session.sends:
-                self.simulation.network.client_to_stage(self, request)
-            self.session.sends.clear()
 
     def tick(self) -> None:
         """Time passes."""
-        self.session.tick(self.simulation.now)
-        self._ask_for_keys()
-        self.pump()
+        machine = self._now()
+        machine.tick()
         if self.home is not None and (handed := self.batches.take_due(self.simulation.now)) is not None:
             self.simulation.network.subscriber_to_stage(self, handed)
-        if self.home is not None and (here := self.lifeline.take_due(self.simulation.now)) is not None:
-            self.simulation.network.subscriber_to_stage(self, here)
-        for name in self.lifeline.find_cut(self.simulation.now):
-            self._stop(name)
-        for follows in self.leaving.take_due(self.simulation.now) if self.home is not None else ():
-            self.simulation.network.subscriber_to_stage(self, follows)
-        for name, delivery in list(self.deliveries.items()):
-            if isinstance(delivery, BestEffort):
-                delivery.tick(self.simulation.now)
-                self.notify(name, delivery)
-            elif self.home is not None:
-                self._say(name, self.subscribers[name])
+        for name, subscription in list(self.subscriptions.items()):
+            subscription.tick()
+            for worker in range(WORKERS) if subscription.is_named else ():
+                if self.simulation.chance.random() < 0.5:
+                    self._finish_work(name, worker)
+            self._say_what_is_due(subscription)
+            machine.touched[subscription] = True
+        self._do()
 
-    def _stop(self, name: str) -> None:
-        """Its registrar may have given a subscription up: it is notified of nothing more."""
-        self.simulation.trace("%s stops by itself", name)
-        self.simulation.record.subscriptions[name].is_orphan = True
-        self.lifeline.unwatch(name)
-        subscriber = self.subscribers.pop(name, None)
-        if subscriber is not None:
-            subscriber.end()
-        for topic in {*self.deliveries.pop(name).clock, *self.simulation.world.topics}:
-            self.simulation.ens.unsubscribe(topic, self.index, name)
-        self.leaving.leave(name, self.simulation.now)
-        self.session.change(ChangeAsk(name, ends=True), self.simulation.now)
-        self.pump()
-
-    def _say(self, name: str, subscriber: Subscriber) -> None:
-        """Tell the home stage how far a subscription is, what it misses, and what was handled."""
-        self._report(subscriber)
-        for worker in range(WORKERS) if subscriber.is_named else ():
-            if self.simulation.chance.random() < 0.5:
-                self._finish_work(name, worker)
-        self._say_what_is_due(subscriber)
-
-    def _report(self, subscriber: Subscriber, is_all: bool = False) -> None:
-        follows = subscriber.report(self.simulation.now, is_all)
-        if follows is not None:
-            self.simulation.network.subscriber_to_stage(self, follows)
-
-    def _say_what_is_due(self, subscriber: Subscriber) -> None:
-        for said in subscriber.take_due(self.simulation.now):
-            self.simulation.trace("%s says: %s", subscriber.identity, said)
+    def _say_what_is_due(self, subscription: ClientSubscription) -> None:
+        if self.home is None:
+            return
+        for said in subscription.say_what_is_due():
+            self.simulation.trace("%s says: %s", subscription.name, said)
             if isinstance(said, Acked):
                 self._check_handled(said)
-            self.simulation.network.subscriber_to_stage(self, said)
 
-    def _work_on(self, name: str, worker: int, notification: Notification) -> None:
+    def _work_on(self, subscription: ClientSubscription, worker: int, notification: Notification) -> None:
         """One of the tasks that read a subscription asks for the next event: it has handled the one before."""
-        self._finish_work(name, worker)
-        self.subscribers[name].in_hand.take(notification, worker)
-        self.working[name, worker] = notification.count
+        self._finish_work(subscription.name, worker)
+        if subscription.subscriber is not None:
+            subscription.subscriber.in_hand.take(notification, worker)
+        self.working[subscription.name, worker] = notification.count
 
     def _finish_work(self, name: str, worker: int) -> None:
         self.working.pop((name, worker), None)
-        place = self.subscribers[name].in_hand.ask(worker)
+        subscriber = self.subscriptions[name].subscriber
+        if subscriber is None:
+            return
+        place = subscriber.in_hand.ask(worker)
         if place is not None:
-            self.subscribers[name].handled(place, self.simulation.now)
+            subscriber.handled(place, self.simulation.now)
 
     def _check_handled(self, acked: Acked) -> None:
         """Nobody acknowledges what the application has in hand."""
@@ -794,15 +776,17 @@ class ClientHost:
 
     def handle_answer(self, answer: Answer | Refusal) -> None:
         """The home stage brings an answer."""
-        for outcome in self.session.handle_answer(answer, self.simulation.now):
+        for outcome in self._now().answers([answer]):
             self.simulation.record.progress += 1
             self._take_outcome(outcome)
-        self.pump()
+        self._do()
 
     def _take_outcome(self, outcome: Outcome) -> None:
         simulation = self.simulation
         if outcome.refusal is not None:
-            self._take_refusal(outcome, outcome.refusal)
+            self._take_back(outcome.asked.items)
+            if outcome.asked.change is None:
+                self._note_refused(outcome.refusal)
             return
         for part, items in zip(outcome.publications, outcome.asked.items, strict=True):
             for index, event in enumerate(items):
@@ -812,25 +796,93 @@ class ClientHost:
             self._publish(outcome, part, items)
         if outcome.publications:
             self._maybe_react()
-        if outcome.change is not None and outcome.change.subscription not in self.deliveries:
+        change, ask = outcome.change, outcome.asked.change
+        if change is None or ask is None or change.subscription not in self.subscriptions:
             return  # it has stopped, and is to end
-        if outcome.change is not None:
-            name = outcome.change.subscription
-            delivery = self.deliveries[name]
-            record = simulation.record.subscriptions[name]
-            if outcome.change.resume is None:
-                record.outcomes[outcome.change.version] = outcome.change
-            simulation.trace("%s: change %d is settled at %s", name, outcome.change.version, outcome.change.entries)
-            assert outcome.asked.change is not None
-            ask = outcome.asked.change
-            gained = set(outcome.change.new).difference(outcome.change.old)
-            asked, given = {t: where for t, where in ask.where.items() if t in gained}, outcome.change.where
-            if given != asked:
-                simulation.record.violation("I3", f"{name} asked for the filters {asked}, and was given {given}")
-            if isinstance(delivery, Delivery):
-                self._begin(self.subscribers[name], outcome.change)
-            delivery.change_settled(outcome.change, record.removed_at_end if ask.ends else ask.remove)
-            self.notify(name, delivery)
+        name = change.subscription
+        record = simulation.record.subscriptions[name]
+        if ask.ends:
+            record.removed_at_end = ask.remove
+        if change.resume is None:
+            record.outcomes[change.version] = change
+        else:
+            self._note_resumed(name, change.resume)
+        simulation.trace("%s: change %d is settled at %s", name, change.version, change.entries)
+        gained = set(change.new).difference(change.old)
+        asked = {t: where for t, where in ask.where.items() if t in gained}
+        if change.where != asked:
+            simulation.record.violation("I3", f"{name} asked for the filters {asked}, and was given {change.where}")
+
+    def _note_resumed(self, name: str, resume: Resume) -> None:
+        simulation = self.simulation
+        record = simulation.record.subscriptions[name]
+        simulation.trace("%s goes on at %s, version %d", name, resume.clock, resume.version)
+        if resume.position < record.position:
+            simulation.record.violation(
+                "I3", f"{name} goes on at {resume.position}, but {record.position} was acknowledged"
+            )
+        record.resumed(resume.position)
+        for change in resume.changes:
+            if change.old != change.new:
+                record.outcomes[change.version] = change
+
+    def _note_finished(self, change: TopicChange) -> None:
+        """The application is told what has become of a change."""
+        refusal, subscription = change.refusal, change.subscription
+        if change.state == FAILED:
+            if change.error is not None and not subscription.is_over and not subscription.is_ending:
+                self.simulation.record.refused_requests += isinstance(change.error, AdapterError)
+                self._try_again(change)
+        elif change.state == REFUSED and refusal is not None and not subscription.is_over:
+            if refusal.code == "unknown":
+                self._begin_anew(subscription, self.opened[subscription.name].topics, 1)
+                return
+            self._note_refused(refusal)
+            if change.opens and not change.add:  # it holds something that is forbidden for now
+                subscription.stop()
+                action = self.opened[subscription.name]
+                self.simulation.after(REOPEN_S, self._open_again, action, (), change.opens, self.lives)
+
+    def _try_again(self, change: TopicChange) -> None:
+        """An application that has to hold a topic asks until it does."""
+        subscription, action = change.subscription, self.opened[change.subscription.name]
+        if change.opens or not subscription.is_known:
+            topics = change.add
+            subscription.stop()
+            self.simulation.after(REOPEN_S, self._open_again, action, topics, change.opens, self.lives)
+
+    def _open_again(self, action: Subscribe, topics: tuple[str, ...], epoch: int, life: int) -> None:
+        if life == self.lives and not self.is_dead:
+            self._open(action, topics, epoch or 1)
+
+    def _begin_anew(self, subscription: ClientSubscription, topics: tuple[str, ...], epoch: int) -> None:
+        subscription.stop()
+        self._open(self.opened[subscription.name], topics, epoch)
+
+    def _note_refused(self, refusal: Refusal) -> None:
+        """Nothing of it happens, ever."""
+        if refusal.code != FORBIDDEN:
+            self.simulation.record.violation("I4", f"{self.name} was refused: {refusal.reason}")
+            return
+        self.simulation.record.refused_requests += 1
+        self.simulation.trace("%s is refused request %d: %s", self.name, refusal.sequence, refusal.reason)
+
+    def _note_failed(self, subscription: ClientSubscription) -> None:
+        """A subscription is over by an error."""
+        error, name = subscription.error, subscription.name
+        self.simulation.trace("%s stops by itself: %s", name, error)
+        record = self.simulation.record
+        if isinstance(error, SessionExpired):
+            record.subscriptions[name].is_orphan = not subscription.is_named
+        elif isinstance(error, HistoryLost):
+            record.violation("I3", f"{name} lost what it was to have: {error}")
+        elif error is not None:
+            raise error
+
+    def _take_back(self, items: Sequence[Sequence[EventRecord]]) -> None:
+        for event in (event for some in items for event in some):
+            self.unnumbered.remove(event)
+            event.is_refused = True
 
     def _publish(self, outcome: Outcome, part: Publication, items: list[EventRecord]) -> None:
         """Hand events to the ENS, unless nobody keeps them and they may be void by now."""
@@ -866,70 +918,6 @@ class ClientHost:
             for piece, events in left:
                 self._give(piece, events)
 
-    def _begin(self, subscriber: Subscriber, change: Change) -> None:
-        """It may begin or go on by this outcome."""
-        if change.resume is not None:
-            self._note_resumed(change.subscription, change.resume)
-            self.inspection.hold(change.new)
-            self._ask_for_keys()
-            for topic in change.new:
-                self.simulation.ens.subscribe(topic, self.index, change.subscription)
-        subscriber.begin(change, self.simulation.now)
-
-    def _note_resumed(self, name: str, resume: Resume) -> None:
-        simulation = self.simulation
-        record = simulation.record.subscriptions[name]
-        simulation.trace("%s goes on at %s, version %d", name, resume.clock, resume.version)
-        if resume.position < record.position:
-            simulation.record.violation(
-                "I3", f"{name} goes on at {resume.position}, but {record.position} was acknowledged"
-            )
-        record.resumed(resume.position)
-        for change in resume.changes:
-            if change.old != change.new:
-                record.outcomes[change.version] = change
-
-    def _take_refusal(self, outcome: Outcome, refusal: Refusal) -> None:
-        """Nothing of it happens, ever."""
-        simulation = self.simulation
-        is_over = outcome.asked.change is not None and outcome.asked.change.subscription not in self.deliveries
-        if is_over:
-            self._take_back(outcome)
-            return
-        if refusal.code in ("unknown", WRONG_EPOCH):
-            name = outcome.asked.change.subscription if outcome.asked.change is not None else ""
-            del self.deliveries[name]
-            self.subscribers.pop(name, None)
-            is_there = refusal.code == WRONG_EPOCH
-            topics = () if is_there else self.opened[name].topics
-            self._open(self.opened[name], topics, refusal.opened + 1 if is_there else 1)
-            return
-        if refusal.code != FORBIDDEN:
-            simulation.record.violation("I4", f"{self.name} was refused: {refusal.reason}")
-            return
-        simulation.record.refused_requests += 1
-        simulation.trace("%s is refused request %d: %s", self.name, outcome.sequence, refusal.reason)
-        self._take_back(outcome)
-        ask = outcome.asked.change
-        if ask is not None and ask.opens and not ask.add:  # it holds something that is forbidden for now
-            del self.deliveries[ask.subscription], self.subscribers[ask.subscription]
-            simulation.after(REOPEN_S, self._open_again, ask.subscription, ask.opens, self.lives)
-        elif ask is not None:
-            delivery = self.deliveries[ask.subscription]
-            if isinstance(delivery, Delivery):
-                self.subscribers[ask.subscription].subend.set_time(simulation.now)
-            delivery.change_refused(ask.remove)
-            self.notify(ask.subscription, delivery)
-
-    def _open_again(self, name: str, epoch: int, life: int) -> None:
-        if life == self.lives and not self.is_dead:
-            self._open(self.opened[name], (), epoch)
-
-    def _take_back(self, outcome: Outcome) -> None:
-        for event in (event for items in outcome.asked.items for event in items):
-            self.unnumbered.remove(event)
-            event.is_refused = True
-
     def _maybe_react(self) -> None:
         """The application publishes something because of what it knows now."""
         simulation = self.simulation
@@ -940,113 +928,81 @@ class ClientHost:
             topic = simulation.chance.choice(simulation.world.topics)
             simulation.after(0.0, self.publish, ((topic, 1),))
 
-    def receive(self, subscription: str, carried: Carried) -> None:
+    def receive(self, carried: Carried) -> None:
         """The ENS brings something."""
-        self.inspection.now = self.simulation.now
-        delivery = self.deliveries.get(subscription)
+        if self._judge(carried):
+            self._do()
+
+    def _judge(self, carried: Carried) -> bool:
+        """Give to subscriptions what has arrived; return whether the machine may have something to say."""
+        machine = self._now()
+        inspection, topic = machine.inspection, carried.topic
+        inspection.now = self.simulation.now
+        names = list(machine.holding.holders(topic))
+        if not names:
+            return False
         try:
             stamp = decode_body(carried.body)
         except ProtocolError:
-            self.inspection.not_arrived(carried.topic, "unreadable")
-            return
+            inspection.not_arrived(topic, "unreadable")
+            return False
         head = head_of(carried.body, stamp.id)
-        verdict = self.inspection.judge(carried.topic, carried.tag, stamp, head, carried.content)
+        verdict = inspection.judge(topic, carried.tag, stamp, head, carried.content)
         if verdict == WAIT:
-            self.inspection.wait(carried.topic, stamp.key_epoch, 1, (subscription, carried))
-            self._ask_for_keys()
+            inspection.wait(topic, stamp.key_epoch, 1, carried)
+            machine.ask_for_keys()
         elif verdict != ARRIVED:
             self.simulation.record.not_arrived += 1
-            self.inspection.not_arrived(carried.topic, verdict)
-        elif delivery is not None:
-            for arrival in self.simulation.packer.arrivals(carried.topic, stamp, carried.content):
-                self._receive(subscription, delivery, arrival)
-            self.notify(subscription, delivery)
-
-    def _receive(self, subscription: str, delivery: Delivery | BestEffort, arrival: Arrival) -> None:
-        if isinstance(delivery, BestEffort):
-            delivery.receive(arrival, self.simulation.now)
+            inspection.not_arrived(topic, verdict)
         else:
-            self.subscribers[subscription].arrived([arrival], self.simulation.now)
-
-    def _take_keys(self, keys: Keys) -> None:
-        self.inspection.now = self.simulation.now
-        for subscription, carried in self.inspection.given(keys):
-            self.receive(subscription, carried)
-        self._go_on_asking()
+            for name in names:
+                machine.arrived({name: self.simulation.packer.arrivals(topic, stamp, carried.content)})
+        return True
 
     def handle(self, message: ToSession) -> None:
         """The home stage says something that is no answer."""
+        machine = self._now()
         if isinstance(message, Leased):
             self._take_leased(message)
-        elif isinstance(message, Seal):
-            now, of = self.simulation.now, (message.topic, message.numbers)
-            seen = [part for subscriber in self.subscribers.values() for part in subscriber.seal(*of, now)]
-            answer = Sealed(message.serial, message.rank, [self.name], seen)
-            self.simulation.network.subscriber_to_stage(self, answer)
-        elif isinstance(message, Heard):
-            self.lifeline.heard(message, self.simulation.now)
         elif isinstance(message, Keys):
-            self._take_keys(message)
-        elif isinstance(message, NewEpoch):
-            self.inspection.new_epoch()
-        elif isinstance(message, Decided):
-            for subscriber in list(self.subscribers.values()):
-                self._bring(subscriber, message)
+            for carried in machine.take_keys(message):
+                self._judge(carried)
         elif not isinstance(message, Located):  # nobody asks for it here
-            self._handle_told(message)
+            if (
+                isinstance(message, Ended)
+                and not self.simulation.is_closing
+                and message.subscription in self.subscriptions
+            ):
+                # it is right only if it was this client that ended it
+                self.simulation.record.violation("I3", f"{message.subscription} was ended: {message.reason}")
+            machine.hear(message)
+            if isinstance(message, Saved):
+                self._note_saved(message)
+            elif isinstance(message, Expect) and message.subscription in self.subscriptions:
+                self._say_what_is_due(self.subscriptions[message.subscription])
+        self._do()
 
-    def _handle_told(self, message: ToSubscriber) -> None:
-        """The home stage brings what a subscription misses, or says how far its topics are."""
-        subscriber = self.subscribers.get(message.subscription)
-        if subscriber is None:
-            return  # of an earlier life
-        if (
-            isinstance(message, Ended) and not self.simulation.is_closing
-        ):  # it is right only if it was this client that ended it
-            self.simulation.record.violation("I3", f"{message.subscription} was ended: {message.reason}")
-        self._bring(subscriber, message)
-        if isinstance(message, Saved):
-            self._note_saved(subscriber, message)
-        elif isinstance(message, Expect):
-            self._say_what_is_due(subscriber)
-
-    def _bring(self, subscriber: Subscriber, message: ToSubscriber | Decided) -> None:
-        name = subscriber.identity
-        try:
-            subscriber.hear(message, self.simulation.now)
-        except HistoryLost as error:
-            self.simulation.record.violation("I3", f"{name} lost what it was to have: {error}")
-        except SessionExpired:
-            subscriber.end()
-        self.notify(name, subscriber.subend.delivery)
-
-    def _note_saved(self, subscriber: Subscriber, saved: Saved) -> None:
-        last = None if subscriber.acknowledging is None else subscriber.acknowledging.last
+    def _note_saved(self, saved: Saved) -> None:
+        subscription = self.subscriptions.get(saved.subscription)
+        acknowledging = (
+            None if subscription is None or subscription.subscriber is None else subscription.subscriber.acknowledging
+        )
+        last = None if acknowledging is None else acknowledging.last
         if last is not None and saved.serial == last.serial:
             self.simulation.record.subscriptions[saved.subscription].position = last.position
 
-    def notify(self, subscription: str, delivery: Delivery | BestEffort) -> None:
+    def notify(self, subscription: ClientSubscription) -> None:
         """Tell the application what is next."""
-        if self.lifeline.is_cut(subscription, self.simulation.now):
-            self._stop(subscription)
-            return
-        record = self.simulation.record.subscriptions[subscription]
-        subscriber = self.subscribers.get(subscription)
-        for notification in delivery.take_ready() if subscriber is None else subscriber.subend.take_ready():
+        self._now()
+        name, record = subscription.name, self.simulation.record.subscriptions[subscription.name]
+        for notification in subscription.take_ready():
             arrival = notification.arrival
             self._learn(arrival.body)
             record.notified(notification, self.simulation.now)
             self.simulation.record.progress += 1
             self.simulation.trace(
-                "%s is notified of %s %d at position %s",
-                subscription,
-                arrival.topic,
-                arrival.number,
-                notification.position,
+                "%s is notified of %s %d at position %s", name, arrival.topic, arrival.number, notification.position
             )
             self._maybe_react()
-            if subscriber is not None and subscriber.is_named and not subscriber.is_over:
+            if subscription.is_named and not subscription.is_over:
                 self._work_on(subscription, self.simulation.chance.randrange(WORKERS), notification)
-        for topic in delivery.take_left():
-            if not delivery.changes.asked:
-                self.simulation.ens.unsubscribe(topic, self.index, subscription)

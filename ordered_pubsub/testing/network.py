@@ -46,52 +46,57 @@ class Ens:
     """The broker: reorders without bound, repeats, and loses if told to; and forges, if the world has a forger."""
 
     simulation: Simulation
-    subscribers: dict[str, dict[tuple[int, str], bool]] = attrs.field(factory=dict)
+    subscribers: dict[str, dict[int, bool]] = attrs.field(factory=dict)
+    """topic → the clients to which it goes"""
     under_way: int = 0
 
-    def subscribe(self, topic: str, client: int, subscription: str) -> None:
+    def subscribe(self, topic: str, client: int) -> None:
         """From now on every event of the topic goes there, too."""
-        self.subscribers.setdefault(topic, {})[(client, subscription)] = True
+        self.subscribers.setdefault(topic, {})[client] = True
 
-    def unsubscribe(self, topic: str, client: int, subscription: str) -> None:
+    def unsubscribe(self, topic: str, client: int) -> None:
         """No more."""
-        self.subscribers.get(topic, {}).pop((client, subscription), None)
+        self.subscribers.get(topic, {}).pop(client, None)
+
+    def forget(self, client: int) -> None:
+        """A client's process has died."""
+        for clients in self.subscribers.values():
+            clients.pop(client, None)
 
     def publish(self, carried: Carried) -> None:
         """Take responsibility for an event."""
         weather, chance, forger = self.simulation.weather, self.simulation.chance, self.simulation.forger
-        for client, subscription in self.subscribers.get(carried.topic, ()):
+        for client in list(self.subscribers.get(carried.topic, ())):
+            host = self.simulation.clients[client]
             if forger is not None:
-                for forged in forger.forge(carried, subscription):
-                    self._carry(client, subscription, forged)
-            is_deaf = self.simulation.clients[client].deaf_until > self.simulation.now
+                for forged in forger.forge(carried, list(host.machine.holding.holders(carried.topic))):
+                    self._carry(host, forged)
+            is_deaf = host.deaf_until > self.simulation.now
             if chance.random() < weather.ens_lose or is_deaf:
                 continue
-            self._carry(client, subscription, carried)
+            self._carry(host, carried)
             if chance.random() < weather.ens_duplicate:
-                self._carry(client, subscription, carried)
+                self._carry(host, carried)
 
-    def _carry(self, client: int, subscription: str, carried: Carried) -> None:
+    def _carry(self, host: ClientHost, carried: Carried) -> None:
         self.under_way += 1
         delay = self.simulation.chance.expovariate(1 / self.simulation.weather.ens_delay_s)
-        self.simulation.after(delay, self._arrive, client, subscription, carried)
+        self.simulation.after(delay, self._arrive, host, host.lives, carried)
 
-    def _arrive(self, client: int, subscription: str, carried: Carried) -> None:
-        host = self.simulation.clients[client]
-        if subscription not in host.deliveries:
+    def _arrive(self, host: ClientHost, life: int, carried: Carried) -> None:
+        if host.is_dead or life != host.lives:
             self.under_way -= 1
             return  # its process died
         away_until = max(host.paused_until, host.ens_away_until)
         if away_until > self.simulation.now:
-            self.simulation.at(
-                away_until + self.simulation.chance.uniform(0, 0.1), self._arrive, client, subscription, carried
-            )
+            at = away_until + self.simulation.chance.uniform(0, 0.1)
+            self.simulation.at(at, self._arrive, host, life, carried)
             return
         self.under_way -= 1
-        host.receive(subscription, carried)
+        host.receive(carried)
         late = self.simulation.forger and self.simulation.forger.forge_late(carried)
         if late:
-            host.receive(subscription, late)
+            host.receive(late)
 
 
 @attrs.define(eq=False)

@@ -310,9 +310,10 @@ class Record:
                 if held:
                     self.violation("I12", f"stage {host.rank} still keeps {what} after all were closed: {held}")
         for client in simulation.clients:
-            for name, delivery in client.deliveries.items():
-                if delivery.topics or delivery.buffered or delivery.clock:
-                    self.violation("I12", f"{name} still holds {delivery.topics} and {delivery.buffered} events")
+            for name, subscription in client.subscriptions.items():
+                self.violation("I12", f"{name} is not over after all were closed: {subscription.buffer.topics}")
+            if topics := client.machine.holding.topics:
+                self.violation("I12", f"{client.name} still has the ENS bring {topics} after all were closed")
         self._check_statistics(simulation)
 
     def _check_statistics(self, simulation: Simulation) -> None:

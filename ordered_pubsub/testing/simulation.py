@@ -23,7 +23,6 @@ from ordered_pubsub.core.authenticity import SECRET_BYTES, SYSTEM_BYTES
 from ordered_pubsub.core.delivery import Delivery
 from ordered_pubsub.core.keys import founded
 from ordered_pubsub.core.messages import SystemKeys
-from ordered_pubsub.core.session import Session
 from ordered_pubsub.testing.checkers import check
 from ordered_pubsub.testing.disk import Disk
 from ordered_pubsub.testing.forger import Forger
@@ -100,11 +99,9 @@ class Simulation:
                 self._snapshot_of(rank),
             )
             self.stages.append(StageHost(self, rank, disk, self.chance.uniform(-100, 100)))
-        self.topology = topology = world.topology()
+        self.topology = world.topology()
         self.packer = Packer(self)
-        self.clients = [
-            ClientHost(self, i, Session(f"client-{i}", topology, packer=self.packer)) for i in range(world.clients)
-        ]
+        self.clients = [ClientHost(self, i) for i in range(world.clients)]
         self.clients_by_name = {client.name: client for client in self.clients}
         self.strangers: dict[str, Stranger] = {}
 
@@ -310,10 +307,12 @@ class Simulation:
                 reasons.append(f"{client.name} has no answer: {client.session.waiting_for()}")
             if client.is_dead and not client.is_gone:
                 reasons.append(f"{client.name} has not been started again")
-            if client.asking:
-                reasons.append(f"{client.name} waits for the keys of {client.asking[0][0].add}")
-            for name, delivery in client.deliveries.items():
-                subscriber = client.subscribers.get(name)
+            if client.machine.holding.is_changing:
+                reasons.append(f"{client.name} waits for the ENS, or for keys")
+            for name, subscription in client.subscriptions.items():
+                delivery, subscriber = subscription.buffer, subscription.subscriber
+                if subscription.unasked:
+                    reasons.append(f"{name} has changes that are not asked for")
                 if subscriber is not None and subscriber.next_due(may_ask=False) is not None:
                     reasons.append(f"{name} has acknowledgements that are not on disk")
                 if subscriber is not None and len(subscriber.in_hand):
@@ -373,5 +372,5 @@ class Simulation:
             if isinstance(fault, Crash) and fault.point in SELDOM_PASSED:
                 self.stages[fault.stage].crash = attrs.evolve(fault, at=self.now, skip=0)
         for client in self.clients:
-            for name in list(client.deliveries):
+            for name in list(client.subscriptions):
                 client.alter(Alter(self.now, name, ends=True))
