@@ -30,7 +30,8 @@ ASK_AGAIN_S = 1.0
 ASKED_BYTES_MAX = 32_768
 """Names of topics have no more bytes in one message: each stage takes so much."""
 WAIT_S = 5.0
-"""So long what was tagged by unknown keys waits at least, before a stage is believed that there are no such keys."""
+"""So long after something has come a stage must have heard of the epochs, to be believed that it is of none: their messages
+take time."""
 WAITING_BYTES_MAX = 16 << 20
 WAITING_BYTES = 1_600
 """What waits takes so much beside its content, about."""
@@ -200,16 +201,19 @@ class Inspection:
             known.is_wanted = False
             pairs = zip(keys.epochs, keys.keys.get(topic, ()), strict=False)
             known.keys = {epoch: keyed(key) for (epoch, _), key in pairs}
-            again += self._take_waiting(topic, known, keys.is_sure)
+            again += self._take_waiting(topic, known, self.now - keys.age_s)
         return again
 
-    def _take_waiting(self, topic: str, known: _Topic, is_sure: bool) -> list[Any]:
-        """What waits for a key that is here; what will never have one has not arrived."""
+    def _take_waiting(self, topic: str, known: _Topic, as_of: float) -> list[Any]:
+        """What waits for a key that is here; what will never have one has not arrived.
+
+        An epoch that had begun when something came is known to who has heard of the epochs later than that, and to nobody else.
+        """
         again: list[Any] = []
         for one in self._take_all(topic, known):
             if one.epoch in known.keys:
                 again.append(one.what)
-            elif is_sure and self.now >= one.since + WAIT_S:
+            elif as_of >= one.since + WAIT_S:
                 self.not_arrived(topic, "epoch")
             else:
                 self._put(topic, known, one)

@@ -26,8 +26,6 @@ REVOKED_VALID_S = 60.0
 OLD_EPOCHS_MAX = 8
 ASK_S = 5.0
 """So often a stage asks the highest one whether there are other keys."""
-SURE_S = 3 * ASK_S
-"""Who has not heard of the highest stage for so long does not know which epochs there are."""
 TOPICS_ASKED_MAX = 1_000
 """Topics whose keys a client may ask for in one message."""
 
@@ -150,5 +148,4 @@ class KeyKeeper:
         given: dict[str, list[bytes]] = {}
         if self.security.tags:
             given = {topic: [topic_key(keys.secret, epoch, topic) for epoch, _ in epochs] for topic in ask.topics}
-        is_sure = self.rank == 0 or now <= self.heard_at + SURE_S
-        return Keys(ask.session, keys.system, epochs, given, is_sure)
+        return Keys(ask.session, keys.system, epochs, given, 0.0 if self.rank == 0 else now - self.heard_at)

@@ -703,7 +703,7 @@ class Unarrived(msgspec.Struct, frozen=True, array_like=True, tag="not-arrived",
 class Keys(msgspec.Struct, frozen=True, array_like=True, tag="keys", gc=False):
     """A home stage gives a client keys: of each topic those of the epochs, in their order.
 
-    What is not of `epochs` is of no epoch, if `is_sure`; else the stage has not heard of the newest for a while.
+    What was not of `epochs` so long ago (`age_s`) was of no epoch then: that is when the stage heard of them last.
     """
 
     session: str
@@ -711,7 +711,7 @@ class Keys(msgspec.Struct, frozen=True, array_like=True, tag="keys", gc=False):
     epochs: list[tuple[int, float]]
     """epoch → for how many seconds it is good; those without an end say 0"""
     keys: dict[str, list[bytes]]
-    is_sure: bool
+    age_s: float
     refused: dict[str, tuple[str, str]] = {}
     """topics whose keys it may not have: a code and a reason"""
 

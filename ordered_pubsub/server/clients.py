@@ -452,7 +452,7 @@ class ClientConnection:
         verdicts = {topic: self._verdict("subscribe", topic) for topic in message.topics}
         refused = {topic: verdict for topic, verdict in verdicts.items() if verdict is not _FINE}
         if refused:
-            self._write(encode(Keys(self.session, b"", [], {}, is_sure=False, refused=refused)))
+            self._write(encode(Keys(self.session, b"", [], {}, float("inf"), refused=refused)))
         return len(refused) < len(verdicts)
 
     def _denial(self, topics: Iterable[str]) -> str:

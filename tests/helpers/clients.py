@@ -143,7 +143,7 @@ class RefusingHome(Home):
 
     def say(self, message: FromSubscriber) -> None:
         if isinstance(message, AskKeys):
-            keys = Keys(message.session, b"system", [(1, 0.0)], {topic: [bytes(32)] for topic in message.topics}, True)
+            keys = Keys(message.session, b"system", [(1, 0.0)], {topic: [bytes(32)] for topic in message.topics}, 0.0)
             asyncio.get_running_loop().call_soon(self.on_told, [keys])
 
     async def close(self) -> None:

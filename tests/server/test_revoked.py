@@ -163,7 +163,7 @@ async def test_of_several_topics_only_what_it_may_have_is_told(server: Server) -
                 Expect(f"{session}/1", {"a": 7, "b": 8}),
                 Expect(f"{session}/1", {"a": 7}),
                 Located(session, 1, {"a": 7, "b": 8}),
-                Keys(session, b"", [], {"a": [b"1"], "b": [b"2"]}, is_sure=True),
+                Keys(session, b"", [], {"a": [b"1"], "b": [b"2"]}, age_s=0.0),
             ]
         )
         assert (await line.receive()).counts == {"b": 8}

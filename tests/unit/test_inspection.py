@@ -158,18 +158,29 @@ def test_what_waits_for_a_key_is_judged_again_when_it_is_there() -> None:
     assert inspection.counts == {}
 
 
-def test_what_is_of_no_epoch_has_not_arrived_once_a_stage_that_is_sure_has_said_so() -> None:
+def test_what_is_of_no_epoch_has_not_arrived_once_a_stage_has_heard_that_later() -> None:
+    """A stage that has heard of the epochs before it came does not know of one that began in between."""
+    inspection, keeper = ready(), KeyKeeper(1)
+    inspection.now = 10.0
+    inspection.wait("t", 9, 10, "it")
+    counted = []
+    for heard_at, now in ((float("-inf"), 10.0), (9.9, 16.0), (14.9, 24.0), (15.0, 24.0)):
+        keeper.heard_at, inspection.now = heard_at, now
+        assert give(inspection, KEYS, keeper) == []
+        counted.append(inspection.counts.get("epoch", 0))
+
+    assert counted == [0, 0, 0, 1]
+
+
+def test_the_highest_stage_knows_all_epochs() -> None:
     inspection = ready()
     inspection.wait("t", 9, 10, "it")
-    at_once = give(inspection, KEYS)
-    counted = dict(inspection.counts)
-    inspection.now = 6.0
-    unsure = KeyKeeper(1)
-    give(inspection, KEYS, unsure)
-    before = dict(inspection.counts)
+    inspection.now = 4.9
     give(inspection, KEYS)
-
-    assert (at_once, counted, before, inspection.counts) == ([], {}, {}, {"epoch": 1})
+    assert inspection.counts == {}
+    inspection.now = 5.0
+    give(inspection, KEYS)
+    assert inspection.counts == {"epoch": 1}
 
 
 def test_what_waits_for_keys_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
