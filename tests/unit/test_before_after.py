@@ -17,8 +17,23 @@ def line(before: list[float], after: list[float]) -> before_after.Line:
     return before_after.Line("core", [{"events": one} for one in before], [{"events": one} for one in after])
 
 
-def test_medians_are_compared() -> None:
-    assert line([1.0, 10.0, 9.0], [9.0, 8.0, 100.0]).rows() == [("events", 9.0, 9.0)]
+def test_a_turn_is_compared_with_itself() -> None:
+    assert line([1.0, 10.0, 8.0], [9.0, 8.0, 16.0]).rows() == [("events", 8.0, 9.0, 2.0)]
+
+
+@pytest.mark.parametrize(("slow", "turns"), [(0, 2), (1, 3), (2, 5), (9, 6)])
+def test_what_would_be_too_slow_is_measured_longer(slow: int, turns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many of the first turns are slow; all of them count."""
+    rates = iter([1.0] * slow + [10.0] * 9)
+
+    def measured(name: str, tree: Path, share: float, limit_s: float) -> dict[str, float]:
+        return {"events": next(rates) if tree == before_after.HERE else 10.0}
+
+    monkeypatch.setattr(before_after, "measure_once", measured)
+    found = before_after.measure("core", Path("before"), 2, 1.0, 60.0, 0.95)
+
+    assert len(found.after) == len(found.before) == turns
+    assert found.holds(0.95) is (slow < 9)
 
 
 @pytest.mark.parametrize(("after", "is_well"), [(9.5, True), (9.4, False)])
