@@ -188,6 +188,19 @@ class Supervisor:
             unexpected = None if isinstance(error, OrderedPubSubError) else error
             _log.warning("%s: %s failed: %s", self.owner, name, error, exc_info=unexpected)
 
+    def reported(
+        self, work: Coroutine[Any, Any, None], name: str, told: Callable[[BaseException | None], None]
+    ) -> asyncio.Task[None]:
+        """Do something once, whose end somebody is told, with its error if there was one; the owner fails by an error of that."""
+
+        def ended(task: asyncio.Task[None]) -> None:
+            error = asyncio.CancelledError() if task.cancelled() else task.exception()
+            self.guarded(told, name, error)
+
+        task = self._spawn(work, name)
+        task.add_done_callback(ended)
+        return task
+
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def _spawn(

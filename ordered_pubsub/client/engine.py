@@ -1,131 +1,65 @@
-"""The asyncio shell of one client: feeds the session, and does what it says.
+"""The asyncio shell of one client: feeds its machine (`core.client_machine`), and does what that says.
 
-It holds no protocol decision. Requests that the session wants sent go to the home stage; the answers that come back at once
-are all taken before anything is done about them, so that a batch stays a batch; numbered events go to the publisher, settled
-changes to their subscription. Time comes from the event loop.
+It holds no protocol decision. What the machine wants sent and said goes to the home stage; the answers that come back at once
+are all taken before anything is done about them, so that a batch stays a batch; numbered events go to the publisher, what is
+ready to the intake of its subscription, operations to the ENS. Time comes from the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
-
-import attrs
+from typing import Protocol
 
 from ordered_pubsub.adapter import Adapter, Frame, redacted
 from ordered_pubsub.client.home import Home, Listener
 from ordered_pubsub.client.leasing import Leasing
 from ordered_pubsub.client.logged import LogPacker
 from ordered_pubsub.client.publisher import Outgoing, Publisher, error_of
-from ordered_pubsub.client.reception import Reception
+from ordered_pubsub.client.reception import Receiver, Reception
 from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.client.waiting import forget_outcome
 from ordered_pubsub.core.batches import Batches
+from ordered_pubsub.core.client_machine import ClientMachine
+from ordered_pubsub.core.client_subscription import SETTLED, ClientSubscription, TopicChange
 from ordered_pubsub.core.inspection import Inspection
 from ordered_pubsub.core.lease import Lease
 from ordered_pubsub.core.lifeline import Lifeline
 from ordered_pubsub.core.messages import (
     Answer,
-    Change,
-    ChangeAsk,
-    Decided,
     FromSubscriber,
-    Heard,
     Keys,
     Leased,
     Locate,
     Located,
-    NewEpoch,
-    Range,
     Refusal,
-    Seal,
-    Sealed,
     ToSession,
-    ToSubscriber,
 )
 from ordered_pubsub.core.pubends import AET_S
-from ordered_pubsub.core.ranges import Ranges
 from ordered_pubsub.core.registrar import WRONG_EPOCH
-from ordered_pubsub.core.session import Outcome, Session
+from ordered_pubsub.core.session import Session
 from ordered_pubsub.core.starving import Silence, Starving
-from ordered_pubsub.core.subscriber import Leaving
-from ordered_pubsub.errors import Closed, OrderedPubSubError, Timeout
+from ordered_pubsub.errors import AdapterError, Closed, OrderedPubSubError, Timeout
 from ordered_pubsub.supervision import Supervisor
 from ordered_pubsub.wire.sessions import make_session, publisher_of
 
 _log = logging.getLogger(__name__)
 
-TICK_S = 0.5
+TICK_S, DUE_S_MIN = 0.5, 0.005
 LOCATE_AGAIN_S = 1.0
-LIVE_S = 1.0
-"""So often it is looked at what is cut off."""
 STARVED_SAID_S = 60.0
 """So often the log says what the ENS does not bring, while that lasts."""
-FOLLOW_S = 1.0
-"""So often a subscription says how far it is, if there is news."""
 
 
-class Changing(Protocol):
-    """What asks for changes: a subscription's intake."""
-
-    def settled(self, change: Change, ask: ChangeAsk) -> None:
-        """A change has its place."""
-
-    def refused(self, ask: ChangeAsk) -> None:
-        """A change will not happen."""
-
-
-class Member(Protocol):
+class Member(Receiver, Protocol):
     """What ends with its client: a subscription's intake."""
 
-    @property
-    def starving(self) -> Starving | None:
-        """What the ENS does not bring to it."""
+    subscription: ClientSubscription
 
-    def fail(self, error: Exception, what: str) -> None:
-        """Stop by an error. Never raises."""
-
-
-class WrongEpoch(OrderedPubSubError):
-    """A named subscription was opened by others already."""
-
-    def __init__(self, reason: str, opened: int) -> None:
-        super().__init__(reason)
-        self.opened = opened
-        """in which epoch"""
-
-
-class HasEnded(Closed):
-    """A subscription has ended, and the stage remembers it for as long as its client may still need something of it."""
-
-
-class Following(Protocol):
-    """What follows its topics at the stage: the intake of a subscription that misses nothing."""
-
-    @property
-    def identity(self) -> str:
-        """What the subscription is called."""
-
-    def report(self, is_all: bool = False) -> None:
-        """Say how far it is, as far as that is news, or all of it."""
-
-    def told(self, message: ToSubscriber | Decided) -> None:
-        """The stage brings what it misses, or says how far its topics are, or what is void. Never raises."""
-
-    def seal(self, topic: str, numbers: list[Range]) -> list[Range]:
-        """An owner asks which of these numbers were seen; the others are not used until it is decided what they are."""
-
-
-@attrs.define(eq=False)
-class _Asked:
-    """A change without an outcome."""
-
-    ask: ChangeAsk
-    by: Changing
-    future: asyncio.Future[None]
+    def collect(self) -> None:
+        """Something came in: take what is ready."""
 
 
 class Engine:
@@ -144,32 +78,25 @@ class Engine:
         self.supervisor = Supervisor(
             f"client {self.name!r}", self.fail, "Close it, connect another one, and report this with the log"
         )
-        self._members: dict[Member, bool] = {}
-        self.reception = Reception(
-            adapter, settings.unordered == "deliver", Inspection(self.key.session), self.say, self.supervisor
-        )
+        self._members: dict[ClientSubscription, Member] = {}
         owner_of = lambda topic: self.session.topology.owner(topic)  # noqa: E731
-        leasing = Leasing(Batches(Lease(self.key.session), owner_of), self.say, self.supervisor)
+        leasing = Leasing(Batches(Lease(self.key.session), owner_of), self._say, self.supervisor)
         self.publisher = Publisher(self.name, adapter, settings, self._queue, leasing, self.supervisor)
-        self.session: Session
+        self.machine: ClientMachine
+        self.reception: Reception
         self.state = {"ens": False, "stage": False}
         self._lost: dict[str, bool] = {}
         """what was disconnected once, so that its coming back is said as well"""
-        self._asked: dict[int, _Asked] = {}
+        self._outcomes: dict[TopicChange, asyncio.Future[None]] = {}
+        """who waits for the outcome of a change"""
+        self._is_settling = False
         self._tick_handle: asyncio.TimerHandle | None = None
-        self._followers: dict[str, Following] = {}
-        """what hears of its subscriptions' topics from the stage"""
-        self._leaving = Leaving()
-        """subscriptions that are over, which the stages may not have heard"""
+        self._due_handle: asyncio.TimerHandle | None = None
+        """the same, when time matters more"""
         self._locating = 0
         self._located: dict[int, tuple[dict[str, int], asyncio.Event]] = {}
         """what the stages say where topics were at a time, by the serial of who asks"""
-        self._follow_handle: asyncio.TimerHandle | None = None
         self._starved_said_at = float("-inf")
-        self.lifeline = Lifeline(self.key.session)
-        self._living: dict[str, Callable[[], None]] = {}
-        """subscriptions that end with the session → what stops them when they are cut off"""
-        self._life_handle: asyncio.TimerHandle | None = None
         self.is_closed = False
 
     async def open(self) -> None:
@@ -183,11 +110,16 @@ class Engine:
         )
         topology = await self.home.open(self.key, self.given_name, listener)
         try:
-            self.session = Session(
+            session = Session(
                 self.key.session,
                 topology,
                 pipeline_events_max=self.settings.pipeline_events_max,
                 packer=LogPacker(self.name, self.home, self.publisher.sharing),
+            )
+            name = self.key.session
+            self.machine = ClientMachine(session, Inspection(name), Lifeline(name), now=self.loop.time())
+            self.reception = Reception(
+                self.adapter, self.settings.unordered == "deliver", self.machine, self.settle, self.supervisor
             )
             self._stage_changed(True, "connected")
             self.adapter.on_failure = self.fail
@@ -204,94 +136,122 @@ class Engine:
         except Exception as error:
             self.supervisor.give_up("taking what the ENS brings", error)
 
+    @property
+    def session(self) -> Session:
+        """Its requests."""
+        return self.machine.session
+
+    @property
+    def lifeline(self) -> Lifeline:
+        """Says that it is there."""
+        return self.machine.lifeline
+
+    # -- the machine --------------------------------------------------------------------------------------------------
+
+    def now(self) -> ClientMachine:
+        """The machine, which is told the time: an input follows, and `settle`."""
+        self.machine.now = self.loop.time()
+        return self.machine
+
+    def settle(self) -> None:
+        """Do what the machine says."""
+        if self._is_settling or self.is_closed:
+            return  # whoever settles does this as well
+        machine, self._is_settling = self.machine, True
+        try:
+            while machine.touched or machine.failed or machine.finished:
+                touched, machine.touched = machine.touched, {}
+                for subscription in touched:
+                    if (member := self._members.get(subscription)) is not None:
+                        member.collect()
+                failed, machine.failed = machine.failed, []
+                for subscription in failed:
+                    if (member := self._members.get(subscription)) is not None:
+                        member.collect()
+                finished, machine.finished = machine.finished, []
+                for change in finished:
+                    self._report_outcome(change)
+        finally:
+            self._is_settling = False
+        if not self.is_over:
+            self.reception.operate()
+        self.send()
+        self._plan()
+
+    def send(self) -> None:
+        """Give to the home stage what is to be sent and said."""
+        sends, says = self.session.sends, self.machine.says
+        if sends:
+            if not self.is_over:
+                self.home.send(list(sends))
+            sends.clear()
+        if says:
+            for message in says if self.state["stage"] else ():
+                self.home.say(message)
+            says.clear()
+
+    def outcome_of(self, change: TopicChange) -> asyncio.Future[None]:
+        """What is done when a change has its outcome."""
+        future = self._outcomes.get(change)
+        if future is None:
+            future = self._outcomes[change] = self.loop.create_future()
+            future.add_done_callback(forget_outcome)  # whoever asked may have given up
+        return future
+
+    def _report_outcome(self, change: TopicChange) -> None:
+        future = self._outcomes.pop(change, None)
+        if future is None or future.done():
+            return
+        if change.state == SETTLED:
+            future.set_result(None)
+        elif isinstance(change.error, AdapterError) and self.failure is not None:
+            future.set_exception(self.failure)
+        elif change.error is not None:
+            future.set_exception(change.error)
+        elif change.refusal is not None:
+            future.set_exception(error_of_change(change.refusal))
+
+    def _plan(self) -> None:
+        """See to it that the machine is told the time when that matters."""
+        if self.is_over:
+            return
+        if self._tick_handle is None and not self.machine.is_idle:
+            self._tick_handle = self.supervisor.later(TICK_S, self._tick, "the tick")
+        due = self.machine.next_due
+        if due is not None and (self._due_handle is None or self._due_handle.when() > due):
+            if self._due_handle is not None:
+                self._due_handle.cancel()
+            due_at = max(due, self.loop.time() + DUE_S_MIN)
+            self._due_handle = self.supervisor.at(due_at, self._time_has_come, "what is due")
+
+    def _tick(self) -> None:
+        self._tick_handle = None
+        self.now().tick()
+        self._say_what_starves()
+        self.settle()
+
+    def _time_has_come(self) -> None:
+        self._due_handle = None
+        self.now().tick()
+        self.settle()
+
     # -- out ----------------------------------------------------------------------------------------------------------
 
     def _queue(self, runs: list[tuple[str, list[Outgoing]]]) -> None:
         self.session.publish_runs(runs, self.loop.time())
         self._pump()
 
-    def ask(self, ask: ChangeAsk, by: Changing) -> asyncio.Future[None]:
-        """Ask for a change of a subscription; the future is done when `by` knows the outcome."""
-        self.check_open()
-        future: asyncio.Future[None] = self.loop.create_future()
-        future.add_done_callback(forget_outcome)  # whoever asked may have given up
-        self._asked[id(ask)] = _Asked(ask, by, future)
-        self.session.change(ask, self.loop.time())
-        self._pump()
-        return future
-
     def _pump(self) -> None:
-        if self.is_over:
-            return
-        sends = self.session.sends
-        if sends:
-            self.home.send(list(sends))
-            sends.clear()
-        if self._tick_handle is None and not self.session.is_idle:
-            self._tick_handle = self.supervisor.later(TICK_S, self._tick, "the tick")
+        """Send what was queued."""
+        if not self.is_over:
+            self.send()
+            if self._tick_handle is None:
+                self._plan()
 
-    def _tick(self) -> None:
-        self._tick_handle = None
-        self.session.tick(self.loop.time())
-        self._pump()
-
-    # -- what is missing ----------------------------------------------------------------------------------------------
-
-    def follow(self, follower: Following) -> None:
-        """Let a subscription say to the stage how far it is, and hear what it misses."""
-        self._followers[follower.identity] = follower
-        self._leaving.come_again(follower.identity)
-        if self._follow_handle is None:
-            self._follow_handle = self.supervisor.later(FOLLOW_S, self._report, "reporting")
-
-    def unfollow(self, follower: Following) -> None:
-        """A subscription needs nothing more."""
-        if self._followers.pop(follower.identity, None) is not None:
-            self._leaving.leave(follower.identity, self.loop.time())
-            self._say_what_is_over()
-
-    def _say_what_is_over(self) -> None:
-        if self.state["stage"]:
-            for follows in self._leaving.take_due(self.loop.time()):
-                self.say(follows)
-
-    def watch(self, subscription: str, stop: Callable[[], None]) -> None:
-        """A subscription is asked for now that ends with the session."""
-        self._living[subscription] = stop
-        self.lifeline.watch(subscription, self.session.topology.registrar(subscription), self.loop.time())
-        if self._life_handle is None:
-            self._life_handle = self.supervisor.later(0.0, self._live, "the lifeline")
-
-    def unwatch(self, subscription: str) -> None:
-        """A subscription is over."""
-        self.lifeline.unwatch(subscription)
-        self._living.pop(subscription, None)
-
-    def _live(self) -> None:
-        """Say that it is there; stop what is cut off."""
-        self._life_handle = None
-        now = self.loop.time()
-        for subscription in self.lifeline.find_cut(now):
-            self._living[subscription]()
-        here = self.lifeline.take_due(now)
-        if here is not None:
-            self.say(here)
-        if self._living and not self.is_over:
-            self._life_handle = self.supervisor.later(LIVE_S, self._live, "the lifeline")
-
-    def say(self, message: FromSubscriber) -> None:
-        """Tell the stage what a subscription says."""
+    def _say(self, message: FromSubscriber) -> None:
+        """Tell the stage something that no machine of a subscription says."""
         if not self.is_over and self.state["stage"]:
             self.home.say(message)
-
-    def _report(self) -> None:
-        self._follow_handle = None
-        for follower in list(self._followers.values()):
-            follower.report()
-        self._say_what_is_over()
-        self._say_what_starves()
-        if (self._followers or len(self._leaving)) and not self.is_over:
-            self._follow_handle = self.supervisor.later(FOLLOW_S, self._report, "reporting")
 
     # -- what the ENS does not bring ----------------------------------------------------------------------------------
 
@@ -304,8 +264,8 @@ class Engine:
     def starved(self) -> dict[str, Silence]:
         """The topics of which the ENS brings nothing to some subscription, while the stage does."""
         found: dict[str, Silence] = {}
-        for member in self._members:
-            for topic, silence in member.starving.topics.items() if member.starving is not None else ():
+        for starving in self._starving():
+            for topic, silence in starving.topics.items():
                 if topic not in found or silence.since < found[topic].since:
                     found[topic] = silence
         return found
@@ -313,7 +273,12 @@ class Engine:
     @property
     def brought_by_stage(self) -> int:
         """How many numbers the stage has brought to the subscriptions that there are, while the ENS brought nothing."""
-        return sum(member.starving.brought for member in self._members if member.starving is not None)
+        return sum(starving.brought for starving in self._starving())
+
+    def _starving(self) -> Iterator[Starving]:
+        for subscription in self.machine.subscriptions.values():
+            if subscription.subscriber is not None:
+                yield subscription.subscriber.subend.starving
 
     def describe_starved(self) -> str:
         """Say in words what the ENS does not bring; empty if there is nothing."""
@@ -340,30 +305,17 @@ class Engine:
             _log.warning("%s: %s brings everything again", self.name, redacted(self.adapter.url))
 
     def _take_told(self, messages: Sequence[ToSession]) -> None:
+        machine = self.now()
         for message in messages:
             if isinstance(message, Located):
                 self._take_located(message)
             elif isinstance(message, Leased):
                 self.publisher.leasing.leased(message)
-            elif isinstance(message, Heard):
-                self.lifeline.heard(message, self.loop.time())
-            elif isinstance(message, Seal):
-                self._seal(message)
             elif isinstance(message, Keys):
                 self.reception.take_keys(message)
-            elif isinstance(message, NewEpoch):
-                self.reception.new_epoch()
-            elif isinstance(message, Decided):
-                for follower in list(self._followers.values()):
-                    follower.told(message)
-            elif (found := self._followers.get(message.subscription)) is not None:
-                found.told(message)
-
-    def _seal(self, seal: Seal) -> None:
-        """An owner asks for numbers whose publisher has vanished."""
-        followers = self._followers.values()
-        seen = [part for follower in followers for part in follower.seal(seal.topic, seal.numbers)]
-        self.say(Sealed(seal.serial, seal.rank, [self.key.session], list(Ranges(seen))))
+            else:
+                machine.hear(message, self.is_ens_read)
+        self.settle()
 
     async def locate(self, topics: Sequence[str], at: float, timeout_s: float) -> dict[str, int]:
         """Where topics were at a time: for each the last number before it. Cancelled, nothing changes."""
@@ -377,7 +329,7 @@ class Engine:
                     raise Timeout(
                         f"the stages did not say within {timeout_s:g} s (timeout_s) where {missing[0]!r} was at start="
                     )
-                self.say(Locate(self.key.session, serial, missing, at))
+                self._say(Locate(self.key.session, serial, missing, at))
                 news = self._located[serial][1]
                 news.clear()
                 with suppress(asyncio.TimeoutError):
@@ -395,43 +347,21 @@ class Engine:
     # -- in -----------------------------------------------------------------------------------------------------------
 
     def _take_answers(self, answers: Sequence[Answer | Refusal]) -> None:
-        now = self.loop.time()
-        for answer in answers:
-            for outcome in self.session.handle_answer(answer, now):
-                self._take_outcome(outcome)
-        self._pump()
+        for outcome in self.now().answers(answers):
+            self.publisher.take_outcome(outcome)
+        self.settle()
         self.publisher.hand_over()
-
-    def _take_outcome(self, outcome: Outcome) -> None:
-        self.publisher.take_outcome(outcome)
-        ask = outcome.asked.change
-        asked = self._asked.pop(id(ask), None) if ask is not None else None
-        if asked is None:
-            return
-        if outcome.change is not None:
-            asked.by.settled(outcome.change, asked.ask)
-            if not asked.future.done():
-                asked.future.set_result(None)
-        else:
-            refusal = outcome.refusal
-            asked.by.refused(asked.ask)
-            if not asked.future.done() and refusal is not None:
-                asked.future.set_exception(_error_of(refusal))
 
     def _stage_changed(self, is_connected: bool, reason: str) -> None:
         self._note("stage", is_connected, reason)
+        machine = self.now()
         if is_connected:
             self._take_times()
-            self.session.connected(self.loop.time())
-            self.lifeline.connected()
-            self.reception.connected(self.home.has_tags)
-            for follower in list(self._followers.values()):
-                follower.report(is_all=True)
-            self._leaving.connected(self.loop.time())
-            self._say_what_is_over()
+            machine.inspection.has_tags = self.home.has_tags
+            machine.connected()
         else:
-            self.session.disconnected()
-        self._pump()
+            machine.disconnected()
+        self.settle()
 
     def _take_times(self) -> None:
         """The stages decide who has been silent for too long, so theirs hold, whatever others have said."""
@@ -454,33 +384,41 @@ class Engine:
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Do something beside the caller; what goes wrong is logged."""
-        return self.supervisor.beside(work, name)
-
     def enter(self, member: Member) -> None:
-        """A subscription ends by an error when this client does."""
-        self._members[member] = True
+        """There is another subscription."""
+        self._members[member.subscription] = member
+        self.reception.enter(member)
+        self.machine.begin(member.subscription)
 
     def leave(self, member: Member) -> None:
         """A subscription is over."""
-        self._members.pop(member, None)
+        self._members.pop(member.subscription, None)
+        self.reception.leave(member)
 
     def fail(self, error: Exception) -> None:
         """Something that it cannot do without has met what it cannot mend: end everything by that error, now."""
         if self.is_over:
             return
         self.failure = error
-        for handle in (self._tick_handle, self._follow_handle, self._life_handle):
+        self._stop_timers()
+        self._end_changes(error)
+        for member in list(self._members.values()):
+            member.fail(error, "it stops with its client")
+        self.publisher.fail(error)
+
+    def _stop_timers(self) -> None:
+        for handle in (self._tick_handle, self._due_handle):
             if handle is not None:
                 handle.cancel()
-        for member in list(self._members):
-            member.fail(error, "it stops with its client")
-        for asked in list(self._asked.values()):
-            if not asked.future.done():
-                asked.future.set_exception(error)
-        self._asked.clear()
-        self.publisher.fail(error)
+
+    def _end_changes(self, error: Exception) -> None:
+        """No change has an outcome any more."""
+        if self._members or self._outcomes:
+            self.machine.close()
+        for future in self._outcomes.values():
+            if not future.done():
+                future.set_exception(error)
+        self._outcomes.clear()
 
     @property
     def is_over(self) -> bool:
@@ -513,13 +451,9 @@ class Engine:
         self.publisher.leasing.close()
         self.reception.close()
         self.is_closed = True
-        for handle in (self._tick_handle, self._follow_handle, self._life_handle):
-            if handle is not None:
-                handle.cancel()
+        self._stop_timers()
         self.supervisor.cancel()
-        for asked in self._asked.values():
-            if not asked.future.done():
-                asked.future.set_exception(Closed(f"client {self.name!r} was closed before the change had an outcome"))
+        self._end_changes(Closed(f"client {self.name!r} was closed before the change had an outcome"))
         try:
             await self.adapter.close()
         finally:
@@ -527,9 +461,8 @@ class Engine:
             await self.home.close()
 
 
-def _error_of(refusal: Refusal) -> OrderedPubSubError:
+def error_of_change(refusal: Refusal) -> OrderedPubSubError:
+    """Why a change is refused, as an error."""
     if refusal.code == WRONG_EPOCH:
-        return WrongEpoch(refusal.reason, refusal.opened)
-    if refusal.code == "ended":
-        return HasEnded(f"the change was refused by the stage: {refusal.reason}")
+        return Closed(f"the subscription was opened by others again and again meanwhile: {refusal.reason}")
     return error_of(refusal.code)(f"the change was refused by the stage: {refusal.reason}")

@@ -15,7 +15,7 @@ from ordered_pubsub.client.engine import Engine
 from ordered_pubsub.client.waiting import within
 from ordered_pubsub.core.acknowledging import Place
 from ordered_pubsub.core.buffer import Notification
-from ordered_pubsub.core.messages import Decided, Range, ToSubscriber
+from ordered_pubsub.core.client_subscription import ClientSubscription
 from ordered_pubsub.core.subscriber import Subscriber
 
 TIMER_S_MIN = 0.005
@@ -40,10 +40,9 @@ class Following:
     """One subscription and the logs of its topics."""
 
     engine: Engine
+    subscription: ClientSubscription
     subscriber: Subscriber
-    collect: Callable[[], None]
-    """takes what is ready, and calls `pump`"""
-    give_up: Callable[[Exception], None]
+    """its own"""
     may_ask: Callable[[], bool]
     """whether it wants more for now; when it does again, `pump` is called"""
     has_unread: Callable[[], bool]
@@ -52,60 +51,20 @@ class Following:
     """who waits for an acknowledgement to be on disk, by its serial"""
     _timer: asyncio.TimerHandle | None = None
 
-    def __attrs_post_init__(self) -> None:
-        self.engine.follow(self)
-
-    @property
-    def identity(self) -> str:
-        """What the subscription is called."""
-        return self.subscriber.identity
-
-    # -- what the stage says ------------------------------------------------------------------------------------------
-
-    def seal(self, topic: str, numbers: list[Range]) -> list[Range]:
-        """An owner asks which of these numbers were seen; the others are not used until it is decided what they are."""
-        seen = self.subscriber.seal(topic, numbers, self.engine.loop.time())
-        self.pump()
-        return seen
-
-    def told(self, message: ToSubscriber | Decided) -> None:
-        """The stage says something to the subscription. Never raises."""
-        subscriber = self.subscriber
-        if subscriber.is_over:
+    def pump(self) -> None:
+        """Say what is due, and see to it that this is done again when more is."""
+        if self.subscriber.is_over:
             return
-        try:
-            subscriber.hear(message, self.engine.loop.time(), self.engine.is_ens_read)
-        except Exception as error:
-            self.give_up(error)
-        for serial in [serial for serial in self._saving if serial <= subscriber.saved]:
+        for serial in [serial for serial in self._saving if serial <= self.subscriber.saved]:
             future = self._saving.pop(serial)
             if not future.done():
                 future.set_result(None)
-        self.collect()
-
-    # -- what it says -------------------------------------------------------------------------------------------------
-
-    def report(self, is_all: bool = False) -> None:
-        """Tell the stage how far it is, as far as that is news, or all of it. Never raises."""
-        try:
-            follows = self.subscriber.report(self.engine.loop.time(), is_all)
-        except Exception as error:
-            self.give_up(error)
-            return
-        if follows is not None:
-            self.engine.say(follows)
-
-    def pump(self) -> None:
-        """Say what is due, and see to it that this is done again when more is."""
-        subscriber = self.subscriber
-        if subscriber.is_over:
-            return
-        now, may_ask = self.engine.loop.time(), self.may_ask()
-        for said in subscriber.take_due(now, may_ask, self.has_unread()):
-            self.engine.say(said)
-        due = subscriber.next_due(may_ask)
+        machine, may_ask = self.engine.now(), self.may_ask()
+        if self.subscription.say_what_is_due(may_ask, self.has_unread()):
+            self.engine.send()
+        due = self.subscriber.next_due(may_ask)
         if due is not None:
-            self._set_timer(max(due, now + TIMER_S_MIN))
+            self._set_timer(max(due, machine.now + TIMER_S_MIN))
 
     def _set_timer(self, at: float) -> None:
         if self._timer is not None:
@@ -119,7 +78,8 @@ class Following:
         try:
             self.pump()
         except Exception as error:
-            self.give_up(error)
+            self.subscription.fail(error)
+        self.engine.settle()
 
     # -- acknowledgements ---------------------------------------------------------------------------------------------
 
@@ -140,18 +100,16 @@ class Following:
             future = self._saving[serial] = self.engine.loop.create_future()
         self.pump()
         await within(
-            timeout_s, future, lambda: f"the acknowledgement of subscription {self.identity} on the stage's disk"
+            timeout_s,
+            future,
+            lambda: f"the acknowledgement of subscription {self.subscription.name} on the stage's disk",
         )
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """Nothing more is missed. What was handled is said once more, as far as it is not known to be on disk."""
-        last = self.subscriber.end()
-        if last is not None:
-            self.engine.say(last)
+        """It is over: nobody will be told any more what is on disk."""
         if self._timer is not None:
             self._timer.cancel()
-        self.engine.unfollow(self)
         for future in self._saving.values():
             future.cancel()

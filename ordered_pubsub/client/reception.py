@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Protocol
 
 import attrs
@@ -23,11 +23,12 @@ from msgspec.structs import replace
 
 from ordered_pubsub.adapter import Adapter, Frame
 from ordered_pubsub.client.frames import Claim, arrivals_of, read_claims, read_unordered
-from ordered_pubsub.client.publisher import error_of
 from ordered_pubsub.core.buffer import Arrival
+from ordered_pubsub.core.client_machine import ClientMachine
+from ordered_pubsub.core.holding import Holding, Operation
 from ordered_pubsub.core.inspection import ARRIVED, WAIT, Inspection
-from ordered_pubsub.core.messages import AskKeys, Keys, Unarrived
-from ordered_pubsub.errors import ProtocolError, SystemMismatch, UnknownVersion
+from ordered_pubsub.core.messages import Keys, Unarrived
+from ordered_pubsub.errors import Closed, ProtocolError, SystemMismatch, UnknownVersion
 from ordered_pubsub.supervision import Supervisor
 
 _log = logging.getLogger(__name__)
@@ -49,9 +50,6 @@ class Receiver(Protocol):
     def is_full(self) -> bool:
         """Whether it wants no more for now."""
 
-    def receive(self, arrivals: list[Arrival]) -> None:
-        """Take what came; never raises."""
-
     def receive_unordered(self, arrivals: list[Arrival]) -> None:
         """Take what has no place in the order; never raises."""
 
@@ -72,174 +70,128 @@ class Reception:
     adapter: Adapter
     delivers_unordered: bool
     """whether messages that have no place in the order are notified all the same"""
-    inspection: Inspection
-    say: Callable[[AskKeys | Unarrived], None]
-    """tells the stage"""
+    machine: ClientMachine
+    settle: Callable[[], None]
+    """does what the machine says"""
     supervisor: Supervisor
     is_waiting: bool = False
     """whether what the ENS has brought is not taken now, since somebody is full"""
+    is_closed: bool = False
     unstamped_frames: int = 0
-    _holders: dict[str, dict[Receiver, bool]] = attrs.field(factory=dict)
-    _active: dict[str, bool] = attrs.field(factory=dict)
-    """topics that are subscribed to at the ENS"""
-    _unsure: dict[str, bool] = attrs.field(factory=dict)
-    """topics that may be subscribed to there or not: it was asked for, or taken back, and nobody has waited for the outcome"""
-    _changes: int = 0
-    """subscribing and unsubscribing at the ENS that is under way or waits"""
-    _turn: asyncio.Lock = attrs.field(factory=asyncio.Lock)
-    """subscribing and unsubscribing at the ENS happen one after the other"""
+    _receivers: dict[str, Receiver] = attrs.field(factory=dict)
+    _operation: asyncio.Task[None] | None = None
+    """has the ENS bring topics, or end it"""
     _complained: dict[str, bool] = attrs.field(factory=dict)
     _loop: asyncio.AbstractEventLoop = attrs.field(factory=asyncio.get_running_loop)
-    _key_news: asyncio.Event = attrs.field(factory=asyncio.Event)
-    _timer: asyncio.TimerHandle | None = None
-    """asks for keys again"""
     _report_timer: asyncio.TimerHandle | None = None
     """tells the stage how much has not arrived"""
 
-    async def hold(self, receiver: Receiver, topics: Sequence[str]) -> None:
-        """Let everything that is published on these topics from now on come to a receiver.
+    @property
+    def inspection(self) -> Inspection:
+        """Judges what the ENS brings."""
+        return self.machine.inspection
 
-        Cancelled or failed, it may come or not; `release` ends it.
-        """
-        for topic in topics:
-            self._holders.setdefault(topic, {})[receiver] = True
-        async with self._changing():
-            new = [topic for topic in topics if topic not in self._active and topic in self._holders]
-            if new:
-                await self._get_keys(new)
-                self._unsure.update(dict.fromkeys(new, True))
-                await self.adapter.subscribe(new)
-                self._active.update(dict.fromkeys(new, True))
-                self._are_sure(new)
+    @property
+    def holding(self) -> Holding:
+        """Says what the ENS is to bring."""
+        return self.machine.holding
 
-    def forget(self, receiver: Receiver, topics: Iterable[str] | None = None) -> list[str]:
-        """Give a receiver nothing more, of these topics or at all; return those that nobody holds now."""
-        unheld = []
-        for topic in list(self._holders) if topics is None else topics:
-            holders = self._holders.get(topic, {})
-            holders.pop(receiver, None)
-            if not holders:
-                self._holders.pop(topic, None)
-                unheld.append(topic)
-        return unheld
+    def enter(self, receiver: Receiver) -> None:
+        """There is another subscription."""
+        self._receivers[receiver.identity] = receiver
 
-    async def release(self, topics: Sequence[str]) -> None:
-        """Unsubscribe at the ENS from those topics that nobody holds. Cancelled or failed, that is done with the next ones."""
-        async with self._changing():
-            known = [topic for topic in topics if topic in self._active]
-            unheld = [topic for topic in dict.fromkeys((*known, *self._unsure)) if topic not in self._holders]
-            self.inspection.release(topic for topic in topics if topic not in self._holders)
-            if unheld:
-                for topic in unheld:
-                    self._active.pop(topic, None)
-                    self._unsure[topic] = True
-                await self.adapter.unsubscribe(unheld)
-                self._are_sure(unheld)
+    def leave(self, receiver: Receiver) -> None:
+        """A subscription is over."""
+        if self._receivers.get(receiver.identity) is receiver:
+            del self._receivers[receiver.identity]
 
-    def _are_sure(self, topics: Iterable[str]) -> None:
-        for topic in topics:
-            del self._unsure[topic]
+    # -- at the ENS ---------------------------------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def _changing(self) -> AsyncIterator[None]:
-        """One change at the ENS after the other; meanwhile nobody is waited for.
+    def operate(self) -> None:
+        """Have the ENS do what is to be done there; and stop waiting for what nobody needs any more."""
+        if self._operation is not None:
+            if self.holding.is_abandoned:
+                self._operation.cancel()
+            return
+        operation = self.holding.next_operation(self._loop.time())
+        if operation is not None:
+            # The ENS's answer comes behind frames on the same connection. Were these not taken because a subscription is full,
+            # then a task that reads that subscription, and waits for the change, would wait for itself.
+            for receiver in list(self._receivers.values()):
+                receiver.stop_waiting()
+            verb = "subscribing to" if operation.subscribes else "unsubscribing from"
+            name = f"{verb} {', '.join(operation.topics[:3])} at the ENS"
+            done = partial(self._operated, operation, name)
+            self._operation = self.supervisor.reported(self._operate(operation), name, done)
 
-        The ENS's answer comes behind frames on the same connection. Were these not taken because a subscription is full, then a
-        task that reads that subscription, and waits for the change, would wait for itself.
-        """
-        self._changes += 1
-        for receiver in dict.fromkeys(receiver for holders in self._holders.values() for receiver in holders):
-            receiver.stop_waiting()
-        try:
-            async with self._turn:
-                yield
-        finally:
-            self._changes -= 1
+    async def _operate(self, operation: Operation) -> None:
+        if operation.subscribes:
+            await self.adapter.subscribe(operation.topics)
+        else:
+            await self.adapter.unsubscribe(operation.topics)
+
+    def _operated(self, operation: Operation, name: str, error: BaseException | None) -> None:
+        """The ENS has answered, or cannot be asked."""
+        self._operation = None
+        if self.is_closed:
+            return
+        is_tried_again = operation.hold is None or operation.hold.is_lasting
+        if error is not None and is_tried_again and not self.holding.is_abandoned:
+            self.supervisor.note(name, error)
+        self.machine.now = self._loop.time()
+        self.machine.operation_done(
+            error if error is None or isinstance(error, Exception) else Closed(f"cut off: {name}")
+        )
+        self.settle()
 
     # -- keys ---------------------------------------------------------------------------------------------------------
 
-    async def _get_keys(self, topics: Sequence[str]) -> None:
-        """Return when what comes on these topics can be judged; raise what the stage says if it must not be read."""
-        self.inspection.hold(topics)
-        while lacking := [topic for topic in topics if not self.inspection.is_ready(topic)]:
-            for topic in lacking:
-                refusal = self.inspection.refusal(topic)
-                if refusal is not None:
-                    code, reason = refusal
-                    raise error_of(code)(f"the change was refused by the stage: {reason}")
-            self._key_news.clear()
-            self._ask_for_keys()
-            await self._key_news.wait()
-
-    def lacks_keys(self, topics: Iterable[str]) -> bool:
-        """Whether the stage has not given the keys of some topics that are to be held."""
-        return any(topic in self._holders and not self.inspection.is_ready(topic) for topic in topics)
-
-    def _ask_for_keys(self) -> None:
-        self.inspection.now = self._loop.time()
-        for ask in self.inspection.take_due():
-            self.say(ask)
-        due = self.inspection.next_due
-        if due is not None and self._timer is None:
-            self._timer = self.supervisor.at(due, self._time_has_come, "asking for keys")
-
-    def _time_has_come(self) -> None:
-        self._timer = None
-        self._ask_for_keys()
-
-    def connected(self, has_tags: bool) -> None:
-        """There is a home stage, perhaps another one."""
-        self.inspection.has_tags = has_tags
-        self.inspection.connected()
-        self._ask_for_keys()
-
-    def new_epoch(self) -> None:
-        """The stage says that there are other keys."""
-        self.inspection.new_epoch()
-        self._ask_for_keys()
-
     def take_keys(self, keys: Keys) -> None:
         """The stage has given keys: what waited for them may have arrived."""
-        self.inspection.now = self._loop.time()
-        taken: dict[Receiver, list[Arrival]] = {}
-        for topic, claim in self.inspection.given(keys):
-            arrivals = self._judge(topic, [claim])
-            for receiver in self._holders.get(topic, ()) if arrivals else ():
-                taken.setdefault(receiver, []).extend(arrivals)
-        for receiver, arrivals in taken.items():
-            receiver.receive(arrivals)
-        self._key_news.set()
+        arrived: dict[str, list[Arrival]] = {}
+        for topic, claim in self.machine.take_keys(keys):
+            self._spread(arrived, topic, self._judge(topic, [claim]))
+        self.machine.arrived(arrived)
         self._say_what_has_not_arrived()
 
     def close(self) -> None:
         """Ask for nothing any more, and report nothing."""
-        for timer in (self._timer, self._report_timer):
-            if timer is not None:
-                timer.cancel()
+        self.is_closed = True
+        if self._report_timer is not None:
+            self._report_timer.cancel()
 
     # -- frames -------------------------------------------------------------------------------------------------------
 
     async def take_frames(self, frames: Sequence[Frame]) -> None:
         """The ENS brings frames: read them, spread them, and wait for those who are full. Never raises."""
-        ordered: dict[Receiver, list[Arrival]] = {}
-        unordered: dict[Receiver, list[Arrival]] = {}
-        self.inspection.now = self._loop.time()
+        ordered: dict[str, list[Arrival]] = {}
+        unordered: dict[str, list[Arrival]] = {}
+        self.machine.now = self.inspection.now = self._loop.time()
         for frame in frames:
-            holders = self._holders.get(frame.topic)
-            if holders:
-                arrivals, batches = self._read(frame), ordered
+            if self.holding.holders(frame.topic):
+                arrivals = self._read(frame)
                 if arrivals is None:
-                    arrivals, batches = self._read_unordered(frame), unordered
-                for receiver in holders if arrivals else ():
-                    batches.setdefault(receiver, []).extend(arrivals)
-        for receiver, taken in ordered.items():
-            receiver.receive(taken)
-        for receiver, taken in unordered.items():
-            receiver.receive_unordered(taken)
+                    self._spread(unordered, frame.topic, self._read_unordered(frame))
+                else:
+                    self._spread(ordered, frame.topic, arrivals)
+        self.machine.arrived(ordered)
+        for name, taken in unordered.items():
+            self._receivers[name].receive_unordered(taken)
         self._say_what_has_not_arrived()
-        for receiver in {**ordered, **unordered}:
-            if receiver.is_full and not self._changes:
+        self.settle()
+        for name in {**ordered, **unordered}:
+            receiver = self._receivers.get(name)
+            if receiver is not None and receiver.is_full and self._operation is None:
                 await self._wait_for_room(receiver)
+
+    def _spread(self, taken: dict[str, list[Arrival]], topic: str, arrivals: list[Arrival]) -> None:
+        """What has come on a topic is for all who hold it."""
+        if arrivals:
+            for name in self.holding.holders(topic):
+                if name in taken:
+                    taken[name] += arrivals
+                elif name in self._receivers:
+                    taken[name] = list(arrivals)
 
     async def _wait_for_room(self, receiver: Receiver) -> None:
         timer = asyncio.get_running_loop().call_later(STALLED_AFTER_S, self._complain_of_stall, receiver)
@@ -262,7 +214,8 @@ class Reception:
         """Tell the stage, whose metrics are looked at, how much has not arrived."""
         self._report_timer = None
         counts, self.inspection.unreported = self.inspection.unreported, {}
-        self.say(Unarrived(self.inspection.session, counts))
+        self.machine.say(Unarrived(self.inspection.session, counts))
+        self.settle()
 
     def _read(self, frame: Frame) -> list[Arrival] | None:
         """What has arrived with a frame; None if it was not published through the order."""
@@ -289,7 +242,7 @@ class Reception:
                 content = bytes(claim.content)  # a copy, since the rest of the frame is not to be kept
                 waiting = replace(claim, content=content)
                 self.inspection.wait(topic, claim.stamp.key_epoch, len(content) + len(claim.head), (topic, waiting))
-                self._ask_for_keys()
+                self.machine.ask_for_keys()
             else:
                 self.inspection.not_arrived(topic, verdict)
         return arrivals
@@ -326,10 +279,10 @@ class Reception:
         if self.inspection.unreported and self._report_timer is None:
             self._report_timer = self.supervisor.later(REPORT_S, self._report, "reporting what has not arrived")
         mixed, self.inspection.mixed = self.inspection.mixed, ""
-        for receiver in list(self._holders.get(mixed, ())) if mixed else ():
+        for name in list(self.holding.holders(mixed)) if mixed else ():
             error = SystemMismatch(
                 f"another system publishes on topic {mixed!r} of this broker, and without tags neither can tell the events of "
                 "both for sure: several systems share a broker with tags = true ([security], at all stages), or with topics "
                 "that begin differently"
             )
-            receiver.fail(error, "it stops")
+            self._receivers[name].fail(error, "it stops")

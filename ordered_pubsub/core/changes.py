@@ -31,6 +31,11 @@ class Changes:
         """How many changes have no outcome yet."""
         return len(self._asked)
 
+    @property
+    def early(self) -> int:
+        """How many of them have their outcome, and wait for that of an earlier one to take effect."""
+        return sum(removes is not None for _, removes in self._early.values())
+
     def ask(self, removes: Iterable[str]) -> None:
         """A change was asked for that removes these topics."""
         self._asked.append(tuple(removes))

@@ -32,7 +32,7 @@ from typing import Any
 import attrs
 
 from ordered_pubsub.core.buffer import Arrival
-from ordered_pubsub.core.client_subscription import ClientSubscription, TopicChange
+from ordered_pubsub.core.client_subscription import ASKED, ClientSubscription, TopicChange
 from ordered_pubsub.core.holding import Holding
 from ordered_pubsub.core.inspection import Inspection
 from ordered_pubsub.core.lifeline import Lifeline
@@ -96,8 +96,7 @@ class ClientMachine:
     def begin(self, subscription: ClientSubscription) -> None:
         """There is another subscription."""
         self.subscriptions[subscription.name] = subscription
-        if subscription.subscriber is not None:
-            self.leaving.come_again(subscription.name)
+        self.leaving.come_again(subscription.name)
 
     def watch(self, name: str) -> None:
         """A subscription is asked for that ends with the session."""
@@ -122,8 +121,8 @@ class ClientMachine:
             last = subscription.subscriber.end()
             if last is not None:
                 self.say(last)
-            self.leaving.leave(subscription.name, self.now)
-            self._say_what_is_over()
+        self.leaving.leave(subscription.name, self.now)
+        self._say_what_is_over()
 
     def take_holds(self) -> None:
         """The ENS brings more, or cannot: those who have waited go on."""
@@ -289,3 +288,15 @@ class ClientMachine:
     def close(self) -> None:
         """Ask for nothing any more."""
         self.is_open = False
+
+    def check_invariants(self) -> None:
+        """Raise an `AssertionError` if something is not as the machines of a client say that it always is."""
+        self.holding.check_invariants()
+        asked: dict[ClientSubscription, int] = {}
+        for _, change in self._asked.values():
+            assert change.state == ASKED, f"a change that is {change.state} is to have an outcome"
+            asked[change.subscription] = asked.get(change.subscription, 0) + 1
+        for name, subscription in self.subscriptions.items():
+            assert name == subscription.name, f"{subscription.name} is known as {name}"
+            assert not subscription.is_over, f"{name} is over, and there"
+            subscription.check_invariants(asked.get(subscription, 0))

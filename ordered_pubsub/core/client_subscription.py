@@ -17,7 +17,7 @@ A subscription is open, then *ending* (its end was asked for), then *over*: noth
 taken effect, by an error, or because nobody needs it. One that ends with its session and has not asked for its end then does.
 
 INVARIANT: `wanted` is what it holds when everything that was asked for has happened.
-INVARIANT: the asks that its buffer waits for are those of the changes that are holding or asked.
+INVARIANT: its buffer waits for the changes that are holding or asked, and for what has its outcome too early; for no other.
 """
 
 from __future__ import annotations
@@ -64,6 +64,8 @@ class TopicChange:
     gained: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     hold: Hold | None = None
+    outcome: Change | None = None
+    """of one that is settled"""
     refusal: Refusal | None = None
     """what the stage says of it, if that was not to be had last"""
     error: Exception | None = None
@@ -72,6 +74,11 @@ class TopicChange:
     """not before is it its turn"""
     openings: int = 0
     """how often somebody else has opened the subscription in between"""
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether the stage was asked for it, so that it may happen, or have happened."""
+        return self.state in (ASKED, SETTLED, REFUSED)
 
     @property
     def is_done(self) -> bool:
@@ -229,7 +236,7 @@ class ClientSubscription:
 
     def settled(self, change: TopicChange, outcome: Change) -> None:
         """A change has its place."""
-        change.state = SETTLED
+        change.state, change.outcome = SETTLED, outcome
         self.client.finished.append(change)
         if self.is_over:
             return
@@ -397,3 +404,11 @@ class ClientSubscription:
             self.end = TopicChange(self, ends=True, lost=tuple(self.wanted))
             self.buffer.change_asked(self.end.lost)
             self._ask(self.end)
+
+    def check_invariants(self, asked: int) -> None:
+        """Raise an `AssertionError` if what is written at the top does not hold. So many of its changes are asked for."""
+        holding = sum(change.state == HOLDING for change in self._changes)
+        waits = self.buffer.changes.asked - self.buffer.changes.early
+        assert waits == holding + asked, f"{self.name} waits for {waits} changes: {holding} are holding, {asked} asked"
+        assert holding <= 1, f"{self.name} makes {holding} changes at once"
+        self.client.holding.check_brought(self.wanted)

@@ -207,14 +207,11 @@ class Holding:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether nobody needs any more what the ENS is asked to bring: its answer need not be waited for."""
+        """Whether nobody waits any more for what the ENS is asked to bring: its answer need not be waited for."""
         operation = self.under_way
-        return (
-            operation is not None
-            and operation.subscribes
-            and operation.hold not in self._waiting
-            and not any(topic in self._holders for topic in operation.topics)
-        )
+        if operation is None or not operation.subscribes or operation.hold in self._waiting:
+            return False
+        return not any(topic in hold.topics for hold in self._waiting for topic in operation.topics)
 
     @property
     def is_changing(self) -> bool:
@@ -249,3 +246,21 @@ class Holding:
     def _finish(self, hold: Hold) -> None:
         del self._waiting[hold]
         self.finished.append(hold)
+
+    def check_invariants(self) -> None:
+        """Raise an `AssertionError` if what is written at the top does not hold."""
+        for topic, holders in self._holders.items():
+            assert holders, f"{topic} is held by nobody"
+            assert all(topic in self._held_by[name] for name in holders), (
+                f"{topic} is held by {list(holders)}, says one table"
+            )
+        for topic in {**self._active, **self._doubtful}:
+            assert not (topic in self._active and topic in self._doubtful), f"{topic} is active and doubtful"
+            under_way = self.under_way is not None and topic in self.under_way.topics
+            assert topic in self._holders or topic in self._left or under_way, f"nobody will unsubscribe from {topic}"
+
+    def check_brought(self, topics: Iterable[str]) -> None:
+        """Raise an `AssertionError` if the ENS does not bring these, and nobody waits for that."""
+        for topic in topics:
+            waits = any(topic in hold.topics for hold in self._waiting)
+            assert topic in self._active or waits, f"the ENS is not asked to bring {topic}"

@@ -75,6 +75,8 @@ if TYPE_CHECKING:
 FORBIDDEN = "forbidden"
 REOPEN_S = 0.3
 ENS_ANSWERS_S = 0.01
+IMPATIENCE = 0.3
+"""How likely it is within half a second that the application waits no longer for a change that is not asked for."""
 STEPS_SERVED = 4
 """So many small steps of what clients have caused a stage does between two flushes."""
 INLINE_LOAD = 3
@@ -519,9 +521,8 @@ class ClientHost:
             finished, machine.finished = machine.finished, []
             for change in finished:
                 self._note_finished(change)
-        operation = machine.holding.next_operation(self.simulation.now)
-        if operation is not None:
-            self.simulation.after(ENS_ANSWERS_S, self._at_ens, operation, self.lives)
+        self._operate()
+        machine.check_invariants()
         self._send()
 
     def _send(self) -> None:
@@ -534,19 +535,29 @@ class ClientHost:
             self.simulation.network.subscriber_to_stage(self, message)
         self.machine.says.clear()
 
-    def _at_ens(self, operation: Operation, life: int) -> None:
+    def _operate(self) -> None:
+        """Have the ENS do what the machine wants. Where it is away, that fails, or takes until it is back."""
+        simulation, holding = self.simulation, self.machine.holding
+        if holding.is_abandoned:
+            assert holding.under_way is not None
+            self._at_ens(holding.under_way, self.lives, True)
+        operation = holding.next_operation(simulation.now)
+        if operation is not None:
+            away_s = max(self.ens_away_until - simulation.now, 0.0)
+            is_failing = away_s > 0.0 and simulation.chance.random() < 0.5
+            after_s = ENS_ANSWERS_S + (0.0 if is_failing else away_s)
+            simulation.after(after_s, self._at_ens, operation, self.lives, is_failing)
+
+    def _at_ens(self, operation: Operation, life: int, is_failing: bool) -> None:
         """The ENS answers: it brings these topics from now on, or no more; or it could not be reached."""
-        if life != self.lives or self.is_dead:
+        if life != self.lives or self.is_dead or operation is not self.machine.holding.under_way:
             return
-        error = None
-        if self.simulation.now < self.ens_away_until:
-            error = AdapterError("the ENS is away")
         for topic in operation.topics:  # it may have happened all the same
             if operation.subscribes:
                 self.simulation.ens.subscribe(topic, self.index)
-            elif error is None:
+            elif not is_failing:
                 self.simulation.ens.unsubscribe(topic, self.index)
-        self._now().operation_done(error)
+        self._now().operation_done(AdapterError("the ENS is away") if is_failing else None)
         self._do()
 
     # -- what the application does ------------------------------------------------------------------------------------
@@ -639,14 +650,17 @@ class ClientHost:
     def _together(self, action: Alter) -> list[tuple[str, list[EventRecord]]]:
         return [(topic, self._events(topic, count)) for topic, count in action.together]
 
-    def give_up_a_change(self) -> None:
+    def _maybe_give_up(self) -> None:
         """The application waits no longer for a change that was not asked for."""
-        for subscription in self.subscriptions.values():
-            for change in subscription.unasked:
-                self._now()
-                subscription.give_up(change)
-                self._do()
-                return
+        unasked = [change for subscription in self.subscriptions.values() for change in subscription.unasked]
+        if unasked and self.simulation.now < FAULTS_END_S and self.simulation.chance.random() < IMPATIENCE:
+            change = self.simulation.chance.choice(unasked)
+            self.simulation.trace("%s gives up %s", change.subscription.name, change.add)
+            self.simulation.record.given_up += 1
+            self._now()
+            change.subscription.give_up(change)
+            self._try_again(change)
+            self._do()
 
     # -- death --------------------------------------------------------------------------------------------------------
 
@@ -737,6 +751,7 @@ class ClientHost:
                     self._finish_work(name, worker)
             self._say_what_is_due(subscription)
             machine.touched[subscription] = True
+        self._maybe_give_up()
         self._do()
 
     def _say_what_is_due(self, subscription: ClientSubscription) -> None:
@@ -831,7 +846,7 @@ class ClientHost:
         refusal, subscription = change.refusal, change.subscription
         if change.state == FAILED:
             if change.error is not None and not subscription.is_over and not subscription.is_ending:
-                self.simulation.record.refused_requests += isinstance(change.error, AdapterError)
+                self.simulation.record.given_up += 1
                 self._try_again(change)
         elif change.state == REFUSED and refusal is not None and not subscription.is_over:
             if refusal.code == "unknown":

@@ -190,6 +190,8 @@ class Record:
     refused_starts: int = 0
     refused_inputs: int = 0
     refused_requests: int = 0
+    given_up: int = 0
+    """changes that were not asked for in the end: the ENS failed, or the application waited no longer"""
     not_arrived: int = 0
     """what the ENS brought, and was not believed"""
     torn_records: int = 0

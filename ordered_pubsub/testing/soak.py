@@ -56,6 +56,7 @@ def run_seeds(seeds: range) -> Tally:
             refused_starts=record.refused_starts,
             refused_inputs=record.refused_inputs,
             refused_requests=record.refused_requests,
+            given_up=record.given_up,
             checked_positions=record.checked_positions,
         )
         tally.deaths.update(record.deaths_at)

@@ -64,7 +64,7 @@ async def test_who_may_not_subscribe_is_told_before_it_is_at_the_broker(monkeypa
         async with ordered_pubsub.connect("memory://keys", sequencer=address) as client:
             with pytest.raises(AccessDenied, match="may not subscribe to 'theirs/a'"):
                 await client.subscribe("mine/a", "theirs/a")
-            assert client._engine.reception._active == {}
+            assert client._engine.machine.holding.topics == []
             await client.subscribe("mine/a")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -16,6 +17,7 @@ from ordered_pubsub.client.logged import read_recalled
 from ordered_pubsub.config.checks import stages_to_serve
 from ordered_pubsub.config.files import hash_token, make_token
 from ordered_pubsub.config.reading import load
+from ordered_pubsub.core.client_machine import ClientMachine
 from ordered_pubsub.core.messages import (
     Answer,
     ChangeAsk,
@@ -48,7 +50,8 @@ READER, WRITER = make_token(), make_token()
 @pytest.fixture(autouse=True)
 def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is lost last is noticed soon."""
-    monkeypatch.setattr("ordered_pubsub.client.engine.FOLLOW_S", 0.1)
+    monkeypatch.setattr("ordered_pubsub.client.engine.TICK_S", 0.1)
+    monkeypatch.setattr("ordered_pubsub.client.engine.ClientMachine", partial(ClientMachine, report_s=0.1))
     monkeypatch.setattr("ordered_pubsub.server.node.TICK_S", 0.05)
     monkeypatch.setattr("ordered_pubsub.core.driver.Pubends", lambda reader: Pubends(reader, aet_s=0.2))
 

@@ -100,8 +100,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Timers come soon."""
     for module, name in (
         (engine, "TICK_S"),
-        (engine, "FOLLOW_S"),
-        (engine, "LIVE_S"),
         (embedded, "TICK_S"),
         (node_module, "TICK_S"),
         (server_module, "SWEEP_S"),
@@ -250,7 +248,7 @@ async def test_a_best_effort_subscription_ends_whose_timer_fails(
         subscription = await client.subscribe("a", delivery="best-effort", ttl_s=SHORT_S)
         plant.into(monkeypatch, BestEffort, "tick")
         taking = subscription._intake
-        client._engine.supervisor.soon(taking._tick, "the end of patience", taking._buffer)
+        client._engine.supervisor.soon(taking._tick, "the end of patience")
         await until(lambda: subscription.error)
 
         assert isinstance(subscription.error, KeyError)
@@ -290,17 +288,9 @@ async def test_what_a_resumed_subscription_holds_is_asked_of_the_ens_again(
         async with ordered_pubsub.connect(url, name="desk") as client:
             await client.subscribe("a", name="book")
         async with ordered_pubsub.connect(url, name="desk") as client:
-            good = Reception.hold
-
-            async def hold(reception: Reception, receiver: Any, topics: Any) -> None:
-                if topics and not plant.was_raised:
-                    plant.was_raised = True
-                    raise plant.error
-                await good(reception, receiver, topics)
-
-            monkeypatch.setattr(Reception, "hold", hold)
+            plant.into(monkeypatch, type(client._engine.adapter), "subscribe")
             book = await client.subscribe(name="book")
-            await until(lambda: "a" in client._engine.reception._active)
+            await until(lambda: "a" in client._engine.machine.holding._active)
             await market.publish("a", 1)
 
             assert (await asyncio.wait_for(book.__anext__(), PATIENCE_S)).data == 1

@@ -115,7 +115,7 @@ async def test_who_is_there_and_does_not_answer_holds_nobody_up_for_ever(
     )
     monkeypatch.setattr("ordered_pubsub.core.expiry.LOOK_S", LEASE_S / 8)
     monkeypatch.setattr("ordered_pubsub.core.voids.SEAL_AGAIN_MOST_S", LEASE_S)
-    monkeypatch.setattr("ordered_pubsub.client.engine.LIVE_S", LEASE_S / 8)
+    monkeypatch.setattr("ordered_pubsub.client.engine.TICK_S", LEASE_S / 8)
     async with System(tmp_path, [["a"], ["b"]], before=ORDERED) as system, raw(system.ports[home]) as line:
         await until(lambda: system.is_linked)
         key = make_session(None)

@@ -17,17 +17,19 @@ import attrs
 import msgspec
 from msgspec.structs import replace
 
-from ordered_pubsub.core import checking, history, stage
+from ordered_pubsub.core import checking, history, inspection, stage
 from ordered_pubsub.core.acknowledging import Acknowledging, InHand
 from ordered_pubsub.core.authenticity import Stamp
 from ordered_pubsub.core.batches import Batches
 from ordered_pubsub.core.buffer import Arrival
 from ordered_pubsub.core.changes import Changes
+from ordered_pubsub.core.client_subscription import QUEUED, ClientSubscription, TopicChange
 from ordered_pubsub.core.clocks import Clocks
 from ordered_pubsub.core.curiosity import Consolidation
 from ordered_pubsub.core.delivery import Delivery, Lane
 from ordered_pubsub.core.driver import Batch, Driver
 from ordered_pubsub.core.groups import IN_GROUP, Groups, _take_out
+from ordered_pubsub.core.holding import Hold, Holding, Pause
 from ordered_pubsub.core.hosting import Hosting, _Curious
 from ordered_pubsub.core.inspection import ARRIVED, Inspection
 from ordered_pubsub.core.lease import Lease
@@ -483,14 +485,14 @@ def _good_again(batches: Batches, part: Publication, items: list[Any], asked_at:
 _settle_batch = Batches.settled
 
 
-def _without_tags(inspection: Inspection, topic: str, tag: bytes, stamp: Stamp, head: bytes, content: bytes) -> str:
-    verdict = _judge(inspection, topic, tag, stamp, head, content)
+def _without_tags(judge: Inspection, topic: str, tag: bytes, stamp: Stamp, head: bytes, content: bytes) -> str:
+    verdict = _judge(judge, topic, tag, stamp, head, content)
     return ARRIVED if verdict in ("tag", "untagged") else verdict
 
 
-def _of_any_system(inspection: Inspection, topic: str, tag: bytes, stamp: Stamp, head: bytes, content: bytes) -> str:
-    own = msgspec.structs.replace(stamp, system=inspection.system)
-    return _judge(inspection, topic, tag, own, head, content)
+def _of_any_system(judge: Inspection, topic: str, tag: bytes, stamp: Stamp, head: bytes, content: bytes) -> str:
+    own = msgspec.structs.replace(stamp, system=judge.system)
+    return _judge(judge, topic, tag, own, head, content)
 
 
 _judge = Inspection.judge
@@ -582,6 +584,90 @@ def _prune_what_is_owed(clocks: Clocks, topics: Iterable[str], groups: Groups) -
 
 def _wanted_if_settled(groups: Groups, topic: str) -> bool:
     return topic in groups.filled or topic in groups.owed_to
+
+
+# -- the guards of a client -----------------------------------------------------------------------------------------------
+
+
+def _hold_at_once(holding: Holding, hold: Hold, now: float) -> None:
+    """Whether the ENS brings it or not."""
+    hold.is_held = True
+    holding._finish(hold)
+
+
+def _make_all_at_once(subscription: ClientSubscription) -> None:
+    """Those behind one that waits as well."""
+    for change in subscription.unasked:
+        if change.state == QUEUED:
+            subscription._changes.remove(change)
+            subscription._changes.appendleft(change)
+            _go_on(subscription)
+
+
+_go_on = ClientSubscription.go_on
+
+
+def _take_back_unsaid(subscription: ClientSubscription, change: TopicChange) -> None:
+    """Its buffer goes on waiting for it."""
+    if change.hold is not None:
+        subscription.client.holding.give_up(change.hold)
+
+
+def _forget_nothing(holding: Holding, subscription: str, topics: Iterable[str] | None = None) -> None:
+    """The ENS goes on bringing it."""
+    holding._held_by.pop(subscription, None)
+    for holders in holding._holders.values():
+        holders.pop(subscription, None)
+    holding._holders = {topic: holders for topic, holders in holding._holders.items() if holders}
+
+
+def _forget_for_all(holding: Holding, subscription: str, topics: Iterable[str] | None = None) -> None:
+    """Whoever else holds it."""
+    topics = list(holding._held_by.get(subscription, ()) if topics is None else topics)
+    _forget(holding, subscription, topics)
+    for topic in topics:
+        for other in list(holding.holders(topic)):
+            _forget(holding, other, [topic])
+
+
+_forget = Holding.forget
+
+
+def _in_the_old_epoch(subscription: ClientSubscription, change: TopicChange, refusal: Refusal) -> bool:
+    """It is asked for as it was."""
+    return _begins_anew(subscription, change, msgspec.structs.replace(refusal, opened=change.opens - 1))
+
+
+_begins_anew = ClientSubscription._begins_anew
+
+
+def _connected_unasked(session: Session, now: float) -> None:
+    """What has no answer is not sent again."""
+    session.is_connected = True
+    session._send_queued(now)
+
+
+def _stop_unsaid(subscription: ClientSubscription) -> None:
+    subscription.is_known = False
+    _stop(subscription)
+
+
+_stop = ClientSubscription.stop
+
+
+def _never_again(pause: Pause, now: float) -> None:
+    pause.until = float("inf")
+
+
+def _in_any_hands(subscription: ClientSubscription, change: TopicChange, outcome: Change) -> None:
+    """What it holds is not asked of the ENS."""
+    holding = subscription.client.holding
+    subscription.client.holding = Holding(Inspection("nobody")) if outcome.resume is not None else holding
+    _settled(subscription, change, outcome)
+    subscription.client.holding = holding
+
+
+_settled = ClientSubscription.settled
 
 
 MUTANTS = (
@@ -835,6 +921,62 @@ MUTANTS = (
         "that a subscription is over is said again, since nobody answers it",
         ((Leaving, "leave", _leave_once),),
     ),
+    # What a client does by itself.
+    Mutant(
+        "ask-unheld",
+        "a change is asked for when the ENS brings what it adds",
+        ((Holding, "_look", _hold_at_once),),
+    ),
+    Mutant(
+        "changes-at-once",
+        "the changes of a subscription are made one after the other",
+        ((ClientSubscription, "go_on", _make_all_at_once),),
+    ),
+    Mutant(
+        "given-up-unsaid",
+        "a change that is given up is taken back from the buffer that waits for it",
+        ((ClientSubscription, "_take_back", _take_back_unsaid),),
+    ),
+    Mutant(
+        "never-released",
+        "what nobody holds any more is unsubscribed from",
+        ((Holding, "forget", _forget_nothing),),
+    ),
+    Mutant(
+        "released-for-all",
+        "… and not while somebody else holds it",
+        ((Holding, "forget", _forget_for_all),),
+    ),
+    Mutant(
+        "try-once",
+        "what the ENS could not do is tried again",
+        ((Pause, "begin", _never_again),),
+    ),
+    Mutant(
+        "resume-unheld",
+        "the ENS is asked to bring what a subscription holds that goes on",
+        ((ClientSubscription, "settled", _in_any_hands),),
+    ),
+    Mutant(
+        "old-epoch",
+        "who goes on with a subscription does so in the epoch after the one that it had last",
+        ((ClientSubscription, "_begins_anew", _in_the_old_epoch),),
+    ),
+    Mutant(
+        "reconnect-unasked",
+        "on each connection everything is asked for again that has no answer",
+        ((Session, "connected", _connected_unasked),),
+    ),
+    Mutant(
+        "keys-asked-once",
+        "keys are asked for until they are there",
+        ((inspection, "ASK_AGAIN_S", float("inf")), (Inspection, "connected", _nothing)),
+    ),
+    Mutant(
+        "end-unsaid",
+        "a subscription that stops by itself asks for its end",
+        ((ClientSubscription, "stop", _stop_unsaid),),
+    ),
     # What one client says must not hurt others.
     Mutant(
         "level-unchecked",
@@ -931,9 +1073,9 @@ simulation must find each of them missing within 2,000 seeds (or within 2,000 ch
 `tests/simulation/scenarios.py`); it counts only if nothing falls there with the guard. The first twelve belong to the
 protocol as it was designed; the next nine, from `lead-the-change` on, are guards that the simulation itself has taught us;
 those from `ask-once` on make it exactly once over an ENS that loses, also for who dies and comes back; the next five close the
-holes that a publisher leaves where nobody keeps its events, and end what nothing is heard of in time; and those from
-`level-unchecked` on stand between a client and what is not its to say. This page is written by `make mutants`, and
-`tests/simulation/test_mutants.py` runs every line of it. To see one:
+holes that a publisher leaves where nobody keeps its events, and end what nothing is heard of in time; those from
+`ask-unheld` on are what a client does by itself; and those from `level-unchecked` on stand between a client and what is not
+its to say. This page is written by `make mutants`, and `tests/simulation/test_mutants.py` runs every line of it. To see one:
 `python -m ordered_pubsub.testing.simulate --seed N` with the guard taken away in the code.
 
 "I" numbers are those of [invariants.md](invariants.md); "order" is the one total order of all operations.

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import ordered_pubsub
 from ordered_pubsub.adapter import Adapter, Capabilities, Frame, FramesHandler, StateHandler, load_adapter
-from ordered_pubsub.core.messages import Change, ChangeAsk
+from ordered_pubsub.core.client_subscription import TopicChange
 from ordered_pubsub.errors import UnavailableError
 from ordered_pubsub.testing.trial.judge import NO_RECEIPT
 
@@ -221,17 +221,19 @@ class Subscribing(Worker):
 
     def _note_changes(self, subscription: ordered_pubsub.Subscription, log: IO[str]) -> None:
         """Note behind which numbers topics are held and left, as the stages have decided: nothing else says so exactly."""
-        intake = subscription._intake
-        settled = intake.settled
+        engine = subscription._intake.engine
+        report = engine._report_outcome
 
-        def noted(change: Change, ask: ChangeAsk) -> None:
-            for topic in change.topics:
-                if (topic in change.old) != (topic in change.new):
-                    sign = "@" if topic in change.new else "/"
-                    log.write(f"{sign} {topic} {change.entries.get(topic, 0)}\n")
-            settled(change, ask)
+        def noted(change: TopicChange) -> None:
+            outcome = change.outcome
+            if outcome is not None and outcome.subscription == subscription.identity:
+                for topic in outcome.topics:
+                    if (topic in outcome.old) != (topic in outcome.new):
+                        sign = "@" if topic in outcome.new else "/"
+                        log.write(f"{sign} {topic} {outcome.entries.get(topic, 0)}\n")
+            report(change)
 
-        intake.settled = noted  # type: ignore[method-assign]
+        engine._report_outcome = noted  # type: ignore[method-assign]
 
     async def _take(self, subscription: ordered_pubsub.Subscription, log: IO[str]) -> None:
         async for event in subscription:

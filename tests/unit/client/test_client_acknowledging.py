@@ -258,7 +258,7 @@ async def test_one_that_is_closed_and_opened_again_is_not_said_to_be_over(url: s
     async with ordered_pubsub.connect(url, name="desk") as client:
         first = await client.subscribe("a", name="book")
         await first.close()
-        assert len(client._engine._leaving) == 1
+        assert len(client._engine.machine.leaving) == 1
         await client.subscribe(name="book")
 
-        assert len(client._engine._leaving) == 0
+        assert len(client._engine.machine.leaving) == 0
