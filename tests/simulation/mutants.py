@@ -875,6 +875,7 @@ MUTANTS = (
         "seen-unsaid",
         "what was notified, or waits, was seen",
         ((Delivery, "_seen", _nothing_seen),),
+        "seen-then-void",
     ),
     Mutant(
         "stop-never",
@@ -1061,6 +1062,7 @@ MUTANTS = (
         "due-uncounted",
         "a topic about which something is due is counted as it passes",
         ((Groups, "is_wanted", _wanted_if_settled),),
+        "due-when-read-again",
     ),
 )
 

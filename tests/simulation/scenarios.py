@@ -18,6 +18,7 @@ from ordered_pubsub.testing.world import (
     Subscribe,
     Weather,
     World,
+    draw,
 )
 
 FAR_APART = Weather(
@@ -201,6 +202,26 @@ SEEN_BETWEEN = attrs.evolve(
 """A publisher dies while two subscribers are away from the ENS. One gets the events after it has said that it has not seen them,
 and before the other one can say the same."""
 
+SEEN_THEN_VOID = attrs.evolve(
+    _world(
+        {"t": 0},
+        4,
+        Subscribe(0.0, 1, "s", ("t",)),
+        Subscribe(0.0, 2, "d", ("t",)),
+        *(Publish(2.0 + 0.05 * n, 0, (("t", 1),)) for n in range(8)),
+        Publish(3.0, 3, (("t", 1),)),
+    ),
+    stages=1,
+    kept=(),
+    lease_s=3.0,
+    faults=(Away(1.0, 2, "ens", 12.0), Die(2.26, 0, FOR_EVER)),
+)
+"""A publisher dies before it has said what it has handed over. One subscriber was notified of it, the other one is away."""
+
+DUE_WHEN_READ_AGAIN = draw(1627)
+"""A drawn world: two stages, subscriptions that hold nearly everything, and one that leaves a topic while that passes by. What the
+change has left to do in the tables of its group is done at another time when a stage reads its journal again."""
+
 FILTER_AFTER_FILTER = attrs.evolve(
     _world(
         {"t": 0, "u": 1},
@@ -324,6 +345,8 @@ SCENARIOS = {
     "left-then-died": LEFT_THEN_DIED,
     "reordered-after-crash": REORDERED_AFTER_CRASH,
     "seen-between": SEEN_BETWEEN,
+    "seen-then-void": SEEN_THEN_VOID,
+    "due-when-read-again": DUE_WHEN_READ_AGAIN,
     "filter-after-filter": FILTER_AFTER_FILTER,
     "starved": STARVED,
     "woken-then-crashed": WOKEN_THEN_CRASHED,
