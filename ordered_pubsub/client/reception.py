@@ -85,16 +85,13 @@ class Reception:
     _loop: asyncio.AbstractEventLoop = attrs.field(factory=asyncio.get_running_loop)
     _report_timer: asyncio.TimerHandle | None = None
     """tells the stage how much has not arrived"""
+    inspection: Inspection = attrs.field(init=False)
+    """the machine's: judges what the ENS brings"""
+    holding: Holding = attrs.field(init=False)
+    """the machine's: says what the ENS is to bring"""
 
-    @property
-    def inspection(self) -> Inspection:
-        """Judges what the ENS brings."""
-        return self.machine.inspection
-
-    @property
-    def holding(self) -> Holding:
-        """Says what the ENS is to bring."""
-        return self.machine.holding
+    def __attrs_post_init__(self) -> None:
+        self.inspection, self.holding = self.machine.inspection, self.machine.holding
 
     def enter(self, receiver: Receiver) -> None:
         """There is another subscription."""
@@ -150,7 +147,7 @@ class Reception:
         """The stage has given keys: what waited for them may have arrived."""
         arrived: dict[str, list[Arrival]] = {}
         for topic, claim in self.machine.take_keys(keys):
-            self._spread(arrived, topic, self._judge(topic, [claim]))
+            _spread(arrived, self.holding.holders(topic), self._judge(topic, [claim]))
         self.machine.arrived(arrived)
         self._say_what_has_not_arrived()
 
@@ -168,30 +165,23 @@ class Reception:
         unordered: dict[str, list[Arrival]] = {}
         self.machine.now = self.inspection.now = self._loop.time()
         for frame in frames:
-            if self.holding.holders(frame.topic):
+            names = self.holding.holders(frame.topic)
+            if names:
                 arrivals = self._read(frame)
                 if arrivals is None:
-                    self._spread(unordered, frame.topic, self._read_unordered(frame))
+                    _spread(unordered, names, self._read_unordered(frame))
                 else:
-                    self._spread(ordered, frame.topic, arrivals)
+                    _spread(ordered, names, arrivals)
         self.machine.arrived(ordered)
         for name, taken in unordered.items():
-            self._receivers[name].receive_unordered(taken)
+            if name in self._receivers:
+                self._receivers[name].receive_unordered(taken)
         self._say_what_has_not_arrived()
         self.settle()
         for name in {**ordered, **unordered}:
             receiver = self._receivers.get(name)
             if receiver is not None and receiver.is_full and self._operation is None:
                 await self._wait_for_room(receiver)
-
-    def _spread(self, taken: dict[str, list[Arrival]], topic: str, arrivals: list[Arrival]) -> None:
-        """What has come on a topic is for all who hold it."""
-        if arrivals:
-            for name in self.holding.holders(topic):
-                if name in taken:
-                    taken[name] += arrivals
-                elif name in self._receivers:
-                    taken[name] = list(arrivals)
 
     async def _wait_for_room(self, receiver: Receiver) -> None:
         timer = asyncio.get_running_loop().call_later(STALLED_AFTER_S, self._complain_of_stall, receiver)
@@ -286,3 +276,13 @@ class Reception:
                 "that begin differently"
             )
             self._receivers[name].fail(error, "it stops")
+
+
+def _spread(taken: dict[str, list[Arrival]], names: Iterable[str], arrivals: list[Arrival]) -> None:
+    """What has come on a topic is for all these, who hold it."""
+    for name in names if arrivals else ():
+        those = taken.get(name)
+        if those is None:
+            taken[name] = list(arrivals)
+        else:
+            those += arrivals

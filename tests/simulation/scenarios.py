@@ -219,8 +219,8 @@ SEEN_THEN_VOID = attrs.evolve(
 """A publisher dies before it has said what it has handed over. One subscriber was notified of it, the other one is away."""
 
 DUE_WHEN_READ_AGAIN = draw(1627)
-"""A drawn world: two stages, subscriptions that hold nearly everything, and one that leaves a topic while that passes by. What the
-change has left to do in the tables of its group is done at another time when a stage reads its journal again."""
+"""A drawn world: two stages, subscriptions that hold nearly everything, and one that leaves a topic while that passes by. What
+the change has left to do in the tables of its group is done at another time when a stage reads its journal again."""
 
 FILTER_AFTER_FILTER = attrs.evolve(
     _world(
