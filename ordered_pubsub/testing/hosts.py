@@ -432,6 +432,16 @@ def _wants_of(every: str) -> Wants:
     return lambda arrival: arrival.body.index % int(every) == 0
 
 
+def _will_hold(subscription: ClientSubscription) -> dict[str, bool]:
+    """What a subscription holds when everything has happened that the application has asked for."""
+    topics = dict(subscription.wanted)
+    for change in subscription.unasked:
+        topics.update(dict.fromkeys(change.add, True))
+        for topic in change.remove:
+            topics.pop(topic, None)
+    return topics
+
+
 @attrs.define(eq=False)
 class ClientHost:
     """The process of one client: its application, and what carries what its machine says."""
@@ -456,6 +466,8 @@ class ClientHost:
     lives: int = 0
     opened: dict[str, Subscribe] = attrs.field(factory=dict)
     """what it subscribes to whenever it is started"""
+    begun_by: dict[str, TopicChange] = attrs.field(factory=dict)
+    """subscription → the change by which it begins, or goes on, in this life"""
     working: dict[tuple[str, int], int] = attrs.field(factory=dict)
     """subscription and worker → the event that it works on, by its count"""
     unnumbered: list[EventRecord] = attrs.field(factory=list)
@@ -626,7 +638,7 @@ class ClientHost:
             name, buffer, subscriber, self._now(), WEIGHTS[action.order], action.named, start if action.named else None
         )
         self.machine.begin(subscription)
-        self._change(Alter(action.at, name, topics), epoch if action.named else 0)
+        self._change(Alter(action.at, name, topics), epoch if action.named else 0, begins=True)
 
     def may_alter(self, subscription: str) -> bool:
         """Whether a subscription is there; one with a name, that it has begun in this life."""
@@ -637,14 +649,16 @@ class ClientHost:
         """Change a subscription."""
         self._change(action)
 
-    def _change(self, action: Alter, opens: int = 0) -> None:
-        subscription, every = self.subscriptions[action.subscription], self.opened[action.subscription].every
-        removes = [topic for topic in action.remove if topic in subscription.wanted]
-        every = action.every or every
+    def _change(self, action: Alter, opens: int = 0, begins: bool = False) -> None:
+        subscription = self.subscriptions[action.subscription]
+        removes = [topic for topic in action.remove if topic in _will_hold(subscription)]
+        every = action.every or self.opened[action.subscription].every
         self._now()
-        subscription.change(
+        change = subscription.change(
             action.add, removes, action.ends, str(every) if every > 1 else None, opens, partial(self._together, action)
         )
+        if begins:
+            self.begun_by[action.subscription] = change
         self._do()
 
     def _together(self, action: Alter) -> list[tuple[str, list[EventRecord]]]:
@@ -658,8 +672,10 @@ class ClientHost:
             self.simulation.trace("%s gives up %s", change.subscription.name, change.add)
             self.simulation.record.given_up += 1
             self._now()
-            change.subscription.give_up(change)
-            self._try_again(change)
+            if self.begun_by.get(change.subscription.name) is change:
+                self._try_again(change)
+            else:
+                change.subscription.give_up(change)
             self._do()
 
     # -- death --------------------------------------------------------------------------------------------------------
@@ -682,6 +698,7 @@ class ClientHost:
             event.is_refused = True  # unless it turns out to have a number
         for sequence, items in self.session.unreported():
             simulation.record.abandon((self.name, self.session.epoch, sequence), items)
+        self.begun_by.clear()
         self.working.clear()
         self.unnumbered.clear()
         self.unsure.clear()
@@ -859,12 +876,16 @@ class ClientHost:
                 self.simulation.after(REOPEN_S, self._open_again, action, (), change.opens, self.lives)
 
     def _try_again(self, change: TopicChange) -> None:
-        """An application that has to hold a topic asks until it does."""
-        subscription, action = change.subscription, self.opened[change.subscription.name]
-        if change.opens or not subscription.is_known:
-            topics = change.add
-            subscription.stop()
-            self.simulation.after(REOPEN_S, self._open_again, action, topics, change.opens, self.lives)
+        """An application that needs a subscription begins it until it has begun; unless the stage knows it, which ends it."""
+        subscription = change.subscription
+        name, was_known = subscription.name, subscription.is_known
+        if self.begun_by.get(name) is not change:
+            return
+        subscription.stop()
+        if was_known and not subscription.is_named:
+            self.simulation.record.subscriptions[name].is_orphan = True
+        else:
+            self.simulation.after(REOPEN_S, self._open_again, self.opened[name], change.add, change.opens, self.lives)
 
     def _open_again(self, action: Subscribe, topics: tuple[str, ...], epoch: int, life: int) -> None:
         if life == self.lives and not self.is_dead:
