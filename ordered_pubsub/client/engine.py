@@ -198,6 +198,10 @@ class Engine:
             future.add_done_callback(forget_outcome)  # whoever asked may have given up
         return future
 
+    def forget(self, change: TopicChange) -> None:
+        """Nobody waits for a change any more that will have no outcome."""
+        self._outcomes.pop(change, None)
+
     def _report_outcome(self, change: TopicChange) -> None:
         future = self._outcomes.pop(change, None)
         if future is None or future.done():

@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping
 import attrs
 
 from ordered_pubsub.client.engine import Engine
-from ordered_pubsub.client.waiting import within
+from ordered_pubsub.client.waiting import forget_outcome, within
 from ordered_pubsub.core.acknowledging import Place
 from ordered_pubsub.core.buffer import Notification
 from ordered_pubsub.core.client_subscription import ClientSubscription
 from ordered_pubsub.core.subscriber import Subscriber
+from ordered_pubsub.errors import Closed
 
 TIMER_S_MIN = 0.005
 
@@ -112,4 +113,11 @@ class Following:
         if self._timer is not None:
             self._timer.cancel()
         for future in self._saving.values():
-            future.cancel()
+            if not future.done():
+                future.set_exception(
+                    Closed(
+                        f"subscription {self.subscription.name} has ended before it was known whether what was acknowledged is "
+                        "on the stage's disk: whoever goes on with it may be notified of that again"
+                    )
+                )
+                future.add_done_callback(forget_outcome)

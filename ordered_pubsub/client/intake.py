@@ -319,6 +319,7 @@ class Intake:
             if not change.is_asked and not change.is_done:
                 engine.now()
                 self.subscription.give_up(change)
+                engine.forget(change)
                 engine.settle()
 
     def _not_asked(self, change: TopicChange) -> Exception:

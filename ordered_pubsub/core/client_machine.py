@@ -258,7 +258,8 @@ class ClientMachine:
     @property
     def next_due(self) -> float | None:
         """When `tick`, or `holding.next_operation`, should be called though nothing has come, sooner than is usual."""
-        dues = (self.inspection.next_due, self.holding.next_due, min(self._again.values(), default=None))
+        keys_due = self.inspection.next_due if self.is_connected else None  # nobody is there to be asked
+        dues = (keys_due, self.holding.next_due, min(self._again.values(), default=None))
         return min((due for due in dues if due is not None), default=None)
 
     def ask_for_keys(self) -> None:

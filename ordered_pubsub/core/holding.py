@@ -40,6 +40,13 @@ class Pause:
         """It has failed."""
         self.until, self._next_s = now + self._next_s, min(2 * self._next_s, AGAIN_MOST_S)
 
+    def is_over(self, now: float) -> bool:
+        """Whether it may be tried again; then there is nothing more to wait for."""
+        if now < self.until:
+            return False
+        self.until = float("-inf")
+        return True
+
     def end(self) -> None:
         """It has not."""
         self.until, self._next_s = float("-inf"), AGAIN_FIRST_S
@@ -155,7 +162,7 @@ class Holding:
         if self.under_way is not None:
             return None
         for hold in self._waiting:
-            if now < hold.pause.until:
+            if not hold.pause.is_over(now):
                 continue
             topics = self._lacking(hold)
             if any(self.inspection.refusal(topic) is not None for topic in topics):
@@ -165,7 +172,7 @@ class Holding:
                 self.under_way = Operation(True, topics, hold)
                 self._doubtful.update(dict.fromkeys(topics, True))
                 return self.under_way
-        if self._left and now >= self._pause.until:
+        if self._left and self._pause.is_over(now):
             unheld = [topic for topic in self._left if topic not in self._holders]
             self._left.clear()
             if unheld:
@@ -221,6 +228,8 @@ class Holding:
     @property
     def next_due(self) -> float | None:
         """When `next_operation` should be called again, if nothing comes until then."""
+        if self.under_way is not None:
+            return None
         pauses = [hold.pause for hold in self._waiting] + ([self._pause] if self._left else [])
         return min((pause.until for pause in pauses if pause.until > float("-inf")), default=None)
 

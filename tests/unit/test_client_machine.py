@@ -311,6 +311,15 @@ def test_on_each_connection_everything_is_said_again(client: Client) -> None:
     ]
 
 
+def test_without_a_stage_nothing_is_due(client: Client) -> None:
+    """Else the time would be told again and again for keys that nobody can be asked for."""
+    client.machine.disconnected()
+    client.machine.inspection.hold(["another"])
+    assert client.machine.next_due is None
+    client.machine.connected()
+    assert client.machine.next_due is not None
+
+
 def test_an_answer_that_comes_twice_is_taken_once(client: Client) -> None:
     subscription = client.begin("s/1")
     subscription.change("a")

@@ -165,7 +165,9 @@ def test_a_lasting_hold_is_tried_again_after_growing_pauses(client: Client) -> N
     client.give_keys("a")
     pauses = []
     for _ in range(12):
-        assert client.operate(OSError("away")) == (True, ["a"])
+        assert client.holding.next_operation(client.now) is not None
+        assert client.holding.next_due is None
+        client.holding.done(client.now, OSError("away"))
         assert client.operate() is None
         due = client.holding.next_due
         assert due is not None
@@ -183,8 +185,10 @@ def test_a_lasting_hold_whose_keys_are_refused_asks_for_them_again(client: Clien
     client.holding.inspection.take_due()
     client.give_keys(refused=["a"])
     assert client.finished() == []
-    client.now = 10.0
+    client.now = client.holding.next_due or 0.0
     assert client.operate() is None
+    assert client.holding.next_due is None  # until the keys come, there is nothing to do
+    client.now = 10.0
     client.holding.inspection.now = client.now
     assert [ask.topics for ask in client.holding.inspection.take_due()] == [["a"]]
 

@@ -228,6 +228,36 @@ async def test_a_name_whose_opening_failed_may_be_opened(url: str, market: Clien
         assert book.topics == ["a"]
 
 
+async def test_one_whose_broker_does_not_answer_keeps_no_other_one_waiting(url: str, market: Client) -> None:
+    """As long as somebody waits for it, those after it wait; and nothing is left of it."""
+    adapter = HeldAdapter(url)
+    async with ordered_pubsub.connect(adapter) as client:
+        adapter.may_subscribe.clear()
+        stuck = asyncio.ensure_future(client.subscribe("stuck"))
+        await until(lambda: client._engine.machine.holding.under_way)
+        other = asyncio.ensure_future(client.subscribe("a"))
+        await asyncio.sleep(0)
+        stuck.cancel()
+        await asyncio.wait((stuck,))
+        adapter.may_subscribe.set()
+        assert (await other).topics == ["a"]
+        await until(lambda: client._engine.machine.holding.topics == ["a"])
+        assert client._engine._outcomes == {}
+
+
+async def test_who_waits_for_the_disk_is_told_if_the_subscription_ends(url: str, market: Client) -> None:
+    async with ordered_pubsub.connect(url, name="desk") as client:
+        book = await client.subscribe("a", name="book", ack="manual")
+        await market.publish("a", 1)
+        (event,) = await take(book, 1)
+        client._engine.home.say = lambda message: None  # type: ignore[method-assign]  # what it says is lost
+        acking = asyncio.ensure_future(event.ack())
+        await asyncio.sleep(0)
+        await book.close()
+        with pytest.raises(errors.Closed, match="has ended before it was known whether"):
+            await asyncio.wait_for(acking, PATIENCE_S)
+
+
 async def test_a_name_whose_subscription_has_ended_may_be_opened_again(url: str, market: Client) -> None:
     async with ordered_pubsub.connect(url, name="desk") as client:
         book = await client.subscribe("a", name="book")
