@@ -26,6 +26,8 @@ STARTS_LEAST = 20_000
 HOSTILE_S, STARVED_S = 300, 60
 RESTING_TOPICS = 200_000
 LEAST, LEAST_TAGGED_ALONE = 0.95, 0.85
+COSTS_MIN = 60
+"""At most; a third of that if no line has to be measured longer."""
 TAG_COST = ("tag_cost", "--least", str(LEAST), "--least-unpacked", str(LEAST_TAGGED_ALONE))
 
 REPRODUCTIONS = {
@@ -143,7 +145,8 @@ def boundary() -> str:
 def costs() -> str:
     """Beside the commit before, in turns: unpacked and packed on four brokers, replay, Spark: at least 0.95 times."""
     _check_history()
-    measured("before_after", BEFORE, "--only", ",".join((*BROKERS, "replay", "spark")), "--least", str(LEAST))
+    lines = ",".join((*BROKERS, "replay", "spark"))
+    measured("before_after", BEFORE, "--only", lines, "--least", str(LEAST), "--minutes", str(COSTS_MIN))
     return f"at least {LEAST} times {BEFORE}"
 
 
