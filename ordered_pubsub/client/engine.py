@@ -185,10 +185,9 @@ class Engine:
             if not self.is_over:
                 self.home.send(list(sends))
             sends.clear()
-        if says:
-            for message in says if self.state["stage"] else ():
-                self.home.say(message)
-            says.clear()
+        for message in says:
+            self.home.say(message)
+        says.clear()
 
     def outcome_of(self, change: TopicChange) -> asyncio.Future[None]:
         """What is done when a change has its outcome."""
@@ -253,9 +252,9 @@ class Engine:
                 self._plan()
 
     def _say(self, message: FromSubscriber) -> None:
-        """Tell the stage something that no machine of a subscription says."""
-        if not self.is_over and self.state["stage"]:
-            self.home.say(message)
+        """Tell the stage something that the machine does not say by itself."""
+        self.machine.say(message)
+        self.send()
 
     # -- what the ENS does not bring ----------------------------------------------------------------------------------
 

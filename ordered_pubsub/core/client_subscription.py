@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
@@ -40,6 +40,7 @@ from ordered_pubsub.errors import Closed, SessionExpired, UsageError
 if TYPE_CHECKING:
     from ordered_pubsub.core.client_machine import ClientMachine
 
+_Made = TypeVar("_Made")
 QUEUED, HOLDING, ASKED, SETTLED, REFUSED, FAILED = "queued", "holding", "asked", "settled", "refused", "failed"
 OPENINGS_MAX = 5
 """So often a named subscription is opened anew when somebody else has opened it in between."""
@@ -240,16 +241,24 @@ class ClientSubscription:
         self.client.finished.append(change)
         if self.is_over:
             return
+        self._guarded(self._take_outcome, outcome, change.lost)
+
+    def _take_outcome(self, outcome: Change, lost: Sequence[str]) -> None:
         now = self.client.now
+        if self.subscriber is not None:
+            self.subscriber.begin(outcome, now)
+        if outcome.resume is not None:  # what it holds is known only now
+            self.wanted.update(dict.fromkeys(outcome.new, True))
+            self.client.holding.hold(self.name, outcome.new, now, is_lasting=True)
+        self.buffer.change_settled(outcome, lost)
+
+    def _guarded(self, step: Callable[..., _Made], *arguments: Any) -> _Made | None:
+        """Do something; whatever goes wrong in it ends this subscription, and nothing else of the client."""
         try:
-            if self.subscriber is not None:
-                self.subscriber.begin(outcome, now)
-            if outcome.resume is not None:  # what it holds is known only now
-                self.wanted.update(dict.fromkeys(outcome.new, True))
-                self.client.holding.hold(self.name, outcome.new, now, is_lasting=True)
-            self.buffer.change_settled(outcome, change.lost)
+            return step(*arguments)
         except Exception as error:
             self.fail(error)
+            return None
 
     def refused(self, change: TopicChange, refusal: Refusal) -> None:
         """A change will not happen."""
@@ -277,11 +286,11 @@ class ClientSubscription:
                 return False
         elif refusal.code == "ended":  # the one before it of this name
             change.again_at = self.client.now + REOPEN_S
+            self.client.wait(self, change.again_at)
         else:
             return False
         change.state, change.refusal = QUEUED, refusal
         self._changes.appendleft(change)
-        self.client.wait(self, change.again_at)
         self.go_on()
         return True
 
@@ -289,35 +298,26 @@ class ClientSubscription:
 
     def arrived(self, arrivals: Sequence[Arrival]) -> None:
         """The ENS has brought events of the topics that it holds."""
-        if self.is_over:
-            return
-        try:
-            if self.subscriber is not None:
-                self.subscriber.arrived(arrivals, self.client.now)
-            elif isinstance(self.buffer, BestEffort):
-                for arrival in arrivals:
-                    self.buffer.receive(arrival, self.client.now)
-        except Exception as error:
-            self.fail(error)
+        if not self.is_over:
+            self._guarded(self._take_arrivals, arrivals, self.client.now)
+
+    def _take_arrivals(self, arrivals: Sequence[Arrival], now: float) -> None:
+        if self.subscriber is not None:
+            self.subscriber.arrived(arrivals, now)
+        elif isinstance(self.buffer, BestEffort):
+            for arrival in arrivals:
+                self.buffer.receive(arrival, now)
 
     def hear(self, message: ToSubscriber | Decided, is_ens_read: bool = True) -> None:
         """The stage says something to it."""
-        if self.is_over or self.subscriber is None:
-            return
-        try:
-            self.subscriber.hear(message, self.client.now, is_ens_read)
-        except Exception as error:
-            self.fail(error)
+        if not self.is_over and self.subscriber is not None:
+            self._guarded(self.subscriber.hear, message, self.client.now, is_ens_read)
 
     def report(self, is_all: bool = False) -> None:
         """Say how far it is, as far as that is news; or all of it, to a stage that knows nothing yet."""
         if self.is_over or self.subscriber is None:
             return
-        try:
-            follows = self.subscriber.report(self.client.now, is_all)
-        except Exception as error:
-            self.fail(error)
-            return
+        follows = self._guarded(self.subscriber.report, self.client.now, is_all)
         if follows is not None:
             self.client.say(follows)
 
@@ -333,10 +333,7 @@ class ClientSubscription:
     def tick(self) -> None:
         """The time is told to a best-effort buffer."""
         if not self.is_over and isinstance(self.buffer, BestEffort):
-            try:
-                self.buffer.tick(self.client.now)
-            except Exception as error:
-                self.fail(error)
+            self._guarded(self.buffer.tick, self.client.now)
 
     def take_ready(self) -> list[Notification]:
         """The events whose turn has come since the last call. To be called after whatever comes in."""
@@ -379,12 +376,12 @@ class ClientSubscription:
         )
 
     def fail(self, error: Exception) -> None:
-        """It is over by an error. What is ready may still be taken."""
+        """It is over by an error. What is ready may still be taken, unless it is cut off."""
         if self.is_over:
             return
         self.error = error
         self.client.failed.append(self)
-        if not isinstance(error, SessionExpired) or not self.client.lifeline.is_cut(self.name, self.client.now):
+        if not self.client.lifeline.is_cut(self.name, self.client.now):
             self._rest += self._take()
         self.stop()
 

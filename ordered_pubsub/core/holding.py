@@ -10,10 +10,10 @@ Nothing that comes on a topic can be judged without its keys, so they are here b
 | active | nobody holds it, and its turn comes to be unsubscribed from | doubtful |
 | doubtful, held by nobody | the ENS has answered | absent; or doubtful still, and it is tried again |
 
-There is one operation at the ENS at a time (`next_operation`, `done`). One that nobody waits for any more is `abandoned`, so
-that an ENS which never answers for one topic keeps nobody else waiting.
+There is one operation at the ENS at a time (`next_operation`, `done`). One that nobody waits for any more `is_abandoned`, so
+that an ENS which never answers for one topic keeps others waiting no longer than somebody waits for that.
 
-INVARIANT: a topic that somebody holds and nobody waits for is active.
+INVARIANT: a topic that a subscription wants (`ClientSubscription.wanted`) is active, or waited for.
 INVARIANT: what is active or doubtful, and held by nobody, is in `_left` or under way.
 """
 

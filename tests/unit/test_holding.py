@@ -25,6 +25,13 @@ class Client:
     def hold(self, name: str, *topics: str, is_lasting: bool = False) -> Hold:
         return self.holding.hold(name, topics, self.now, is_lasting)
 
+    def bring(self, name: str, *topics: str) -> None:
+        """Hold topics, and have the ENS bring them."""
+        self.hold(name, *topics)
+        self.give_keys(*topics)
+        self.operate()
+        self.finished()
+
     def give_keys(self, *topics: str, refused: Sequence[str] = ()) -> None:
         self.holding.inspection.given(
             Keys("s", b"system", [(1, 0.0)], {t: [KEY] for t in topics}, 0.0, dict.fromkeys(refused, REFUSED))
@@ -72,10 +79,7 @@ def test_who_waits_for_keys_keeps_nobody_else_waiting(client: Client) -> None:
 
 
 def test_what_the_ens_brings_already_is_held_at_once(client: Client) -> None:
-    client.hold("one", "a")
-    client.give_keys("a")
-    client.operate()
-    client.finished()
+    client.bring("one", "a")
     again = client.hold("two", "a")
     assert client.finished() == [again]
     assert client.operate() is None
@@ -114,10 +118,7 @@ def test_a_topic_is_unsubscribed_from_when_its_last_holder_forgets_it(client: Cl
 
 
 def test_who_holds_it_again_before_it_is_unsubscribed_from_has_it_still(client: Client) -> None:
-    client.hold("one", "a")
-    client.give_keys("a")
-    client.operate()
-    client.finished()
+    client.bring("one", "a")
     client.holding.forget("one")
     hold = client.hold("two", "a")
     assert client.finished() == [hold]
@@ -126,10 +127,7 @@ def test_who_holds_it_again_before_it_is_unsubscribed_from_has_it_still(client: 
 
 
 def test_who_holds_it_again_while_it_is_unsubscribed_from_waits_until_it_is_back(client: Client) -> None:
-    client.hold("one", "a")
-    client.give_keys("a")
-    client.operate()
-    client.finished()
+    client.bring("one", "a")
     client.holding.forget("one")
     client.holding.next_operation(client.now)
     hold = client.hold("two", "a")
@@ -194,9 +192,7 @@ def test_a_lasting_hold_whose_keys_are_refused_asks_for_them_again(client: Clien
 
 
 def test_unsubscribing_is_tried_again(client: Client) -> None:
-    client.hold("one", "a")
-    client.give_keys("a")
-    client.operate()
+    client.bring("one", "a")
     client.holding.forget("one")
     assert client.operate(OSError("away")) == (False, ["a"])
     assert client.operate() is None
