@@ -2,7 +2,7 @@
 
 It holds no protocol decision. What the machine wants sent and said goes to the home stage; the answers that come back at once
 are all taken before anything is done about them, so that a batch stays a batch; numbered events go to the publisher, what is
-ready to the intake of its subscription, operations to the ENS. Time comes from the event loop.
+ready to the intake of its subscription, operations and batches to the ENS. Time comes from the event loop.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from typing import Protocol
 
 from ordered_pubsub.adapter import Adapter, Frame, redacted
 from ordered_pubsub.client.home import Home, Listener
-from ordered_pubsub.client.leasing import Leasing
 from ordered_pubsub.client.logged import LogPacker
 from ordered_pubsub.client.publisher import Outgoing, Publisher, error_of
 from ordered_pubsub.client.reception import Receiver, Reception
@@ -27,16 +25,14 @@ from ordered_pubsub.core.client_subscription import SETTLED, ClientSubscription,
 from ordered_pubsub.core.inspection import Inspection
 from ordered_pubsub.core.lease import Lease
 from ordered_pubsub.core.lifeline import Lifeline
+from ordered_pubsub.core.locating import Search
 from ordered_pubsub.core.messages import (
     Answer,
-    FromSubscriber,
     Keys,
-    Leased,
-    Locate,
-    Located,
     Refusal,
     ToSession,
 )
+from ordered_pubsub.core.outbox import Outbox
 from ordered_pubsub.core.pubends import AET_S
 from ordered_pubsub.core.registrar import WRONG_EPOCH
 from ordered_pubsub.core.session import Session
@@ -48,7 +44,6 @@ from ordered_pubsub.wire.sessions import make_session, publisher_of
 _log = logging.getLogger(__name__)
 
 TICK_S, DUE_S_MIN = 0.5, 0.005
-LOCATE_AGAIN_S = 1.0
 STARVED_SAID_S = 60.0
 """So often the log says what the ENS does not bring, while that lasts."""
 
@@ -79,9 +74,8 @@ class Engine:
             f"client {self.name!r}", self.fail, "Close it, connect another one, and report this with the log"
         )
         self._members: dict[ClientSubscription, Member] = {}
-        owner_of = lambda topic: self.session.topology.owner(topic)  # noqa: E731
-        leasing = Leasing(Batches(Lease(self.key.session), owner_of), self._say, self.supervisor)
-        self.publisher = Publisher(self.name, adapter, settings, self._queue, leasing, self.supervisor)
+        outbox = Outbox(Batches(Lease(self.key.session), lambda topic: self.session.topology.owner(topic)))
+        self.publisher = Publisher(self.name, adapter, settings, self._queue, outbox, self.settle, self.supervisor)
         self.machine: ClientMachine
         self.reception: Reception
         self.state = {"ens": False, "stage": False}
@@ -93,9 +87,8 @@ class Engine:
         self._tick_handle: asyncio.TimerHandle | None = None
         self._due_handle: asyncio.TimerHandle | None = None
         """the same, when time matters more"""
-        self._locating = 0
-        self._located: dict[int, tuple[dict[str, int], asyncio.Event]] = {}
-        """what the stages say where topics were at a time, by the serial of who asks"""
+        self._searching: dict[Search, asyncio.Future[None]] = {}
+        """who waits for where topics were at a time"""
         self._starved_said_at = float("-inf")
         self.is_closed = False
 
@@ -117,7 +110,8 @@ class Engine:
                 packer=LogPacker(self.name, self.home, self.publisher.sharing),
             )
             name = self.key.session
-            self.machine = ClientMachine(session, Inspection(name), Lifeline(name), now=self.loop.time())
+            outbox = self.publisher.outbox
+            self.machine = ClientMachine(session, Inspection(name), Lifeline(name), outbox, now=self.loop.time())
             self.reception = Reception(
                 self.adapter, self.settings.unordered == "deliver", self.machine, self.settle, self.supervisor
             )
@@ -173,8 +167,10 @@ class Engine:
                     self._report_outcome(change)
         finally:
             self._is_settling = False
+        self._report_found()
         if not self.is_over:
             self.reception.operate()
+            self.publisher.go_on()
         self.send()
         self._plan()
 
@@ -214,6 +210,14 @@ class Engine:
         elif change.refusal is not None:
             future.set_exception(error_of_change(change.refusal))
 
+    def _report_found(self) -> None:
+        """Whoever waits for where topics were is told."""
+        found, self.machine.found = self.machine.found, []
+        for search in found:
+            future = self._searching.get(search)
+            if future is not None and not future.done():
+                future.set_result(None)
+
     def _plan(self) -> None:
         """See to it that the machine is told the time when that matters."""
         if self.is_over:
@@ -250,11 +254,6 @@ class Engine:
             self.send()
             if self._tick_handle is None:
                 self._plan()
-
-    def _say(self, message: FromSubscriber) -> None:
-        """Tell the stage something that the machine does not say by itself."""
-        self.machine.say(message)
-        self.send()
 
     # -- what the ENS does not bring ----------------------------------------------------------------------------------
 
@@ -310,11 +309,7 @@ class Engine:
     def _take_told(self, messages: Sequence[ToSession]) -> None:
         machine = self.now()
         for message in messages:
-            if isinstance(message, Located):
-                self._take_located(message)
-            elif isinstance(message, Leased):
-                self.publisher.leasing.leased(message)
-            elif isinstance(message, Keys):
+            if isinstance(message, Keys):
                 self.reception.take_keys(message)
             else:
                 machine.hear(message, self.is_ens_read)
@@ -322,30 +317,20 @@ class Engine:
 
     async def locate(self, topics: Sequence[str], at: float, timeout_s: float) -> dict[str, int]:
         """Where topics were at a time: for each the last number before it. Cancelled, nothing changes."""
-        self._locating += 1
-        serial, numbers = self._locating, dict[str, int]()
-        self._located[serial] = (numbers, asyncio.Event())
-        give_up_at = self.loop.time() + timeout_s
+        search = self.now().locate(topics, at)
+        future = self._searching[search] = self.loop.create_future()
         try:
-            while missing := [topic for topic in topics if topic not in numbers]:
-                if self.loop.time() >= give_up_at:
-                    raise Timeout(
-                        f"the stages did not say within {timeout_s:g} s (timeout_s) where {missing[0]!r} was at start="
-                    )
-                self._say(Locate(self.key.session, serial, missing, at))
-                news = self._located[serial][1]
-                news.clear()
-                with suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(news.wait(), min(LOCATE_AGAIN_S, timeout_s))
+            if search.missing:
+                self.settle()
+                await asyncio.wait((future,), timeout=timeout_s)
+            for topic in search.missing:
+                raise Timeout(
+                    f"the stages did not say within {timeout_s:g} s (timeout_s) where {topic!r} was at start="
+                )
         finally:
-            del self._located[serial]
-        return numbers
-
-    def _take_located(self, located: Located) -> None:
-        numbers, news = self._located.get(located.serial, ({}, None))
-        numbers.update(located.numbers)
-        if news is not None:
-            news.set()
+            self.machine.locating.give_up(search)
+            del self._searching[search]
+        return search.numbers
 
     # -- in -----------------------------------------------------------------------------------------------------------
 
@@ -353,7 +338,6 @@ class Engine:
         for outcome in self.now().answers(answers):
             self.publisher.take_outcome(outcome)
         self.settle()
-        self.publisher.hand_over()
 
     def _stage_changed(self, is_connected: bool, reason: str) -> None:
         self._note("stage", is_connected, reason)
@@ -370,7 +354,7 @@ class Engine:
         """The stages decide who has been silent for too long, so theirs hold, whatever others have said."""
         times, now = self.home.times, self.loop.time()
         self.lifeline.change_time(times.session_ttl_s, now)
-        self.publisher.leasing.batches.lease.change_time(times.lease_s, now)
+        self.publisher.outbox.batches.lease.change_time(times.lease_s, now)
 
     def _ens_changed(self, is_connected: bool, reason: str) -> None:
         self._note("ens", is_connected, reason)
@@ -451,7 +435,8 @@ class Engine:
 
     async def close(self) -> None:
         """Disconnect. Whatever is still under way is given up."""
-        self.publisher.leasing.close()
+        self.machine.close()
+        self.send()
         self.reception.close()
         self.is_closed = True
         self._stop_timers()

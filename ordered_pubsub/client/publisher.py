@@ -1,22 +1,14 @@
-"""The way of an event out: collected, numbered, handed to the ENS, receipted.
+"""The way of an event out: collected, numbered, given to the ENS, receipted.
 
     put ──> collected ── once per turn of the loop ──> session ──> home stage
                                                                       │ numbers, timestamps
-    future <── receipt ── adapter.publish <── frames, by topic <── numbered
+    future <── receipt ── adapter.publish <── frames, by topic <── outbox
 
-Where the topic's log keeps the event, it is published when it is numbered, whatever happens then. So its publisher has the
-receipt at once, unless half a pipeline of such events still waits for the ENS: then the publisher is to feel it. Else the receipt
-comes when the ENS has taken it.
+`core.outbox` decides what the ENS is given and when there are receipts. This is the shell around it: frames are made here, anew
+each time, since a broker that comes back may take less than before; and whoever publishes is held up or told here.
 
-Publications are unfinished from `put` until the ENS has taken them. How many, and how many bytes, is bounded: that is the
-pipeline, and who finds it full waits or is told so. Frames are handed over topic by topic, so a topic whose subscribers are
-slow holds up its own publications only.
-
-A number that was given must be published, or subscribers wait for it. So what the ENS does not take is handed over again,
-for as long as the client lives, whatever became of those who waited for a receipt, and whatever went wrong. Frames are made
-anew each time, since a broker that comes back may take less than before. What a log keeps is handed over for a while only:
-subscribers get it from there. What nobody keeps may have become void, if the stages have not heard of this client for long; then
-it is not handed over, and its publisher is told.
+Publications are unfinished from `put` until they have their receipts. How many, and how many bytes, is bounded: that is the
+pipeline, and who finds it full waits or is told so.
 """
 
 from __future__ import annotations
@@ -34,13 +26,11 @@ import msgspec
 from ordered_pubsub.adapter import Adapter, Frame
 from ordered_pubsub.client.event import Receipt
 from ordered_pubsub.client.frames import HELD_ENTRY_BYTES, PACK_BYTES, frame_bytes, packed, stamped
-from ordered_pubsub.client.leasing import Leasing
 from ordered_pubsub.client.logged import Sharing
-from ordered_pubsub.client.remembering import Remembered
 from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.core.batches import Batch
 from ordered_pubsub.core.messages import Publication
-from ordered_pubsub.core.ranges import Range
+from ordered_pubsub.core.outbox import Outbox, Void
 from ordered_pubsub.core.session import Outcome
 from ordered_pubsub.errors import (
     AccessDenied,
@@ -54,17 +44,13 @@ from ordered_pubsub.errors import (
     UsageError,
     WouldBlock,
 )
-from ordered_pubsub.supervision import Backoff, Supervisor
+from ordered_pubsub.supervision import Supervisor
 
 _log = logging.getLogger(__name__)
 
 _NOT_PUT: Any = None
 SHARE = 8
 """Events that share a tag have, together, no more than such a share of what the ENS takes: they cannot be divided later."""
-RETRY_FIRST_S = 0.1
-RETRY_MOST_S = 5.0
-KEPT_RETRY_S = 10.0
-"""For so long the ENS is given what a log keeps as well."""
 
 
 class Outgoing(msgspec.Struct, eq=False):
@@ -96,7 +82,9 @@ class Publisher:
     settings: Settings
     queue: Callable[[list[tuple[str, list[Outgoing]]]], None]
     """gives publications to the session, in their order: runs on one topic, and their events"""
-    leasing: Leasing
+    outbox: Outbox
+    settle: Callable[[], None]
+    """does what the client's machine says"""
     supervisor: Supervisor
     is_closed: bool = False
     failure: Exception | None = None
@@ -109,23 +97,22 @@ class Publisher:
     _collected_events: int = 0
     _lingering: asyncio.TimerHandle | None = None
     """numbers what is collected when it has waited for long enough"""
-    _numbered: dict[str, list[tuple[Publication, list[Outgoing]]]] = attrs.field(factory=dict)
-    _hand_overs: dict[str, asyncio.Task[None]] = attrs.field(factory=dict)
-    _troubles: dict[str, str] = attrs.field(factory=Remembered)
-    """topic → why the ENS did not take what was handed over"""
-    _given_up: dict[str, bool] = attrs.field(factory=Remembered)
-    """topics of which the ENS has not taken what their log keeps: until it takes something, it is asked once each time"""
-    _backlog_events: int = 0
-    """how many have their receipt, since their log has them, and are still to be handed to the ENS"""
-    _backlog_bytes: int = 0
-    _in_backlog: dict[int, int] = attrs.field(factory=dict)
-    """how many bytes they have, by the identity of the batches in `_numbered`, which lives as long"""
+    _giving: dict[str, asyncio.Task[None]] = attrs.field(factory=dict)
+    """what the ENS is taking, by topic"""
     _is_abandoned: bool = False
     """whether what has no receipt is given up"""
     _waiters: OrderedDict[Outgoing, asyncio.Future[None]] = attrs.field(factory=OrderedDict)
     """publications that wait for room, in their order (a plain dict is slow to lose its first)"""
     _idle: asyncio.Event = attrs.field(factory=asyncio.Event)
     """set when nothing is unfinished any more"""
+
+    def __attrs_post_init__(self) -> None:
+        outbox, settings = self.outbox, self.settings
+        outbox.weigh = lambda items: sum([item.held + item.more for item in items])
+        outbox.early_events_max, outbox.early_bytes_max = (
+            settings.pipeline_events_max // 2,
+            settings.pipeline_bytes_max // 2,
+        )
 
     # -- in -----------------------------------------------------------------------------------------------------------
 
@@ -224,7 +211,7 @@ class Publisher:
     # -- numbered -----------------------------------------------------------------------------------------------------
 
     def take_outcome(self, outcome: Outcome) -> None:
-        """The session knows what became of some publications; `hand_over` gives them to the ENS."""
+        """The session knows what became of some publications; `go_on` does what is to be done about it."""
         if outcome.refusal is not None:
             refusal = outcome.refusal
             kind = error_of(refusal.code)
@@ -233,103 +220,86 @@ class Publisher:
                     self._fail(item, kind(f"the event for {item.topic!r} was refused by the stage: {refusal.reason}"))
             self._admit()
             return
-        unkept: list[Batch] = []
         for part, items in zip(outcome.publications, outcome.asked.items, strict=True):
             if part.entries and items:
                 items[0].more = HELD_ENTRY_BYTES * len(part.entries)
                 self._unfinished_bytes += items[0].more if items[0].serial in self._unfinished else 0
-            if not part.is_kept:
-                unkept.append((part, items))
-            elif self._may_lag(len(items)):
-                _give_receipts(part, items)
-                self._backlog_events += len(items)
-                self._in_backlog[id(items)] = held = self._forget(items)
-                self._backlog_bytes += held
-            self._numbered.setdefault(part.topic, []).append((part, items))
-        if unkept:
-            self.leasing.numbered(unkept, outcome)
+        self.outbox.numbered(outcome, self._loop.time())
 
-    def _may_lag(self, count: int) -> bool:
-        """Whether events that their log keeps may have their receipts before the ENS has them: half a pipeline of them may."""
-        settings = self.settings
-        return (
-            2 * (self._backlog_events + count) <= settings.pipeline_events_max
-            and 2 * self._backlog_bytes <= settings.pipeline_bytes_max
-        )
+    def go_on(self) -> None:
+        """Do what the outbox says: tell publishers, and give the ENS what it is to take."""
+        self._tell()
+        for topic, batches in self.outbox.take_next(self._loop.time()):
+            self._giving[topic] = self.supervisor.must(self._give(topic, batches), f"publishing on {topic}")
 
-    def hand_over(self) -> None:
-        """Give everything that has a number to the ENS."""
-        for topic in self._numbered if not self._is_abandoned else ():
-            if topic not in self._hand_overs:
-                self._hand_overs[topic] = self.supervisor.must(self._hand_over(topic), f"publishing on {topic}")
-
-    async def _hand_over(self, topic: str) -> None:
-        batches: list[tuple[Publication, list[Outgoing]]] = []
-        try:
-            while batches := self._numbered.pop(topic, []):
-                await self._give(topic, batches)
-                await self._drop_voids(batches)  # while it took its time, they may have become so
-                for part, items in batches:
-                    self._handed_over(part, items)
-                self._look_whether_idle()
-                self._admit()
-        except (Exception, asyncio.CancelledError) as error:
-            self._keep(topic, batches, error)  # also if it was cancelled: then it is begun again, or abandoned
-        finally:
-            del self._hand_overs[topic]
-
-    def _handed_over(self, part: Publication, items: list[Outgoing]) -> None:
-        held = self._in_backlog.pop(id(items), None)
-        if held is None:
-            _give_receipts(part, items)
-            self.leasing.handed(items)
-            self._forget(items)
-        else:
-            self._backlog_events -= len(items)
-            self._backlog_bytes -= held
-
-    async def _drop_voids(self, batches: list[tuple[Publication, list[Outgoing]]]) -> None:
-        """Take out what is void, if that may be."""
-        leasing = self.leasing
-        if leasing.are_good(batches):
+    def _tell(self) -> None:
+        """Whoever waits for a receipt is told what has become of its event."""
+        outbox = self.outbox
+        if not (outbox.receipts or outbox.voids):
             return
-        for place in reversed(range(len(batches))):
-            part, items = batches[place]
-            while not (part.is_kept or leasing.is_good(part, items)):
-                self._troubles[part.topic] = (
-                    f"the stages have not heard of this client for too long: it asks whether its events on {part.topic!r} are "
-                    "void"
-                )
-                voids, left = await leasing.settle(part, items)
-                self._troubles.pop(part.topic, None)
-                if voids:
-                    self._fail_voids(part, items, voids)
-                    batches[place : place + 1] = left
-                    break
+        receipts, outbox.receipts = outbox.receipts, []
+        for part, items in receipts:
+            _give_receipts(part, items)
+            self._forget(items)
+        voids, outbox.voids = outbox.voids, []
+        for void in voids:
+            self._fail_voids(void)
+        self._admit()
 
-    def _fail_voids(self, part: Publication, items: list[Outgoing], voids: list[Range]) -> None:
-        for first, last in voids:
-            for item in items[first - part.first : last - part.first + 1]:
+    def _fail_voids(self, void: Void) -> None:
+        first_of_all = void.publication.first
+        for first, last in void.ranges:
+            for item in void.items[first - first_of_all : last - first_of_all + 1]:
                 self._fail(
                     item,
                     EventVoid(
                         f"the event for {item.topic!r} is void: the stages had not heard of this client for "
-                        f"{self.leasing.batches.lease.lease_s:g} s before it was at the ENS, and have given up its number. "
+                        f"{self.outbox.batches.lease.lease_s:g} s before it was at the ENS, and have given up its number. "
                         "Nobody is notified of it: publish it again"
                     ),
                 )
-        self._admit()
+        for item in void.items:
+            item.written = b""  # what was written together may not be together any more
 
-    def _keep(self, topic: str, batches: list[tuple[Publication, list[Outgoing]]], error: BaseException) -> None:
-        """A hand-over ended before its time: begin it again, unless the client is at its end."""
-        if not self._is_abandoned:
-            self._numbered[topic] = [*batches, *self._numbered.get(topic, ())]
-            self._complain(
-                topic, f"handing over what was published on {topic!r} ended with {error!r}", error, RETRY_MOST_S
+    async def _give(self, topic: str, batches: list[Batch]) -> None:
+        """Have the ENS take what it is to take of a topic, as long as there is something."""
+        try:
+            while batches:
+                frames: list[Frame] = []
+                try:
+                    frames = self._frames(topic, batches)
+                    if frames:
+                        await self.adapter.publish(frames)
+                except (Exception, asyncio.CancelledError) as error:  # whatever it is, the numbers have been given
+                    self._not_taken(topic, batches, frames, error)
+                else:
+                    self.outbox.taken(topic, self._loop.time())
+                batches = self.outbox.next_of(topic, self._loop.time())
+                self._tell()
+                self._look_whether_idle()
+        finally:
+            del self._giving[topic]
+            if self.outbox.is_troubled:
+                self.settle()
+
+    def _not_taken(self, topic: str, batches: list[Batch], frames: list[Frame], error: BaseException) -> None:
+        events = sum(len(items) for _, items in batches)
+        trouble = (
+            f"the ENS did not take {events} events on {topic!r}: {str(error) or repr(error)}{self._remedy(frames)}"
+        )
+        unexpected = None if isinstance(error, OrderedPubSubError) else error
+        if unexpected is not None:
+            trouble += "; no adapter should raise this: report it to those who made it, with what the log says"
+        now = self._loop.time()
+        again_at = self.outbox.not_taken(topic, trouble, now)
+        if again_at is not None:
+            _log.warning("%s; trying again in %.3g s", trouble, again_at - now, exc_info=unexpected)
+        elif not self._is_abandoned:
+            _log.warning(
+                "%s; their topic's log has them, and gives them to who misses them", trouble, exc_info=unexpected
             )
-            self.supervisor.later(RETRY_MOST_S, self.hand_over, "handing over again")
 
-    def _frames(self, topic: str, batches: list[tuple[Publication, list[Outgoing]]]) -> list[Frame]:
+    def _frames(self, topic: str, batches: list[Batch]) -> list[Frame]:
         if self.settings.batch_events_max > 1:
             return packed(topic, batches, self.settings.batch_events_max, self._pack_bytes_max())
         return [frame for part, items in batches for frame in stamped(part, items)]
@@ -343,37 +313,6 @@ class Publisher:
         """How events share messages, if they do. What shares a tag fits into a broker that comes back and takes less."""
         events_max = self.settings.batch_events_max
         return Sharing(events_max, lambda: self._pack_bytes_max() // SHARE) if events_max > 1 else None
-
-    async def _give(self, topic: str, batches: list[tuple[Publication, list[Outgoing]]]) -> None:
-        backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S)
-        give_up_at = self._loop.time() + (0.0 if topic in self._given_up else KEPT_RETRY_S)
-        while True:
-            frames: list[Frame] = []
-            try:
-                await self._drop_voids(batches)
-                frames = self._frames(topic, batches)
-                if frames:
-                    await self.adapter.publish(frames)
-            except Exception as error:  # whatever it is, the numbers have been given
-                events = sum(len(items) for _, items in batches)
-                trouble = f"the ENS did not take {events} events on {topic!r}: {error}{self._remedy(frames)}"
-                if (self.is_closed or self._loop.time() >= give_up_at) and all(part.is_kept for part, _ in batches):
-                    _log.warning("%s; their topic's log has them, and gives them to who misses them", trouble)
-                    self._given_up[topic] = True
-                    return
-                self._complain(topic, trouble, error, backoff.limit_s)
-                await backoff.pause()
-            else:
-                self._troubles.pop(topic, None)
-                self._given_up.pop(topic, None)
-                return
-
-    def _complain(self, topic: str, trouble: str, error: BaseException, pause_s: float) -> None:
-        if not isinstance(error, OrderedPubSubError):
-            trouble += "; no adapter should raise this: report it to those who made it, with what the log says"
-        self._troubles[topic] = trouble
-        unexpected = None if isinstance(error, OrderedPubSubError) else error
-        _log.warning("%s; trying again in %.3g s", trouble, pause_s, exc_info=unexpected)
 
     def _remedy(self, frames: Sequence[Frame]) -> str:
         """What helps if an event has become too large by its timestamp; several together never are."""
@@ -392,18 +331,17 @@ class Publisher:
         if not item.future.done():
             item.future.set_exception(error)
 
-    def _forget(self, items: Sequence[Outgoing]) -> int:
-        """These are finished; return how many bytes they have."""
+    def _forget(self, items: Sequence[Outgoing]) -> None:
+        """These are finished."""
         unfinished, held = self._unfinished, 0
         for item in items:
             if unfinished.pop(item.serial, None) is not None:
                 held += item.held + item.more
         self._unfinished_bytes -= held
         self._look_whether_idle()
-        return held
 
     def _look_whether_idle(self) -> None:
-        if not self._unfinished and not self._backlog_events:
+        if not self._unfinished and not self.outbox.early_events:
             self._idle.set()
 
     # -- the end ------------------------------------------------------------------------------------------------------
@@ -411,7 +349,7 @@ class Publisher:
     @property
     def trouble(self) -> str:
         """Why the ENS did not take something, if that is so now."""
-        return next(iter(self._troubles.values()), "")
+        return self.outbox.trouble
 
     def waiting_for(self) -> str:
         """Say in words what is not finished."""
@@ -421,7 +359,7 @@ class Publisher:
         topics = sorted(counts.items(), key=lambda pair: -pair[1])
         shown = ", ".join(f"{count} on {topic!r}" for topic, count in topics[:3])
         more = f" and on {len(topics) - 3} more topics" if len(topics) > 3 else ""
-        held = [topic for topic, _ in topics if topic in self._hand_overs]
+        held = [topic for topic, _ in topics if self.outbox.is_with_ens(topic)]
         where = f"; the ENS has not taken those on {held[0]!r} yet (perhaps a subscriber does not read)" if held else ""
         reasons = [f"publications without a receipt ({shown}{more}){where}" if topics else "", self.trouble]
         return "; ".join(filter(None, reasons)) or "nothing"
@@ -433,12 +371,14 @@ class Publisher:
             if not waiter.done():
                 waiter.set_exception(self._closed())
         self._waiters.clear()
-        if self._unfinished or self._backlog_events:
+        self.outbox.close()
+        self.settle()
+        if self._unfinished or self.outbox.early_events:
             self._idle.clear()
             timer = self._loop.call_later(timeout_s, self._idle.set)
             await self._idle.wait()
             timer.cancel()
-        return self._abandon() if self._unfinished or self._backlog_events else ""
+        return self._abandon() if self._unfinished or self.outbox.early_events else ""
 
     def fail(self, error: Exception) -> None:
         """Nothing is published any more: whoever waits for a receipt, or for room, is told."""
@@ -447,24 +387,25 @@ class Publisher:
             if not waiter.done():
                 waiter.set_exception(error)
         self._waiters.clear()
-        self._is_abandoned = True
-        for task in list(self._hand_overs.values()):
-            task.cancel()
+        self._give_up()
         for item in list(self._unfinished.values()):
             self._fail(item, error)
-        self._backlog_events = self._backlog_bytes = 0
         self._idle.set()
 
     def _abandon(self) -> str:
         left = "" if all(item.future.done() for item in self._unfinished.values()) else self.waiting_for()
-        self._is_abandoned = True
-        for task in list(self._hand_overs.values()):
-            task.cancel()
+        self._give_up()
         for item in list(self._unfinished.values()):
             self._fail(
                 item, Timeout(f"the client was closed before the event {item.id} had a receipt; the outcome is unknown")
             )
         return left
+
+    def _give_up(self) -> None:
+        self._is_abandoned = True
+        self.outbox.abandon()
+        for task in list(self._giving.values()):
+            task.cancel()
 
 
 _ERRORS: dict[str, type[OrderedPubSubError]] = {

@@ -4,8 +4,9 @@ Read in this order: `topics`, `topology` and `levels` (who owns what, and keeps 
 `clocks` (what a timestamp contains), `requests`, `registrar` and `quotas` (how operations begin, and how many), `naming`
 (whose names are), `checking` (what can be said at all), `links` (FIFO between stages), `stage` (the journey), `turns` (who is
 served when), `authenticity`, `keys` and `inspection` (which events are genuine), `changes`, `buffer`, `delivery`,
-`best_effort` and `vector` (the subscriber), `session`, `holding`, `client_subscription` and `client_machine` (the client: its
-requests, its topics at the ENS, each subscription, and all together).
+`best_effort` and `vector` (the subscriber), `session`, `outbox`, `holding`, `locating`, `client_subscription` and
+`client_machine` (the client: its requests, what it has published, its topics at the ENS, where they were, each subscription, and
+all together).
 
 Then what sees to it that each event comes: `log` and `memory_shelf` (what owners keep), `ranges` and `curiosity`
 (what is missed), `missing`, `hosting` and `pubends` (who asks whom for it), `lease`, `batches`, `voids`

@@ -1,12 +1,13 @@
 """One client: what it asks of the stage and of the ENS, what it says, and what becomes of what it hears.
 
     the application ──> change, publish ──┐        ┌──> session.sends, says ──> the home stage
-    the home stage ───> answers, hear ────┤ client ├──> holding.next_operation ──> the ENS
-    the ENS ──────────> arrived ──────────┤        ├──> outcomes, finished, failed ──> the application
+    the home stage ───> answers, hear ────┤ client ├──> holding.next_operation, outbox.take_next ──> the ENS
+    the ENS ──────────> arrived, taken ───┤        ├──> receipts, voids, finished, failed, found ──> the application
     time ─────────────> tick ─────────────┘        └──> touched: subscriptions that may have something ready
 
-It has its session (`core.session`: requests and their answers), its subscriptions (`core.client_subscription`), and what they
-share: topics at the ENS (`core.holding`), keys (`core.inspection`), and the sign of life (`core.lifeline`). Whoever drives it
+It has its session (`core.session`: requests and their answers), what is on its way to the ENS (`core.outbox`), its subscriptions
+(`core.client_subscription`), and what they share: topics at the ENS (`core.holding`), keys (`core.inspection`), the sign of life
+(`core.lifeline`), and questions where topics were (`core.locating`). Whoever drives it
 tells the time with each input, and does afterwards what it has said. What is said while there is no home stage is lost, and
 need not be kept: whoever says it says it again.
 
@@ -20,13 +21,15 @@ A client is *connected* or not; on each connection it says again:
 | which subscriptions are over | nobody answers that |
 | whose keys it needs | the answer may be lost |
 
+What is at the ENS, and where topics were at a time, it says and asks again and again until there is an answer.
+
 INVARIANT: a subscription is in `subscriptions` exactly as long as it is not over.
 INVARIANT: each ask of a change that has no outcome is in `_asked`, once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import attrs
@@ -36,6 +39,7 @@ from ordered_pubsub.core.client_subscription import ASKED, ClientSubscription, T
 from ordered_pubsub.core.holding import Holding
 from ordered_pubsub.core.inspection import Inspection
 from ordered_pubsub.core.lifeline import Lifeline
+from ordered_pubsub.core.locating import Locating, Search
 from ordered_pubsub.core.messages import (
     Answer,
     ChangeAsk,
@@ -43,12 +47,15 @@ from ordered_pubsub.core.messages import (
     FromSubscriber,
     Heard,
     Keys,
+    Leased,
+    Located,
     NewEpoch,
     Refusal,
     Seal,
     Sealed,
     ToSubscriber,
 )
+from ordered_pubsub.core.outbox import Outbox
 from ordered_pubsub.core.ranges import Ranges
 from ordered_pubsub.core.session import Outcome, Session
 from ordered_pubsub.core.subscriber import Leaving
@@ -64,6 +71,7 @@ class ClientMachine:
     session: Session
     inspection: Inspection
     lifeline: Lifeline
+    outbox: Outbox
     leaving: Leaving = attrs.field(factory=Leaving)
     report_s: float = REPORT_S
     now: float = 0.0
@@ -73,12 +81,15 @@ class ClientMachine:
     """whether anything is asked for any more"""
     subscriptions: dict[str, ClientSubscription] = attrs.field(factory=dict)
     holding: Holding = attrs.field(init=False)
+    locating: Locating = attrs.field(init=False)
     says: list[FromSubscriber] = attrs.field(factory=list)
     """what is to be said to the home stage; the caller empties it, and the following"""
     finished: list[TopicChange] = attrs.field(factory=list)
     """changes that have an outcome"""
     failed: list[ClientSubscription] = attrs.field(factory=list)
     """subscriptions that are over by an error"""
+    found: list[Search] = attrs.field(factory=list)
+    """searches that know everything"""
     touched: dict[ClientSubscription, bool] = attrs.field(factory=dict)
     """subscriptions that may have something ready, and something to say"""
     _asked: dict[int, tuple[ChangeAsk, TopicChange]] = attrs.field(factory=dict)
@@ -90,6 +101,7 @@ class ClientMachine:
 
     def __attrs_post_init__(self) -> None:
         self.holding = Holding(self.inspection)
+        self.locating = Locating(self.session.client)
 
     # -- subscriptions ------------------------------------------------------------------------------------------------
 
@@ -168,7 +180,9 @@ class ClientMachine:
             self.touched[change.subscription] = True
         return outcomes
 
-    def hear(self, message: ToSubscriber | Decided | Heard | Seal | NewEpoch, is_ens_read: bool = True) -> None:
+    def hear(
+        self, message: ToSubscriber | Decided | Heard | Seal | NewEpoch | Leased | Located, is_ens_read: bool = True
+    ) -> None:
         """The home stage says something that is no answer. (`Keys` are taken by `take_keys`.)
 
         `is_ens_read`: whether all that the ENS has brought was taken, so that what is not here was not brought.
@@ -181,13 +195,19 @@ class ClientMachine:
             self.inspection.now = self.now
             self.inspection.new_epoch()
             self.ask_for_keys()
+        elif isinstance(message, Leased):
+            self.outbox.leased(message, self.now)
+        elif isinstance(message, Located):
+            found = self.locating.located(message)
+            if found is not None:
+                self.found.append(found)
         elif isinstance(message, Decided):
-            for subscription in list(self.subscriptions.values()):
-                subscription.hear(message)
-                self.touched[subscription] = True
-        elif (found := self.subscriptions.get(message.subscription)) is not None:
-            found.hear(message, is_ens_read)
-            self.touched[found] = True
+            for each in list(self.subscriptions.values()):
+                each.hear(message)
+                self.touched[each] = True
+        elif (subscription := self.subscriptions.get(message.subscription)) is not None:
+            subscription.hear(message, is_ens_read)
+            self.touched[subscription] = True
 
     def _seal(self, seal: Seal) -> None:
         """An owner asks for numbers whose publisher has vanished."""
@@ -206,6 +226,24 @@ class ClientMachine:
         self.take_holds()
         self.ask_for_keys()
         return again
+
+    # -- what was published, and where topics were --------------------------------------------------------------------
+
+    def locate(self, topics: Sequence[str], at: float) -> Search:
+        """Ask where topics were at a time: when that is known, it is `found`."""
+        search = self.locating.begin(topics, at)
+        self._ask_where()
+        return search
+
+    def _ask_where(self) -> None:
+        for locate in self.locating.take_due(self.now) if self.is_connected else ():
+            self.say(locate)
+
+    def say_what_is_at_ens(self) -> None:
+        """Tell the owners of what nobody keeps, if that is due."""
+        handed = self.outbox.take_due(self.now) if self.is_connected else None
+        if handed is not None:
+            self.say(handed)
 
     # -- the connection -----------------------------------------------------------------------------------------------
 
@@ -241,6 +279,8 @@ class ClientMachine:
         self._say_that_it_is_there()
         self.inspection.now = self.now
         self.ask_for_keys()
+        self._ask_where()
+        self.say_what_is_at_ens()
         for name in self.lifeline.find_cut(self.now):
             self.subscriptions[name].cut_off()
         if self.now >= self._report_at + self.report_s:
@@ -257,9 +297,10 @@ class ClientMachine:
 
     @property
     def next_due(self) -> float | None:
-        """When `tick`, or `holding.next_operation`, should be called though nothing has come, sooner than is usual."""
-        keys_due = self.inspection.next_due if self.is_connected else None  # nobody is there to be asked
-        dues = (keys_due, self.holding.next_due, min(self._again.values(), default=None))
+        """When `tick`, and what takes operations, should be called though nothing has come, sooner than is usual."""
+        dues = [self.holding.next_due, self.outbox.next_try, min(self._again.values(), default=None)]
+        if self.is_connected:  # else nobody is there to be asked or told
+            dues += [self.inspection.next_due, self.locating.next_due, self.outbox.next_word]
         return min((due for due in dues if due is not None), default=None)
 
     def ask_for_keys(self) -> None:
@@ -287,12 +328,16 @@ class ClientMachine:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Ask for nothing any more."""
+        """Ask for nothing any more; what is at the ENS is said once more."""
+        handed = self.outbox.take_due(float("inf")) if self.is_connected else None
+        if handed is not None:
+            self.say(handed)
         self.is_open = False
 
     def check_invariants(self) -> None:
         """Raise an `AssertionError` if something is not as the machines of a client say that it always is."""
         self.holding.check_invariants()
+        self.outbox.check_invariants()
         asked: dict[ClientSubscription, int] = {}
         for _, change in self._asked.values():
             assert change.state == ASKED, f"a change that is {change.state} is to have an outcome"

@@ -42,6 +42,7 @@ def check(record: Record) -> None:
     _check_one_order(record)
     if record.violations:
         return
+    _check_receipts(record)
     _check_voids(record, numbers)
     for subscription in record.subscriptions.values():
         _check_exactly_once(record, subscription, numbers)
@@ -307,6 +308,13 @@ def _check_lateness(record: Record, subscription: SubscriptionRecord) -> None:
                 f"after it was published; {late_max_s:g} s may be",
             )
             return
+
+
+def _check_receipts(record: Record) -> None:
+    """I4: who is there knows of each of its events what has become of it."""
+    for event in record.events:
+        if event.number and event.publisher in record.present and not (event.has_receipt or event.is_known_void):
+            record.violation("I4", f"the publisher of {event.topic} {event.number} has no receipt for it")
 
 
 def _check_voids(record: Record, numbers: _Numbers) -> None:

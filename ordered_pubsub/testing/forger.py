@@ -102,8 +102,9 @@ class Forger:
         )
 
     def marks(self, carried: Carried, stamp: Stamp, subscription: str) -> Carried:
-        """One that waits for a change that was never asked for."""
-        return _written(carried, replace(stamp, marks=[Mark(subscription, self.chance.choice((1000, 1 << 30)))]))
+        """One that waits for a change that was never asked for, too."""
+        mark = Mark(subscription, self.chance.choice((1000, 1 << 30)))
+        return _written(carried, replace(stamp, marks=[*stamp.marks, mark]))
 
     def replayed(self, carried: Carried, stamp: Stamp, subscription: str) -> Carried:
         """An old genuine one under the next number."""

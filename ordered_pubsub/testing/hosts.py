@@ -42,8 +42,6 @@ from ordered_pubsub.core.messages import (
     Ended,
     Expect,
     Keys,
-    Leased,
-    Located,
     Publication,
     PublishAsk,
     Reading,
@@ -52,11 +50,11 @@ from ordered_pubsub.core.messages import (
     Request,
     Resume,
     Saved,
-    Span,
     ToSession,
     find_change,
 )
 from ordered_pubsub.core.missing import Missing
+from ordered_pubsub.core.outbox import Outbox
 from ordered_pubsub.core.retention import Policies, Policy
 from ordered_pubsub.core.session import Outcome, Session
 from ordered_pubsub.core.stage import Effects
@@ -89,6 +87,10 @@ WORKERS = 2
 """So many tasks of an application read a subscription with a name; each has one event in hand at most."""
 RESTING_FLOORS_S = 1.5
 """So often the registrars are asked what they need where topics rest at once."""
+EARLY_EVENTS_MAX = 4
+"""So many events of a client that their log keeps may have their receipts before the ENS has taken them."""
+PATIENCE_S = 1.0
+"""For so long the ENS is given what a log keeps as well."""
 REACTIONS_MAX = 60
 """How many publications of a world happen because of others."""
 
@@ -472,10 +474,6 @@ class ClientHost:
     """subscription and worker → the event that it works on, by its count"""
     unnumbered: list[EventRecord] = attrs.field(factory=list)
     """its publications that have no number yet, in order"""
-    batches: Batches = attrs.field(init=False)
-    """what it has published of what nobody keeps"""
-    unsure: dict[Span, tuple[Publication, list[EventRecord]]] = attrs.field(factory=dict)
-    """what it must not publish before it knows what has become of it"""
 
     def __attrs_post_init__(self) -> None:
         self._begin_session()
@@ -483,11 +481,12 @@ class ClientHost:
     def _begin_session(self) -> None:
         simulation, world = self.simulation, self.simulation.world
         name = f"client-{self.index}.{self.lives}" if self.lives else f"client-{self.index}"
-        self.batches = Batches(Lease(name, world.lease_s), lambda topic: simulation.topology.owner(topic))
+        batches = Batches(Lease(name, world.lease_s), lambda topic: simulation.topology.owner(topic))
         self.machine = ClientMachine(
             Session(name, simulation.topology, packer=simulation.packer),
             Inspection(name, world.tags, simulation.now),
             Lifeline(name, world.session_ttl_s),
+            Outbox(batches, len, EARLY_EVENTS_MAX, EARLY_EVENTS_MAX, PATIENCE_S),
             Leaving(LEFT_AGAIN_S, LEFT_AGAIN_S),
             report_s=0.0,
             now=simulation.now,
@@ -534,6 +533,7 @@ class ClientHost:
             for change in finished:
                 self._note_finished(change)
         self._operate()
+        self._publish()
         machine.check_invariants()
         self._send()
 
@@ -701,7 +701,6 @@ class ClientHost:
         self.begun_by.clear()
         self.working.clear()
         self.unnumbered.clear()
-        self.unsure.clear()
         self.unresolved.clear()
         self.past.clear()
         self._begin_session()
@@ -759,8 +758,6 @@ class ClientHost:
         """Time passes."""
         machine = self._now()
         machine.tick()
-        if self.home is not None and (handed := self.batches.take_due(self.simulation.now)) is not None:
-            self.simulation.network.subscriber_to_stage(self, handed)
         for name, subscription in list(self.subscriptions.items()):
             subscription.tick()
             for worker in range(WORKERS) if subscription.is_named else ():
@@ -825,7 +822,7 @@ class ClientHost:
                 self.unnumbered.remove(event)
                 event.numbered(part.first + index, outcome.sequence)
                 self._learn(event)
-            self._publish(outcome, part, items)
+        self.machine.outbox.numbered(outcome, simulation.now)
         if outcome.publications:
             self._maybe_react()
         change, ask = outcome.change, outcome.asked.change
@@ -920,39 +917,72 @@ class ClientHost:
             self.unnumbered.remove(event)
             event.is_refused = True
 
-    def _publish(self, outcome: Outcome, part: Publication, items: list[EventRecord]) -> None:
-        """Hand events to the ENS, unless nobody keeps them and they may be void by now."""
-        if not part.is_kept:
-            self.batches.numbered([(part, items)], outcome, self.simulation.now)
-        self._give(part, items)
+    # -- publishing ---------------------------------------------------------------------------------------------------
 
-    def _give(self, part: Publication, items: list[EventRecord]) -> None:
-        now = self.simulation.now
-        if not (part.is_kept or self.batches.is_good(part, items, now)):
-            self.unsure[self.batches.ask(part, now)] = part, items
-            return
-        first = 0
+    def _publish(self) -> None:
+        """Have the ENS take what the machine gives it, and tell the application what the machine says."""
+        simulation, outbox = self.simulation, self.machine.outbox
+        for topic, batches in outbox.take_next(simulation.now):
+            frames = [frame for part, items in batches for frame in self._frames(part, items)]
+            is_away = self.ens_away_until > simulation.now
+            if is_away or simulation.chance.random() < simulation.weather.ens_refuse:
+                some = simulation.chance.randrange(len(frames) + 1)
+                self._carry(frames[:some])
+                simulation.after(ENS_ANSWERS_S, self._ens_answers, topic, self.lives, False)
+            else:
+                self._carry(frames)
+                if simulation.chance.random() < 0.5:
+                    outbox.taken(topic, simulation.now)
+                else:
+                    simulation.after(ENS_ANSWERS_S, self._ens_answers, topic, self.lives, True)
+        receipts, outbox.receipts = outbox.receipts, []
+        for part, items in receipts:
+            for event in items:
+                self._note_receipt(part, event)
+        voids, outbox.voids = outbox.voids, []
+        for void in voids:
+            for event in void.items:
+                event.is_known_void |= any(first <= event.number <= last for first, last in void.ranges)
+
+    def _frames(self, part: Publication, items: list[EventRecord]) -> list[tuple[Carried, list[EventRecord]]]:
+        """What is given to the ENS of a batch, each with its events."""
+        frames, first = [], 0
         for carried, count in zip(self.simulation.packer.frames(part, items), pieces_of(part), strict=True):
-            events = items[first : first + count]
+            frames.append((carried, items[first : first + count]))
             first += count
+        return frames
+
+    def _carry(self, frames: Iterable[tuple[Carried, list[EventRecord]]]) -> None:
+        for carried, events in frames:
             self.simulation.trace(
                 "%s publishes %s %d to %d", self.name, carried.topic, events[0].number, events[-1].number
             )
             for event in events:
-                event.handed_over_at = now
+                event.handed_over_at = self.simulation.now
             self.simulation.ens.publish(carried)
-        self.batches.handed(items)
 
-    def _take_leased(self, leased: Leased) -> None:
-        """It is known what has become of some numbers."""
-        now = self.simulation.now
-        for span, (asked_at, voids) in self.batches.leased(leased, now).items():
-            part, items = self.unsure.pop(span)
-            void, left = self.batches.settled(part, items, asked_at, voids, now)
-            for event in items:
-                event.is_known_void = any(first <= event.number <= last for first, last in void)
-            for piece, events in left:
-                self._give(piece, events)
+    def _ens_answers(self, topic: str, life: int, is_taken: bool) -> None:
+        """The ENS has taken what it was given of a topic, or perhaps not all of it."""
+        if life != self.lives or self.is_dead:
+            return
+        outbox = self._now().outbox
+        if is_taken:
+            outbox.taken(topic, self.simulation.now)
+        else:
+            self.simulation.record.not_taken += 1
+            outbox.not_taken(topic, "the ENS is away", self.simulation.now)
+        self._do()
+
+    def _note_receipt(self, part: Publication, event: EventRecord) -> None:
+        if event.has_receipt or event.is_known_void:
+            self.simulation.record.violation(
+                "I4", f"the publisher of {event.topic} {event.number} is told twice what has become of it"
+            )
+        if not part.is_kept and event.handed_over_at is None:
+            self.simulation.record.violation(
+                "I3", f"{event.topic} {event.number} has a receipt, and was never published"
+            )
+        event.has_receipt = True
 
     def _maybe_react(self) -> None:
         """The application publishes something because of what it knows now."""
@@ -998,12 +1028,10 @@ class ClientHost:
     def handle(self, message: ToSession) -> None:
         """The home stage says something that is no answer."""
         machine = self._now()
-        if isinstance(message, Leased):
-            self._take_leased(message)
-        elif isinstance(message, Keys):
+        if isinstance(message, Keys):
             for carried in machine.take_keys(message):
                 self._judge(carried)
-        elif not isinstance(message, Located):  # nobody asks for it here
+        else:
             if (
                 isinstance(message, Ended)
                 and not self.simulation.is_closing

@@ -52,6 +52,8 @@ class EventRecord:
     """whether its owner has decided that its number has no event"""
     is_known_void: bool = False
     """whether its publisher knows that"""
+    has_receipt: bool = False
+    """whether its publisher was told that it is published"""
     client: int = 0
     """which client published it, in whatever life"""
     handed_over_at: float | None = None
@@ -192,6 +194,8 @@ class Record:
     refused_requests: int = 0
     given_up: int = 0
     """changes that were not asked for in the end: the ENS failed, or the application waited no longer"""
+    not_taken: int = 0
+    """how often the ENS did not take what it was given"""
     not_arrived: int = 0
     """what the ENS brought, and was not believed"""
     torn_records: int = 0

@@ -65,7 +65,15 @@ class _Shrinker:
 
     def calm(self) -> None:
         """Take away bad weather, one kind at a time."""
-        for kind in ("ens_duplicate", "ens_lose", "link_lose", "link_duplicate", "link_reorder", "client_lose"):
+        for kind in (
+            "ens_refuse",
+            "ens_duplicate",
+            "ens_lose",
+            "link_lose",
+            "link_duplicate",
+            "link_reorder",
+            "client_lose",
+        ):
             calmer = attrs.evolve(self.world.weather, **{kind: 0.0})
             if calmer != self.world.weather:
                 self.maybe_take(weather=calmer)

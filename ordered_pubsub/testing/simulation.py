@@ -251,7 +251,13 @@ class Simulation:
     def _heal(self) -> None:
         self.trace("HEALED")
         self.weather = attrs.evolve(
-            self.weather, ens_duplicate=0.0, link_lose=0.0, link_duplicate=0.0, link_reorder=0.0, client_lose=0.0
+            self.weather,
+            ens_refuse=0.0,
+            ens_duplicate=0.0,
+            link_lose=0.0,
+            link_duplicate=0.0,
+            link_reorder=0.0,
+            client_lose=0.0,
         )
         for host in self.stages:
             host.crash = None
@@ -307,6 +313,8 @@ class Simulation:
                 reasons.append(f"{client.name} has no answer: {client.session.waiting_for()}")
             if client.is_dead and not client.is_gone:
                 reasons.append(f"{client.name} has not been started again")
+            if not client.machine.outbox.is_empty:
+                reasons.append(f"{client.name} has events for the ENS; {client.machine.outbox.trouble}")
             if client.machine.holding.is_changing:
                 reasons.append(f"{client.name} waits for the ENS, or for keys")
             for name, subscription in client.subscriptions.items():

@@ -57,6 +57,7 @@ def run_seeds(seeds: range) -> Tally:
             refused_inputs=record.refused_inputs,
             refused_requests=record.refused_requests,
             given_up=record.given_up,
+            not_taken=record.not_taken,
             checked_positions=record.checked_positions,
         )
         tally.deaths.update(record.deaths_at)

@@ -183,6 +183,8 @@ class Weather:
     client_delay_s: float
     client_lose: float
     sync_s: float
+    ens_refuse: float = 0.0
+    """how likely it is that it does not take what a client gives it, or not all"""
 
 
 @attrs.frozen
@@ -345,6 +347,8 @@ def draw(seed: int) -> World:
     world = _with_forger(_with_impatience(world, Random(f"patience {seed}")), Random(f"forger {seed}"))
     world = _with_strangers(world, Random(f"strangers {seed}"))
     world = _with_deafness(world, Random(f"deaf {seed}"))
+    refuse = Random(f"refusals {seed}").choice((0.0, 0.0, 0.05, 0.4))
+    world = attrs.evolve(world, weather=attrs.evolve(world.weather, ens_refuse=refuse))
     rests, defers = (Random(f"{what} {seed}").random() for what in ("rests", "defers"))
     return attrs.evolve(world, rests=rests < 0.7, defers=defers < 0.5)
 

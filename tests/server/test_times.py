@@ -25,11 +25,9 @@ SLOW = '[times]\nsession_ttl = "10min"\nnamed_ttl = "2d"\nlease = "1min"\n'
 def times_of(client: ordered_pubsub.Client) -> tuple[float, float]:
     """What a client goes by."""
     engine = client._engine
-    assert (
-        engine.publisher.leasing.batches.lease._renewals.holds_s == engine.publisher.leasing.batches.lease.lease_s / 2
-    )
+    assert engine.publisher.outbox.batches.lease._renewals.holds_s == engine.publisher.outbox.batches.lease.lease_s / 2
     assert engine.lifeline._renewals.holds_s == engine.lifeline.session_ttl_s / 2
-    return engine.lifeline.session_ttl_s, engine.publisher.leasing.batches.lease.lease_s
+    return engine.lifeline.session_ttl_s, engine.publisher.outbox.batches.lease.lease_s
 
 
 async def test_a_stage_goes_by_its_configuration_and_its_clients_from_the_beginning() -> None:

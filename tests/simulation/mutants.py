@@ -51,6 +51,7 @@ from ordered_pubsub.core.messages import (
     Request,
     Told,
 )
+from ordered_pubsub.core.outbox import Outbox
 from ordered_pubsub.core.pubends import Pubends
 from ordered_pubsub.core.ranges import ENDLESS, Ranges
 from ordered_pubsub.core.registrar import Registrar, Subscription
@@ -58,7 +59,7 @@ from ordered_pubsub.core.requests import Requests, Verdict
 from ordered_pubsub.core.resting import LastNumbers, Resting
 from ordered_pubsub.core.retention import Retention
 from ordered_pubsub.core.sealing import Aside
-from ordered_pubsub.core.session import Session
+from ordered_pubsub.core.session import Outcome, Session
 from ordered_pubsub.core.stage import Stage
 from ordered_pubsub.core.subscriber import Leaving, Subscriber
 from ordered_pubsub.core.topology import Topology
@@ -483,6 +484,25 @@ def _good_again(batches: Batches, part: Publication, items: list[Any], asked_at:
 
 
 _settle_batch = Batches.settled
+
+
+def _never_again(outbox: Outbox, name: str, trouble: str, now: float) -> None:
+    outbox.taken(name, now)
+
+
+def _leave_all(outbox: Outbox, name: str, topic: Any, group: list[Any]) -> list[Any]:
+    outbox._through(group)
+    return []
+
+
+def _receipts_when_numbered(outbox: Outbox, outcome: Outcome, now: float) -> None:
+    _numbered(outbox, outcome, now)
+    outbox.receipts += [
+        batch for batch in zip(outcome.publications, outcome.asked.items, strict=True) if not batch[0].is_kept
+    ]
+
+
+_numbered = Outbox.numbered
 
 
 def _without_tags(judge: Inspection, topic: str, tag: bytes, stamp: Stamp, head: bytes, content: bytes) -> str:
@@ -911,6 +931,21 @@ MUTANTS = (
         "void-handed",
         "what has become void is not handed over",
         ((Batches, "settled", _good_again),),
+    ),
+    Mutant(
+        "not-taken-forgotten",
+        "what the ENS has not taken is given to it again",
+        ((Outbox, "not_taken", _never_again),),
+    ),
+    Mutant(
+        "left-unkept",
+        "only what a log keeps is left to it when the ENS does not take it",
+        ((Outbox, "_leave", _leave_all),),
+    ),
+    Mutant(
+        "receipt-unpublished",
+        "what nobody keeps has its receipt when the ENS has taken it",
+        ((Outbox, "numbered", _receipts_when_numbered),),
     ),
     Mutant(
         "passed-unhandled",

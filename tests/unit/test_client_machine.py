@@ -7,6 +7,7 @@ from typing import Any
 import attrs
 import pytest
 
+from ordered_pubsub.core.batches import Batches
 from ordered_pubsub.core.best_effort import BestEffort
 from ordered_pubsub.core.client_machine import ClientMachine
 from ordered_pubsub.core.client_subscription import (
@@ -22,7 +23,9 @@ from ordered_pubsub.core.client_subscription import (
 )
 from ordered_pubsub.core.delivery import Delivery
 from ordered_pubsub.core.inspection import Inspection
+from ordered_pubsub.core.lease import Lease
 from ordered_pubsub.core.lifeline import Lifeline
+from ordered_pubsub.core.locating import Search
 from ordered_pubsub.core.messages import (
     VERSION_MAX,
     Answer,
@@ -32,11 +35,14 @@ from ordered_pubsub.core.messages import (
     Follows,
     Here,
     Keys,
+    Locate,
+    Located,
     Refusal,
     Resume,
     find_change,
 )
 from ordered_pubsub.core.missing import Missing
+from ordered_pubsub.core.outbox import Outbox
 from ordered_pubsub.core.registrar import WRONG_EPOCH
 from ordered_pubsub.core.session import Session
 from ordered_pubsub.core.subend import Subend
@@ -53,7 +59,11 @@ class Client:
 
     machine: ClientMachine = attrs.field(
         factory=lambda: ClientMachine(
-            Session("s", Topology((StageSpec("one", ("**",)),))), Inspection("s"), Lifeline("s"), report_s=0.0
+            Session("s", Topology((StageSpec("one", ("**",)),))),
+            Inspection("s"),
+            Lifeline("s"),
+            Outbox(Batches(Lease("s"), lambda topic: 0)),
+            report_s=0.0,
         )
     )
     answers: bool = True
@@ -328,3 +338,47 @@ def test_an_answer_that_comes_twice_is_taken_once(client: Client) -> None:
     client.machine.finished.clear()
     client.settle(1, settled(1, "", "a"))
     assert client.machine.finished == []
+
+
+# -- where topics were ------------------------------------------------------------------------------------------------------
+
+
+def located(search: Search, **numbers: int) -> Located:
+    """What the stages say to it."""
+    return Located("s", search.serial, numbers)
+
+
+def test_where_topics_were_is_asked_until_it_is_known_of_all_of_them() -> None:
+    """An answer may be lost, come twice, or tell of some topics only."""
+    client = Client()
+    machine = client.machine
+    machine.connected()
+    machine.says.clear()
+
+    search = machine.locate(["a", "b"], 5.0)
+    assert machine.says == [Locate("s", search.serial, ["a", "b"], 5.0)]
+    machine.says.clear()
+    for answer in (located(search, a=3), located(search, a=4, c=9), Located("s", 77, {"b": 1})):
+        machine.hear(answer)
+    assert (machine.found, machine.next_due) == ([], search.due_at)
+
+    machine.now = search.due_at
+    machine.tick()
+    assert [said for said in machine.says if isinstance(said, Locate)] == [Locate("s", search.serial, ["b"], 5.0)]
+    machine.hear(located(search, b=7))
+    machine.hear(located(search, b=8))
+    assert (machine.found, search.numbers) == ([search], {"a": 3, "b": 7})
+
+
+def test_who_has_given_up_to_know_where_topics_were_asks_no_more() -> None:
+    """And without a stage nothing is asked, until there is one."""
+    client = Client()
+    machine = client.machine
+    search, other = machine.locate(["a"], 5.0), machine.locate(["b"], 5.0)
+    assert (machine.says, machine.next_due) == ([], None)
+
+    machine.locating.give_up(search)
+    machine.connected()
+    machine.now += 10.0
+    machine.tick()
+    assert [said for said in machine.says if isinstance(said, Locate)] == [Locate("s", other.serial, ["b"], 5.0)]

@@ -205,11 +205,8 @@ def test_marks_count_in_a_pack() -> None:
     assert len(frames) > 5
 
 
-async def test_a_broker_that_comes_back_with_a_smaller_limit_gets_smaller_packs(
-    adapter: NarrowAdapter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_broker_that_comes_back_with_a_smaller_limit_gets_smaller_packs(adapter: NarrowAdapter) -> None:
     """What was refused is put together anew."""
-    monkeypatch.setattr(publisher, "RETRY_FIRST_S", 0.001)
     adapter.limit, adapter.troubles = 100_000, [errors.AdapterError("gone")]
     async with ordered_pubsub.connect(adapter, batch_events_max=1_000) as client:
         sent = [client.publish_nowait("a", b"x" * 1_000) for _ in range(50)]
@@ -271,11 +268,9 @@ async def test_an_event_with_a_thousand_entries_is_published(adapter: NarrowAdap
 async def test_an_event_that_its_timestamp_makes_too_large_is_said_with_what_helps(
     adapter: NarrowAdapter,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
     ordered_topics: None,
 ) -> None:
     """It waits, and comes when the ENS takes it."""
-    monkeypatch.setattr(publisher, "RETRY_FIRST_S", 0.001)
     topics = list(entries_of(300))
     adapter.limit = 1 << 20
     async with ordered_pubsub.connect(adapter, delivery="ordered", timeout_s=10) as client:
@@ -384,11 +379,8 @@ async def test_whatever_an_adapter_raises_no_event_is_lost(
     trouble: BaseException,
     batch_events_max: int,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is said in the log and to who asks, and tried again."""
-    monkeypatch.setattr(publisher, "RETRY_FIRST_S", 0.01)
-    monkeypatch.setattr(publisher, "RETRY_MOST_S", 0.01)
     adapter.troubles = [trouble, trouble]
     async with ordered_pubsub.connect(adapter, batch_events_max=batch_events_max, timeout_s=10) as client:
         subscription = await client.subscribe("a")
@@ -406,7 +398,6 @@ async def test_what_cannot_be_framed_is_kept_and_tried_again(
     adapter: NarrowAdapter, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fault of ours loses nothing either."""
-    monkeypatch.setattr(publisher, "RETRY_FIRST_S", 0.01)
     faults = [RuntimeError("of ours")]
 
     def frames_of(*arguments: Any) -> list[Frame]:
@@ -434,7 +425,6 @@ async def test_the_trouble_of_one_topic_is_told_while_another_goes_on(
         await MemoryAdapter.publish(adapter, frames)
 
     monkeypatch.setattr(adapter, "publish", publish)
-    monkeypatch.setattr(publisher, "RETRY_FIRST_S", 0.01)
     async with ordered_pubsub.connect(adapter) as client:
         stuck = client.publish_nowait("stuck", 1)
         await until_trouble(client, "no such exchange")
@@ -451,7 +441,6 @@ async def test_a_client_that_gives_up_begins_no_hand_over_again(
     ordered_topics: None,
 ) -> None:
     """Closing says what is left, and that is all."""
-    monkeypatch.setattr(publisher, "RETRY_MOST_S", 0.001)
     caplog.set_level(logging.WARNING)
     held = asyncio.Event()
     monkeypatch.setattr(adapter, "publish", lambda frames: held.wait())
@@ -465,17 +454,16 @@ async def test_a_client_that_gives_up_begins_no_hand_over_again(
 
 
 async def test_what_was_to_be_handed_over_again_is_given_up_with_the_client(
-    adapter: NarrowAdapter, monkeypatch: pytest.MonkeyPatch, ordered_topics: None
+    adapter: NarrowAdapter, ordered_topics: None
 ) -> None:
     """An adapter that is closed is given nothing."""
-    monkeypatch.setattr(publisher, "RETRY_MOST_S", 0.2)
-    adapter.troubles = [asyncio.CancelledError()]
+    adapter.troubles = [asyncio.CancelledError()] * 1_000
     client = await ordered_pubsub.connect(adapter, delivery="ordered", timeout_s=0.05)
     sent = client.publish_nowait("a", 1)
     with pytest.raises(errors.Timeout, match="had to leave"):
         await client.close()
     with pytest.raises(errors.Timeout):
         await sent
-    client._publisher.hand_over()
+    client._publisher.go_on()
 
     assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("publish on")]

@@ -167,11 +167,8 @@ async def test_a_cancelled_publication_is_published_all_the_same(client: Client)
     assert [event.data for event in await take(subscription, 1)] == [1]
 
 
-async def test_an_ens_that_fails_is_given_the_same_events_again(
-    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_ens_that_fails_is_given_the_same_events_again(url: str, caplog: pytest.LogCaptureFixture) -> None:
     """A number that was given must be published."""
-    monkeypatch.setattr("ordered_pubsub.client.publisher.RETRY_FIRST_S", 0.001)
     adapter = HeldAdapter(url)
     async with ordered_pubsub.connect(adapter) as client:
         subscription = await client.subscribe("a")
@@ -224,15 +221,14 @@ async def test_what_is_not_kept_has_no_receipt_before_the_ens_has_taken_it(url: 
 
 
 async def test_an_ens_that_takes_nothing_of_what_is_kept_is_left_alone_after_a_while(
-    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its subscribers have it from the stage, and the log says so."""
-    monkeypatch.setattr("ordered_pubsub.client.publisher.RETRY_FIRST_S", 0.001)
-    monkeypatch.setattr("ordered_pubsub.client.publisher.KEPT_RETRY_S", 0.01)
     adapter = HeldAdapter(url)
     async with ordered_pubsub.connect(adapter) as client, ordered_pubsub.connect(url) as reader:
         subscription = await reader.subscribe("a")
         adapter.failures = [errors.AdapterError("no route")] * 10_000
+        client._publisher.outbox.patience_s = 0.01
         await client.publish("a", 1)
         await until(lambda: client.status()["unfinished"] == 0)
 

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.clients import until
+from ordered_pubsub.adapter import Frame
 from ordered_pubsub.client.frames import EVENT_BYTES, headers_bytes, packed, read_arrivals, written_together
-from ordered_pubsub.client.leasing import Leasing
 from ordered_pubsub.client.logged import LogPacker, Sharing
-from ordered_pubsub.client.publisher import Outgoing
+from ordered_pubsub.client.publisher import Outgoing, Publisher
+from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.core.authenticity import TAG_BYTES, digest_of
 from ordered_pubsub.core.batches import Batches
 from ordered_pubsub.core.lease import Lease
 from ordered_pubsub.core.levels import EXACTLY_ONCE, ORDERED, Levels
-from ordered_pubsub.core.messages import Handed, Leased, Publication, PublishAsk, Span
+from ordered_pubsub.core.messages import Leased, Publication, PublishAsk, Span
+from ordered_pubsub.core.outbox import Outbox
 from ordered_pubsub.core.session import Outcome, Queued
+from ordered_pubsub.errors import EventVoid
 from ordered_pubsub.supervision import Supervisor
 from ordered_pubsub.wire.pack import decode_logged, decode_pack, head_of_chunk
+from ordered_pubsub_adapters.memory import MemoryAdapter
 
 HEADERS = st.dictionaries(st.text("abc", min_size=1, max_size=3), st.one_of(st.binary(max_size=9), st.text(max_size=9)))
 
@@ -69,25 +73,42 @@ def test_what_the_log_has_is_what_is_digested_and_what_travels(
             assert ask.digests == b"".join(map(digest_of, sent))
 
 
+class Collecting(MemoryAdapter):
+    """It takes everything, and carries nothing."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.frames: list[Frame] = []
+
+    async def publish(self, frames: Sequence[Frame]) -> None:
+        self.frames += frames
+
+
+def no_more() -> None:
+    """Nothing else is to be done."""
+
+
 async def test_what_was_written_together_with_what_is_void_is_written_anew() -> None:
     """A tag is of all events of a piece, so what is left of it is not genuine; but it is there."""
     ask_of = LogPacker("desk", Home(ORDERED), Sharing(9, lambda: 900)).ask
     items = [item(number, b"%d" % number, {}) for number in range(1, 4)]
+    for one in items:
+        one.future = asyncio.get_running_loop().create_future()
     part = answer(ask_of("t", items))
     assert items[0].written == written_together(items)
-    supervisor = Supervisor("a test", lambda error: None)
-    said: list[Handed] = []
-    leasing = Leasing(Batches(Lease("s"), lambda topic: 0), said.append, supervisor)
-    leasing.numbered(
-        [(part, items)], Outcome(1, Queued(["t"], [items]), [part], None, None, asyncio.get_running_loop().time())
-    )
+    outbox, adapter = Outbox(Batches(Lease("s"), lambda topic: 0)), Collecting("memory://written-once")
+    supervisor, now = Supervisor("a test", lambda error: None), asyncio.get_running_loop().time()
+    publisher = Publisher("s", adapter, Settings(batch_events_max=9), lambda runs: None, outbox, no_more, supervisor)
+    outbox.numbered(Outcome(1, Queued(["t"], [items]), [part], None, None, now - 100.0), now)
 
-    settling = asyncio.ensure_future(leasing.settle(part, items))
-    await until(lambda: said)
-    leasing.leased(Leased("s", said[-1].serial, 0, [Span("t", 3, 3)]))
-    void, left = await settling
-    leasing.close()
+    publisher.go_on()
+    asked = outbox.take_due(now + 1.0)
+    assert asked is not None
+    outbox.leased(Leased("s", asked.serial, 0, [Span("t", 3, 3)]), now + 1.0)
+    publisher.go_on()
+    await until(lambda: adapter.frames)
 
-    arrivals = [arrival for frame in packed("t", left, 9, 900) for arrival in read_arrivals(frame)]
-    assert void == [(3, 3)]
+    arrivals = [arrival for frame in adapter.frames for arrival in read_arrivals(frame)]
     assert [(arrival.number, arrival.body.payload) for arrival in arrivals] == [(1, b"1"), (2, b"2")]
+    await until(lambda: items[0].future.done())
+    assert isinstance(items[2].future.exception(), EventVoid)
