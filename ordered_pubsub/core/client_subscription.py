@@ -33,7 +33,7 @@ from ordered_pubsub.core.buffer import Arrival, Notification
 from ordered_pubsub.core.delivery import Delivery
 from ordered_pubsub.core.holding import Hold
 from ordered_pubsub.core.messages import Acked, Change, ChangeAsk, Curious, Decided, Refusal, ToSubscriber, Undecided
-from ordered_pubsub.core.registrar import WRONG_EPOCH
+from ordered_pubsub.core.registrar import WRONG_EPOCH, epoch_after
 from ordered_pubsub.core.subscriber import Subscriber
 from ordered_pubsub.errors import Closed, SessionExpired, UsageError
 
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
 _Made = TypeVar("_Made")
 QUEUED, HOLDING, ASKED, SETTLED, REFUSED, FAILED = "queued", "holding", "asked", "settled", "refused", "failed"
-OPENINGS_MAX = 5
-"""So often a named subscription is opened anew when somebody else has opened it in between."""
 REOPEN_S = 0.2
 """So long after it is tried again to begin one whose name is that of one that has just ended."""
 
@@ -280,10 +278,10 @@ class ClientSubscription:
         """Whether what was to begin it is tried again."""
         if not change.opens:
             return False
-        if refusal.code == WRONG_EPOCH:
-            change.opens, change.openings = refusal.opened + 1, change.openings + 1
-            if change.openings >= OPENINGS_MAX:
-                return False
+        change.openings += refusal.code == WRONG_EPOCH
+        epoch = epoch_after(refusal, change.openings)
+        if epoch is not None:
+            change.opens = epoch
         elif refusal.code == "ended":  # the one before it of this name
             change.again_at = self.client.now + REOPEN_S
             self.client.wait(self, change.again_at)

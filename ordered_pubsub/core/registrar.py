@@ -57,7 +57,17 @@ SUBSCRIPTIONS_MAX = 10_000
 EXPIRING = "@expiring-"
 """With the rank of a stage: who asks there for the end of subscriptions that nothing was heard of. No session has such an id."""
 WRONG_EPOCH = "epoch"
+OPENINGS_MAX = 5
+"""So often a named subscription is opened anew when somebody else has opened it in between."""
 """The code of a refusal whose reason is the epoch of a named subscription: who opens it must name a later one."""
+
+
+def epoch_after(refusal: Refusal, openings: int) -> int | None:
+    """In which epoch to open a named subscription instead, of which so many openings were refused since others had opened it.
+
+    None if it was refused for another reason, or if they do so again and again.
+    """
+    return refusal.opened + 1 if refusal.code == WRONG_EPOCH and openings < OPENINGS_MAX else None
 
 
 class Waiting(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from ordered_pubsub.core.messages import Acked, Change, ChangeAsk, Refusal, Saved
-from ordered_pubsub.core.registrar import WRONG_EPOCH
+from ordered_pubsub.core.registrar import epoch_after
 from ordered_pubsub.errors import ConfigurationError, NameInUse, UnavailableError
 from ordered_pubsub.reading.stages import ASK_AGAIN_S, Place, Stages, Turns, refused
 from ordered_pubsub.wire.sessions import make_session
@@ -69,6 +69,7 @@ class Progress:
         """Begin it, or go on with it; if it is there in another epoch, in the one after that."""
         epoch = self._epoch + 1
         ask = ChangeAsk(self._subscription, tuple(topics) if epoch == 1 else (), opens=epoch, start=dict(start))
+        openings = 0
         while True:
             answer = place.ask(ask)
             if not isinstance(answer, Refusal):
@@ -76,8 +77,10 @@ class Progress:
                 assert isinstance(part, Change)
                 self._epoch = epoch
                 return part
-            if answer.code == WRONG_EPOCH:
-                epoch = answer.opened + 1
+            openings += 1
+            again_in = epoch_after(answer, openings)
+            if again_in is not None:
+                epoch = again_in
                 ask = ChangeAsk(self._subscription, opens=epoch)
             elif answer.code == "exists":
                 raise ConfigurationError(

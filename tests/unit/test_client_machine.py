@@ -14,7 +14,6 @@ from ordered_pubsub.core.client_subscription import (
     ASKED,
     FAILED,
     HOLDING,
-    OPENINGS_MAX,
     QUEUED,
     REFUSED,
     REOPEN_S,
@@ -43,7 +42,7 @@ from ordered_pubsub.core.messages import (
 )
 from ordered_pubsub.core.missing import Missing
 from ordered_pubsub.core.outbox import Outbox
-from ordered_pubsub.core.registrar import WRONG_EPOCH
+from ordered_pubsub.core.registrar import OPENINGS_MAX, WRONG_EPOCH
 from ordered_pubsub.core.session import Session
 from ordered_pubsub.core.subend import Subend
 from ordered_pubsub.core.subscriber import Subscriber
