@@ -32,7 +32,7 @@ PAYLOAD = b"x" * 200
 def core(folder: Path, share: float) -> Figures:
     """Events a second at a stage without sockets and disk, single and in batches, in groups of 1 and 10; and changes."""
     from ordered_pubsub.core.messages import ChangeAsk, PublishAsk, Request
-    from ordered_pubsub.core.stage import Stage
+    from ordered_pubsub.core.stage.stage import Stage
     from ordered_pubsub.core.topology import StageSpec, Topology
 
     count = max(100, int(REQUESTS * share))
@@ -71,9 +71,9 @@ def _best(count: int, parts: list[Any], work: Callable[[Any], None], rounds: int
 
 def log(folder: Path, share: float) -> Figures:
     """Kept events a second through a stage onto its disk, without waiting for it; and read again."""
-    from ordered_pubsub.core.driver import Driver
-    from ordered_pubsub.core.log import LogReader
+    from ordered_pubsub.core.log.log import LogReader
     from ordered_pubsub.core.messages import Chunk, PublishAsk, Request
+    from ordered_pubsub.core.stage.driver import Driver
     from ordered_pubsub.core.topology import StageSpec, Topology
     from ordered_pubsub.server.store import open_store
 

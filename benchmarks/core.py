@@ -20,13 +20,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ordered_pubsub.core.authenticity import NO_TAG, Stamp
-from ordered_pubsub.core.buffer import Arrival
-from ordered_pubsub.core.delivery import Delivery
+from ordered_pubsub.core.client.session import Session
 from ordered_pubsub.core.messages import Answer, Change, ChangeAsk, Operation, Publication, PublishAsk, Request
-from ordered_pubsub.core.session import Session
-from ordered_pubsub.core.stage import Stage
+from ordered_pubsub.core.stage.stage import Stage
+from ordered_pubsub.core.subscriber.buffer import Arrival
+from ordered_pubsub.core.subscriber.delivery import Delivery
 from ordered_pubsub.core.topology import StageSpec, Topology
+from ordered_pubsub.core.trust.authenticity import NO_TAG, Stamp
 from ordered_pubsub.wire.stamp import encode_stamp
 
 ROUNDS = 7

@@ -67,7 +67,7 @@ SLICE_S = 0.1
 NOTING = """
 import sys, time
 from ordered_pubsub.cli import main
-from ordered_pubsub.core.pubends import Pubends
+from ordered_pubsub.core.recovery.owner_log import Pubends
 
 file, recall = open(sys.argv.pop(1), "a", buffering=1), Pubends.recall
 

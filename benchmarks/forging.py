@@ -35,8 +35,8 @@ from msgspec.structs import replace
 import ordered_pubsub
 from ordered_pubsub.adapter import Adapter, Frame, load_adapter
 from ordered_pubsub.client.frames import PACK, PACK_TYPE, STAMP
-from ordered_pubsub.core.authenticity import NO_TAG, Stamp, stamp_body
 from ordered_pubsub.core.messages import Mark
+from ordered_pubsub.core.trust.authenticity import NO_TAG, Stamp, stamp_body
 from ordered_pubsub.testing.brokers import Broker, Mosquitto, NatsServer, RabbitMq
 from ordered_pubsub.testing.trial.stages import Stages
 from ordered_pubsub.wire.pack import PackedBatch, PackedEvent, encode_events, encode_pack

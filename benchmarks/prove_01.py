@@ -17,14 +17,14 @@ from pathlib import Path
 import msgspec
 from proving import ROOT, Failed, NotRun, expect, main, run
 
-from ordered_pubsub.core.authenticity import NO_TAG, Stamp
-from ordered_pubsub.core.buffer import Arrival
-from ordered_pubsub.core.delivery import Delivery
-from ordered_pubsub.core.journal import frame_record, scan
 from ordered_pubsub.core.messages import Frame, Hello, Launch, Operation, Publication, PublishAsk, Relay, Request
-from ordered_pubsub.core.stage import Stage
+from ordered_pubsub.core.stage.journal import frame_record, scan
+from ordered_pubsub.core.stage.stage import Stage
+from ordered_pubsub.core.subscriber.buffer import Arrival
+from ordered_pubsub.core.subscriber.delivery import Delivery
 from ordered_pubsub.core.topics import check_pattern, check_topic
 from ordered_pubsub.core.topology import StageSpec, Topology
+from ordered_pubsub.core.trust.authenticity import NO_TAG, Stamp
 from ordered_pubsub.errors import OrderedPubSubError
 from ordered_pubsub.testing.soak import Tally, report, run_many
 from ordered_pubsub.wire.stamp import decode_stamp, encode_stamp

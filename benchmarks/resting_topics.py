@@ -22,10 +22,10 @@ from tempfile import TemporaryDirectory
 
 import attrs
 
-from ordered_pubsub.core.driver import Driver
 from ordered_pubsub.core.levels import Levels
+from ordered_pubsub.core.log.retention import Policies, Policy
 from ordered_pubsub.core.messages import Answer, Chunk, Publication, PublishAsk, Request
-from ordered_pubsub.core.retention import Policies, Policy
+from ordered_pubsub.core.stage.driver import Driver
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.server.store import Store, open_store
 

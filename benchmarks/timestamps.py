@@ -15,9 +15,9 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
-from ordered_pubsub.core.delivery import WEIGHTS
 from ordered_pubsub.core.messages import ChangeAsk, Publication, PublishAsk, Request
-from ordered_pubsub.core.stage import Stage
+from ordered_pubsub.core.stage.stage import Stage
+from ordered_pubsub.core.subscriber.delivery import WEIGHTS
 from ordered_pubsub.core.topology import StageSpec, Topology
 
 CLIENTS = 10_000

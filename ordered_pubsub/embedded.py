@@ -14,11 +14,11 @@ from collections.abc import Sequence
 import attrs
 
 from ordered_pubsub.client.home import Home, Listener
-from ordered_pubsub.core.driver import USUAL, Driver, MemoryJournal
 from ordered_pubsub.core.levels import Levels
+from ordered_pubsub.core.liveness.times import Times
+from ordered_pubsub.core.log.retention import Policies, Policy
 from ordered_pubsub.core.messages import Answer, FromSubscriber, Refusal, Request, ToSession
-from ordered_pubsub.core.retention import Policies, Policy
-from ordered_pubsub.core.times import Times
+from ordered_pubsub.core.stage.driver import USUAL, Driver, MemoryJournal
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import ConfigurationError, ProtocolError
 from ordered_pubsub.supervision import Supervisor

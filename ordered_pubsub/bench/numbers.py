@@ -25,8 +25,8 @@ from ordered_pubsub.bench.sides import now_ns
 from ordered_pubsub.client.home import NOBODY
 from ordered_pubsub.client.network import NetworkHome
 from ordered_pubsub.config.addresses import parse_address
-from ordered_pubsub.core.delivery import WEIGHTS
 from ordered_pubsub.core.messages import Answer, ChangeAsk, Publication, PublishAsk, Refusal, Request
+from ordered_pubsub.core.subscriber.delivery import WEIGHTS
 from ordered_pubsub.wire.sessions import make_session
 
 BATCHES = (1, 10, 100, 1_000)

@@ -21,7 +21,7 @@ from ordered_pubsub.cli.output import Output
 from ordered_pubsub.client.event import Event
 from ordered_pubsub.client.settings import UNORDERED
 from ordered_pubsub.client.subscription import Subscription
-from ordered_pubsub.core.delivery import WEIGHTS
+from ordered_pubsub.core.subscriber.delivery import WEIGHTS
 from ordered_pubsub.core.topics import check_topic
 from ordered_pubsub.wire.tasks import end_task
 

@@ -29,10 +29,10 @@ from ordered_pubsub.client.serialization import dump
 from ordered_pubsub.client.settings import check_level
 from ordered_pubsub.client.subscription import Subscription, check_topics, is_interrupt
 from ordered_pubsub.client.waiting import forget_outcome, within
-from ordered_pubsub.core.delivery import WEIGHTS, Order
 from ordered_pubsub.core.filters import Filter
 from ordered_pubsub.core.levels import BEST_EFFORT, EXACTLY_ONCE, Levels
-from ordered_pubsub.core.pubends import AET_S
+from ordered_pubsub.core.recovery.owner_log import AET_S
+from ordered_pubsub.core.subscriber.delivery import WEIGHTS, Order
 from ordered_pubsub.core.topics import check_topic
 from ordered_pubsub.errors import Closed, ConfigurationError, NotOffered, OrderedPubSubError, Timeout, UsageError
 from ordered_pubsub.wire.pack import NO_HEADERS

@@ -1,4 +1,4 @@
-"""The asyncio shell of one client: feeds its machine (`core.client_machine`), and does what that says.
+"""The asyncio shell of one client: feeds its machine (`core.client.machine`), and does what that says.
 
 It holds no protocol decision. What the machine wants sent and said goes to the home stage; the answers that come back at once
 are all taken before anything is done about them, so that a batch stays a batch; numbered events go to the publisher, what is
@@ -19,24 +19,24 @@ from ordered_pubsub.client.publisher import Outgoing, Publisher, error_of
 from ordered_pubsub.client.reception import Receiver, Reception
 from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.client.waiting import forget_outcome
-from ordered_pubsub.core.batches import Batches
-from ordered_pubsub.core.client_machine import ClientMachine
-from ordered_pubsub.core.client_subscription import SETTLED, ClientSubscription, TopicChange
-from ordered_pubsub.core.inspection import Inspection
-from ordered_pubsub.core.lease import Lease
-from ordered_pubsub.core.lifeline import Lifeline
-from ordered_pubsub.core.locating import Search
+from ordered_pubsub.core.client.batches import Batches
+from ordered_pubsub.core.client.locating import Search
+from ordered_pubsub.core.client.machine import ClientMachine
+from ordered_pubsub.core.client.outbox import Outbox
+from ordered_pubsub.core.client.session import Session
+from ordered_pubsub.core.client.subscription import SETTLED, ClientSubscription, TopicChange
+from ordered_pubsub.core.liveness.lease import Lease
+from ordered_pubsub.core.liveness.lifeline import Lifeline
 from ordered_pubsub.core.messages import (
     Answer,
     Keys,
     Refusal,
     ToSession,
 )
-from ordered_pubsub.core.outbox import Outbox
-from ordered_pubsub.core.pubends import AET_S
-from ordered_pubsub.core.registrar import WRONG_EPOCH
-from ordered_pubsub.core.session import Session
-from ordered_pubsub.core.starving import Silence, Starving
+from ordered_pubsub.core.order.registrar import WRONG_EPOCH
+from ordered_pubsub.core.recovery.owner_log import AET_S
+from ordered_pubsub.core.subscriber.starving import Silence, Starving
+from ordered_pubsub.core.trust.inspection import Inspection
 from ordered_pubsub.errors import AdapterError, Closed, OrderedPubSubError, Timeout
 from ordered_pubsub.supervision import Supervisor
 from ordered_pubsub.wire.sessions import make_session, publisher_of

@@ -1,6 +1,6 @@
 """What a subscription has to do with the logs of its topics: what it misses, its past, and what it has acknowledged.
 
-`core.subscriber` decides; this is the shell that carries it. The home stage is told how far the subscription is, asked for what
+`core.subscriber.subscriber` decides; this is the shell that carries it. The home stage is told how far the subscription is, asked for what
 is missing, and brings it. One that has a name acknowledges what was handled, and whoever resumes it goes on from there.
 """
 
@@ -13,10 +13,10 @@ import attrs
 
 from ordered_pubsub.client.engine import Engine
 from ordered_pubsub.client.waiting import forget_outcome, within
-from ordered_pubsub.core.acknowledging import Place
-from ordered_pubsub.core.buffer import Notification
-from ordered_pubsub.core.client_subscription import ClientSubscription
-from ordered_pubsub.core.subscriber import Subscriber
+from ordered_pubsub.core.client.subscription import ClientSubscription
+from ordered_pubsub.core.subscriber.acknowledging import Place
+from ordered_pubsub.core.subscriber.buffer import Notification
+from ordered_pubsub.core.subscriber.subscriber import Subscriber
 from ordered_pubsub.errors import Closed
 
 TIMER_S_MIN = 0.005

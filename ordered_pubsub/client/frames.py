@@ -17,7 +17,9 @@ from typing import Any, Protocol
 import msgspec
 
 from ordered_pubsub.adapter import Frame
-from ordered_pubsub.core.authenticity import (
+from ordered_pubsub.core.messages import Mark, Publication
+from ordered_pubsub.core.subscriber.buffer import Arrival
+from ordered_pubsub.core.trust.authenticity import (
     NO_TAG,
     TAG_BYTES,
     Stamp,
@@ -28,8 +30,6 @@ from ordered_pubsub.core.authenticity import (
     pieces_of,
     stamp_body,
 )
-from ordered_pubsub.core.buffer import Arrival
-from ordered_pubsub.core.messages import Mark, Publication
 from ordered_pubsub.errors import ProtocolError, UsageError
 from ordered_pubsub.wire.pack import (
     NO_HEADERS,

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from ordered_pubsub.core.levels import Levels
+from ordered_pubsub.core.liveness.times import Times
 from ordered_pubsub.core.messages import Answer, FromSubscriber, Refusal, Request, ToSession
-from ordered_pubsub.core.times import Times
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.wire.sessions import SessionKey
 

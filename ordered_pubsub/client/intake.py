@@ -1,4 +1,4 @@
-"""What a subscription has behind it: the queue of what is ready, and the shell around what decides (`core.client_subscription`).
+"""What a subscription has behind it: the queue of what is ready, and the shell around what decides (`core.client.subscription`).
 
     ENS ──> reception ──> machine ──> buffer ── its turn has come ──> collect ──> queue ──> take ──> the application
 
@@ -23,17 +23,17 @@ from ordered_pubsub.client.selecting import wanted_by
 from ordered_pubsub.client.serialization import Decoder
 from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.client.waiting import within
-from ordered_pubsub.core.acknowledging import InHand, Place
-from ordered_pubsub.core.best_effort import BestEffort
-from ordered_pubsub.core.buffer import Arrival, Notification
-from ordered_pubsub.core.client_subscription import ClientSubscription, TopicChange
-from ordered_pubsub.core.delivery import BUFFER_EVENTS_MAX, WEIGHTS, Delivery, Order
+from ordered_pubsub.core.client.subscription import ClientSubscription, TopicChange
 from ordered_pubsub.core.levels import BEST_EFFORT
-from ordered_pubsub.core.missing import Missing
-from ordered_pubsub.core.starving import Starving
-from ordered_pubsub.core.subend import Subend
-from ordered_pubsub.core.subscriber import Subscriber
-from ordered_pubsub.core.vector import Moment
+from ordered_pubsub.core.recovery.missing import Missing
+from ordered_pubsub.core.subscriber.acknowledging import InHand, Place
+from ordered_pubsub.core.subscriber.best_effort import BestEffort
+from ordered_pubsub.core.subscriber.buffer import Arrival, Notification
+from ordered_pubsub.core.subscriber.delivery import BUFFER_EVENTS_MAX, WEIGHTS, Delivery, Order
+from ordered_pubsub.core.subscriber.starving import Starving
+from ordered_pubsub.core.subscriber.subscriber import Subscriber
+from ordered_pubsub.core.subscriber.subscriber_log import Subend
+from ordered_pubsub.core.subscriber.vector import Moment
 from ordered_pubsub.errors import OrderedPubSubError, Timeout
 from ordered_pubsub.wire.content import JSON
 

@@ -25,8 +25,8 @@ from ordered_pubsub.client.home import NOBODY, Home, Listener
 from ordered_pubsub.client.talk import Talk
 from ordered_pubsub.config.addresses import Address, parse_address
 from ordered_pubsub.core.levels import Levels
+from ordered_pubsub.core.liveness.times import Times
 from ordered_pubsub.core.messages import Answer, FromSubscriber, Refusal, Request, ToSession
-from ordered_pubsub.core.times import Times
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.errors import (
     AccessDenied,

@@ -4,7 +4,7 @@
                                                                       │ numbers, timestamps
     future <── receipt ── adapter.publish <── frames, by topic <── outbox
 
-`core.outbox` decides what the ENS is given and when there are receipts. This is the shell around it: frames are made here, anew
+`core.client.outbox` decides what the ENS is given and when there are receipts. This is the shell around it: frames are made here, anew
 each time, since a broker that comes back may take less than before; and whoever publishes is held up or told here.
 
 Publications are unfinished from `put` until they have their receipts. How many, and how many bytes, is bounded: that is the
@@ -28,10 +28,10 @@ from ordered_pubsub.client.event import Receipt
 from ordered_pubsub.client.frames import HELD_ENTRY_BYTES, PACK_BYTES, frame_bytes, packed, stamped
 from ordered_pubsub.client.logged import Sharing
 from ordered_pubsub.client.settings import Settings
-from ordered_pubsub.core.batches import Batch
+from ordered_pubsub.core.client.batches import Batch
+from ordered_pubsub.core.client.outbox import Outbox, Void
+from ordered_pubsub.core.client.session import Outcome
 from ordered_pubsub.core.messages import Publication
-from ordered_pubsub.core.outbox import Outbox, Void
-from ordered_pubsub.core.session import Outcome
 from ordered_pubsub.errors import (
     AccessDenied,
     Closed,

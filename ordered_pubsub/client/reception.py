@@ -5,7 +5,7 @@ the adapter is kept waiting until every subscription that they went to has room 
 ENS, and with it by the publishers of these topics, and nothing is dropped. It also means that a subscription that is never
 read holds up the client's other subscriptions; it is named in the log when it does.
 
-Nothing that the broker brings is believed before `core.inspection` has judged it. So a topic's keys are asked for before the
+Nothing that the broker brings is believed before `core.trust.inspection` has judged it. So a topic's keys are asked for before the
 topic is held at the ENS. What has not arrived is counted by its cause, and logged now and then; a frame that was not
 published through the order is counted, and logged once per topic.
 """
@@ -23,11 +23,11 @@ from msgspec.structs import replace
 
 from ordered_pubsub.adapter import Adapter, Frame
 from ordered_pubsub.client.frames import Claim, arrivals_of, read_claims, read_unordered
-from ordered_pubsub.core.buffer import Arrival
-from ordered_pubsub.core.client_machine import ClientMachine
-from ordered_pubsub.core.holding import Holding, Operation
-from ordered_pubsub.core.inspection import ARRIVED, WAIT, Inspection
+from ordered_pubsub.core.client.holding import Holding, Operation
+from ordered_pubsub.core.client.machine import ClientMachine
 from ordered_pubsub.core.messages import Keys, Unarrived
+from ordered_pubsub.core.subscriber.buffer import Arrival
+from ordered_pubsub.core.trust.inspection import ARRIVED, WAIT, Inspection
 from ordered_pubsub.errors import Closed, ProtocolError, SystemMismatch, UnknownVersion
 from ordered_pubsub.supervision import Supervisor
 

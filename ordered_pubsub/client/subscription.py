@@ -25,9 +25,9 @@ from ordered_pubsub.client.handling import Handler, Handling
 from ordered_pubsub.client.intake import Intake
 from ordered_pubsub.client.reception import STALLED_AFTER_S
 from ordered_pubsub.client.serialization import Decoder
-from ordered_pubsub.core.acknowledging import Place
-from ordered_pubsub.core.buffer import Notification
 from ordered_pubsub.core.filters import Filter
+from ordered_pubsub.core.subscriber.acknowledging import Place
+from ordered_pubsub.core.subscriber.buffer import Notification
 from ordered_pubsub.core.topics import check_topic
 from ordered_pubsub.errors import Closed, UsageError
 

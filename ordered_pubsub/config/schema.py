@@ -16,14 +16,14 @@ from ordered_pubsub.config import kinds
 from ordered_pubsub.config.addresses import Address, parse_address, parse_listen
 from ordered_pubsub.config.kinds import as_tuple, hashes_as_tuple, names_or_switch, one_or_more
 from ordered_pubsub.config.naming import is_named
-from ordered_pubsub.core.keys import OLD_KEYS_VALID_S, Security
 from ordered_pubsub.core.levels import EXACTLY_ONCE, Levels
+from ordered_pubsub.core.liveness.times import Times
+from ordered_pubsub.core.log.retention import Policies, Policy
 from ordered_pubsub.core.messages import Reading
-from ordered_pubsub.core.quotas import Quota, Quotas
-from ordered_pubsub.core.retention import Policies, Policy
-from ordered_pubsub.core.times import Times
+from ordered_pubsub.core.stage.quotas import Quota, Quotas
 from ordered_pubsub.core.topics import matches
 from ordered_pubsub.core.topology import StageSpec, Topology
+from ordered_pubsub.core.trust.keys import OLD_KEYS_VALID_S, Security
 from ordered_pubsub.errors import ConfigurationError
 
 MEBIBYTE = 1 << 20

@@ -23,9 +23,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import isfinite
 
-from ordered_pubsub.core.authenticity import DIGEST_BYTES
 from ordered_pubsub.core.filters.tokens import TEXT_LENGTH_MAX as FILTER_LENGTH_MAX
-from ordered_pubsub.core.log import ENDLESS
+from ordered_pubsub.core.log.log import ENDLESS
 from ordered_pubsub.core.messages import (
     VERSION_MAX,
     Ack,
@@ -80,8 +79,9 @@ from ordered_pubsub.core.messages import (
     Undecided,
     Want,
 )
-from ordered_pubsub.core.registrar import EXPIRING, TOPICS_MAX
+from ordered_pubsub.core.order.registrar import EXPIRING, TOPICS_MAX
 from ordered_pubsub.core.topics import TOPIC_LENGTH_MAX, check_topic
+from ordered_pubsub.core.trust.authenticity import DIGEST_BYTES
 from ordered_pubsub.errors import ProtocolError, TopicError, UsageError
 
 COUNT_MAX = ENDLESS

@@ -58,7 +58,7 @@ class PublishAsk(msgspec.Struct, frozen=True, array_like=True, tag="publish", gc
     """which events share a tag: so many in each piece, of kept ones as in `chunks`; empty: each has its own; None: there are to
     be no tags, since nobody publishes them on the broker"""
     digests: bytes = b""
-    """of each piece, one behind the other (`core.authenticity`); of what is kept, the home stage makes them"""
+    """of each piece, one behind the other (`core.trust.authenticity`); of what is kept, the home stage makes them"""
     publisher: str = ""
     """what the events carry as their publisher; set by the home stage"""
 
@@ -647,7 +647,7 @@ class Ack(msgspec.Struct, frozen=True, array_like=True, tag="ack", gc=False):
     received: int
 
 
-# Which system this is, and the keys by which its stages tag what they have numbered (`core.authenticity`).
+# Which system this is, and the keys by which its stages tag what they have numbered (`core.trust.authenticity`).
 
 
 class SystemKeys(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -694,7 +694,7 @@ class AskKeys(msgspec.Struct, frozen=True, array_like=True, tag="ask-keys", gc=F
 
 
 class Unarrived(msgspec.Struct, frozen=True, array_like=True, tag="not-arrived", gc=False):
-    """A client says how much that the broker brought has not arrived since it said so last, by cause (`core.inspection`)."""
+    """A client says how much that the broker brought has not arrived since it said so last, by cause (`core.trust.inspection`)."""
 
     session: str
     counts: dict[str, int]

@@ -6,7 +6,7 @@ guest: what it asks for is taken by those stages only that know its session alre
 is asked again until there is an answer. So a keeper that is out of reach keeps nobody from going on whom the stages know, and
 nobody gets anything under a name by saying that he had it.
 
-A keeper has on its disk whose each name is (`core.naming`): the identity's that took it first, and the session's that had it
+A keeper has on its disk whose each name is (`core.stage.naming`): the identity's that took it first, and the session's that had it
 last. That one has it again at once. Another session of the same identity has it when nobody else has; and since a keeper that
 has just started does not know yet who is there, it hears the home stages first, which tell to whom it had granted names before.
 """
@@ -19,7 +19,7 @@ from typing import Protocol
 
 import attrs
 
-from ordered_pubsub.core.naming import IN_USE, NameTable
+from ordered_pubsub.core.stage.naming import IN_USE, NameTable
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.server.names import Names
 from ordered_pubsub.wire.protocol import Claim, Claimed

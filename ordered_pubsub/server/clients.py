@@ -25,7 +25,6 @@ from msgspec.structs import replace
 from ordered_pubsub.config.kinds import NAME
 from ordered_pubsub.config.schema import IdentitySection, LimitsSection
 from ordered_pubsub.core.checking import COUNT_MAX, PARTS_MAX, RANGES_MAX, SPANS_MAX, are_counts, check_message
-from ordered_pubsub.core.keys import TOPICS_ASKED_MAX
 from ordered_pubsub.core.messages import (
     Acked,
     Answer,
@@ -53,9 +52,10 @@ from ordered_pubsub.core.messages import (
     Undecided,
     find_change,
 )
-from ordered_pubsub.core.registrar import TOPICS_MAX
+from ordered_pubsub.core.order.registrar import TOPICS_MAX
+from ordered_pubsub.core.stage.turns import Work
 from ordered_pubsub.core.topics import check_pattern, check_topic
-from ordered_pubsub.core.turns import Work
+from ordered_pubsub.core.trust.keys import TOPICS_ASKED_MAX
 from ordered_pubsub.errors import FilterError, ProtocolError, TopicError
 from ordered_pubsub.server.access import has_lost_subscribe
 from ordered_pubsub.server.choosing import read_filter

@@ -20,7 +20,7 @@ from zlib import crc32
 
 import attrs
 
-from ordered_pubsub.core.journal import split_records
+from ordered_pubsub.core.stage.journal import split_records
 from ordered_pubsub.server import shelf
 from ordered_pubsub.server.shelf import PRIME
 

@@ -1,7 +1,7 @@
 """The keeper of names: one client of a system has a name at a time.
 
 Every name has a keeper, the stage that the name's hash chooses. The home stage of a client that comes with a name claims it
-there, and gives it back when the client is gone (`claims`). Whose a name is a keeper has on its disk (`core.naming`); who has it
+there, and gives it back when the client is gone (`claims`). Whose a name is a keeper has on its disk (`core.stage.naming`); who has it
 now is in its memory only: when it starts again, and when a link is there again, every home stage tells it which names it has
 granted to the clients there.
 

@@ -25,17 +25,9 @@ from typing import Any, Protocol
 
 import attrs
 
-from ordered_pubsub.core.driver import (
-    KEEP,
-    SNAPSHOT_AFTER_BYTES,
-    SNAPSHOT_AFTER_PARTS,
-    SNAPSHOT_AFTER_RECORDS,
-    USUAL,
-    Batch,
-    Driver,
-)
-from ordered_pubsub.core.keys import PLAIN, Security
 from ordered_pubsub.core.levels import Levels
+from ordered_pubsub.core.liveness.times import Times
+from ordered_pubsub.core.log.retention import Policies
 from ordered_pubsub.core.messages import (
     Answer,
     Change,
@@ -46,11 +38,19 @@ from ordered_pubsub.core.messages import (
     Request,
     ToSession,
 )
-from ordered_pubsub.core.retention import Policies
-from ordered_pubsub.core.stage import Effects
-from ordered_pubsub.core.times import Times
+from ordered_pubsub.core.stage.driver import (
+    KEEP,
+    SNAPSHOT_AFTER_BYTES,
+    SNAPSHOT_AFTER_PARTS,
+    SNAPSHOT_AFTER_RECORDS,
+    USUAL,
+    Batch,
+    Driver,
+)
+from ordered_pubsub.core.stage.stage import Effects
+from ordered_pubsub.core.stage.turns import Turns, Work
 from ordered_pubsub.core.topology import Topology
-from ordered_pubsub.core.turns import Turns, Work
+from ordered_pubsub.core.trust.keys import PLAIN, Security
 from ordered_pubsub.errors import JournalDamaged, JournalError, OrderedPubSubError, ProtocolError
 from ordered_pubsub.server.bulk import Bulk, Reader
 from ordered_pubsub.server.choosing import choosing

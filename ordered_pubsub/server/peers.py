@@ -1,7 +1,7 @@
 """Links to the other stages: one connection for each pair.
 
 The stage of lower rank (the larger number) dials the one above, again and again with growing pauses, for as long as both
-run. Whatever breaks a link, what was on its way is sent again when it is back (`core.links`).
+run. Whatever breaks a link, what was on its way is sent again when it is back (`core.stage._links`).
 """
 
 from __future__ import annotations

@@ -28,9 +28,9 @@ from typing import Any
 import attrs
 import msgspec
 
-from ordered_pubsub.core.log import ENDLESS, KINDS, Kind, LogStamp, Row
+from ordered_pubsub.core.log.log import ENDLESS, KINDS, Kind, LogStamp, Row
 from ordered_pubsub.core.ranges import Range, Ranges, shown
-from ordered_pubsub.core.stage import Stage
+from ordered_pubsub.core.stage.stage import Stage
 from ordered_pubsub.errors import JournalDamaged, JournalError, OrderedPubSubError, UsageError
 from ordered_pubsub.server.contents import Found, read_about, read_journal
 from ordered_pubsub.server.examining import check_pages, examine, log_of

@@ -21,7 +21,7 @@ from ordered_pubsub.config.files import check_files, token_of
 from ordered_pubsub.config.kinds import NAME
 from ordered_pubsub.config.schema import Configuration, IdentitySection, LimitsSection, StageSection
 from ordered_pubsub.core.messages import ANYBODY, PeerMessage
-from ordered_pubsub.core.registrar import EXPIRING
+from ordered_pubsub.core.order.registrar import EXPIRING
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.errors import ConfigurationError, JournalDamaged, JournalError, ProtocolError, UnavailableError
 from ordered_pubsub.server.access import Access, Proof, has_lost_keys

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from ordered_pubsub.core.messages import Acked, Change, ChangeAsk, Refusal, Saved
-from ordered_pubsub.core.registrar import epoch_after
+from ordered_pubsub.core.order.registrar import epoch_after
 from ordered_pubsub.errors import ConfigurationError, NameInUse, UnavailableError
 from ordered_pubsub.reading.stages import ASK_AGAIN_S, Place, Stages, Turns, refused
 from ordered_pubsub.wire.sessions import make_session

@@ -12,7 +12,7 @@ import attrs
 
 from ordered_pubsub.client.logged import LogPacker
 from ordered_pubsub.client.publisher import Outgoing
-from ordered_pubsub.core.session import REQUEST_BYTES_MAX
+from ordered_pubsub.core.client.session import REQUEST_BYTES_MAX
 from ordered_pubsub.errors import UsageError
 from ordered_pubsub.reading.stages import Stages
 from ordered_pubsub.spark.ens import Ens, Run

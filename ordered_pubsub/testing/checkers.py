@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import attrs
 
-from ordered_pubsub.core.buffer import Arrival
-from ordered_pubsub.core.delivery import Delivery
-from ordered_pubsub.core.history import Logged, full_timestamp, replay
 from ordered_pubsub.core.messages import Change
+from ordered_pubsub.core.subscriber.buffer import Arrival
+from ordered_pubsub.core.subscriber.delivery import Delivery
+from ordered_pubsub.testing.history import Logged, full_timestamp, replay
 from ordered_pubsub.testing.record import EventRecord, Identity, Notified, Record, SubscriptionRecord
 
 

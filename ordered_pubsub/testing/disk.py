@@ -8,9 +8,9 @@ from random import Random
 
 import attrs
 
-from ordered_pubsub.core.journal import frame_record, scan
-from ordered_pubsub.core.log import Kind, Row
-from ordered_pubsub.core.memory_shelf import MemoryShelf
+from ordered_pubsub.core.log.log import Kind, Row
+from ordered_pubsub.core.log.memory_shelf import MemoryShelf
+from ordered_pubsub.core.stage.journal import frame_record, scan
 
 SYNCS_MAX = 4
 """A snapshot is written with up to so many syncs."""

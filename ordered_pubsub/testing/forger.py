@@ -13,7 +13,10 @@ import attrs
 import msgspec
 from msgspec.structs import replace
 
-from ordered_pubsub.core.authenticity import (
+from ordered_pubsub.core.checking import EPOCH_MAX
+from ordered_pubsub.core.log.log import ENDLESS
+from ordered_pubsub.core.messages import Mark, SystemKeys
+from ordered_pubsub.core.trust.authenticity import (
     Stamp,
     digest_of,
     head_of,
@@ -22,9 +25,6 @@ from ordered_pubsub.core.authenticity import (
     tag_of,
     topic_key,
 )
-from ordered_pubsub.core.checking import EPOCH_MAX
-from ordered_pubsub.core.log import ENDLESS
-from ordered_pubsub.core.messages import Mark, SystemKeys
 from ordered_pubsub.testing.network import Carried
 from ordered_pubsub.wire.stamp import decode_body
 

@@ -13,28 +13,15 @@ import attrs
 import msgspec
 from msgspec.structs import replace
 
-from ordered_pubsub.core.authenticity import (
-    NO_TAG,
-    TAG_BYTES,
-    Stamp,
-    common_of,
-    digests_of,
-    head_of,
-    pieces_of,
-    stamp_body,
-)
-from ordered_pubsub.core.batches import Batches
-from ordered_pubsub.core.best_effort import BestEffort
-from ordered_pubsub.core.buffer import Arrival, Notification
-from ordered_pubsub.core.client_machine import ClientMachine
-from ordered_pubsub.core.client_subscription import FAILED, REFUSED, ClientSubscription, TopicChange
-from ordered_pubsub.core.delivery import WEIGHTS, Delivery, Wants
-from ordered_pubsub.core.driver import KEEP, Driver
-from ordered_pubsub.core.holding import Operation
-from ordered_pubsub.core.hosting import ALIVE_S
-from ordered_pubsub.core.inspection import ARRIVED, WAIT, Inspection
-from ordered_pubsub.core.lease import Lease
-from ordered_pubsub.core.lifeline import Lifeline
+from ordered_pubsub.core.client.batches import Batches
+from ordered_pubsub.core.client.holding import Operation
+from ordered_pubsub.core.client.machine import ClientMachine
+from ordered_pubsub.core.client.outbox import Outbox
+from ordered_pubsub.core.client.session import Outcome, Session
+from ordered_pubsub.core.client.subscription import FAILED, REFUSED, ClientSubscription, TopicChange
+from ordered_pubsub.core.liveness.lease import Lease
+from ordered_pubsub.core.liveness.lifeline import Lifeline
+from ordered_pubsub.core.log.retention import Policies, Policy
 from ordered_pubsub.core.messages import (
     Acked,
     Answer,
@@ -53,13 +40,26 @@ from ordered_pubsub.core.messages import (
     ToSession,
     find_change,
 )
-from ordered_pubsub.core.missing import Missing
-from ordered_pubsub.core.outbox import Outbox
-from ordered_pubsub.core.retention import Policies, Policy
-from ordered_pubsub.core.session import Outcome, Session
-from ordered_pubsub.core.stage import Effects
-from ordered_pubsub.core.subend import Subend
-from ordered_pubsub.core.subscriber import Leaving, Subscriber
+from ordered_pubsub.core.recovery.hosting import ALIVE_S
+from ordered_pubsub.core.recovery.missing import Missing
+from ordered_pubsub.core.stage.driver import KEEP, Driver
+from ordered_pubsub.core.stage.stage import Effects
+from ordered_pubsub.core.subscriber.best_effort import BestEffort
+from ordered_pubsub.core.subscriber.buffer import Arrival, Notification
+from ordered_pubsub.core.subscriber.delivery import WEIGHTS, Delivery, Wants
+from ordered_pubsub.core.subscriber.subscriber import Leaving, Subscriber
+from ordered_pubsub.core.subscriber.subscriber_log import Subend
+from ordered_pubsub.core.trust.authenticity import (
+    NO_TAG,
+    TAG_BYTES,
+    Stamp,
+    common_of,
+    digests_of,
+    head_of,
+    pieces_of,
+    stamp_body,
+)
+from ordered_pubsub.core.trust.inspection import ARRIVED, WAIT, Inspection
 from ordered_pubsub.errors import AdapterError, HistoryLost, ProtocolError, SessionExpired, TopologyMismatch
 from ordered_pubsub.testing.disk import Disk
 from ordered_pubsub.testing.network import Carried

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ordered_pubsub.core.buffer import Notification
-from ordered_pubsub.core.log import ENDLESS, Decision
-from ordered_pubsub.core.memory_shelf import MemoryShelf
+from ordered_pubsub.core.log.log import ENDLESS, Decision
+from ordered_pubsub.core.log.memory_shelf import MemoryShelf
 from ordered_pubsub.core.messages import Change, Operation, Publication
+from ordered_pubsub.core.subscriber.buffer import Notification
 from ordered_pubsub.testing.world import FOR_EVER, World
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from typing import Any
 
 import attrs
 
-from ordered_pubsub.core.authenticity import SECRET_BYTES, SYSTEM_BYTES
-from ordered_pubsub.core.delivery import Delivery
-from ordered_pubsub.core.keys import founded
 from ordered_pubsub.core.messages import SystemKeys
+from ordered_pubsub.core.subscriber.delivery import Delivery
+from ordered_pubsub.core.trust.authenticity import SECRET_BYTES, SYSTEM_BYTES
+from ordered_pubsub.core.trust.keys import founded
 from ordered_pubsub.testing.checkers import check
 from ordered_pubsub.testing.disk import Disk
 from ordered_pubsub.testing.forger import Forger

@@ -14,7 +14,6 @@ import attrs
 from msgspec.structs import replace
 
 from ordered_pubsub.core.checking import COUNT_MAX, EPOCH_MAX, POSITION_MAX, SERIAL_MAX
-from ordered_pubsub.core.driver import Driver
 from ordered_pubsub.core.filters.tokens import TEXT_LENGTH_MAX
 from ordered_pubsub.core.messages import (
     VERSION_MAX,
@@ -38,6 +37,7 @@ from ordered_pubsub.core.messages import (
     Undecided,
     Want,
 )
+from ordered_pubsub.core.stage.driver import Driver
 from ordered_pubsub.testing.world import Babble
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from typing import Literal
 
 import attrs
 
-from ordered_pubsub.core.delivery import Order
-from ordered_pubsub.core.keys import Security
 from ordered_pubsub.core.levels import EXACTLY_ONCE, ORDERED, Levels
+from ordered_pubsub.core.subscriber.delivery import Order
 from ordered_pubsub.core.topology import StageSpec, Topology
+from ordered_pubsub.core.trust.keys import Security
 
 Absence = Literal["pause", "home", "ens"]
 ABSENCES: tuple[Absence, ...] = ("pause", "home", "ens")

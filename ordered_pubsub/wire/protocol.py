@@ -18,8 +18,8 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from ordered_pubsub.core.checking import ID_LENGTH_MAX, REASON_LENGTH_MAX
-from ordered_pubsub.core.lease import LEASE_S
-from ordered_pubsub.core.lifeline import SESSION_TTL_S
+from ordered_pubsub.core.liveness.lease import LEASE_S
+from ordered_pubsub.core.liveness.lifeline import SESSION_TTL_S
 from ordered_pubsub.core.messages import (
     Answer,
     FromSubscriber,
@@ -100,9 +100,9 @@ class Welcome(_Base, frozen=True, tag="welcome"):
     """patterns of topics, and what these give (`core.levels`)"""
     session_ttl_s: float = SESSION_TTL_S
     lease_s: float = LEASE_S
-    """how long the stages wait for who is silent (`core.times`)"""
+    """how long the stages wait for who is silent (`core.liveness.times`)"""
     tags: bool = True
-    """whether what comes from the broker has tags (`core.authenticity`)"""
+    """whether what comes from the broker has tags (`core.trust.authenticity`)"""
 
 
 class Rejected(_Base, frozen=True, tag="rejected"):

@@ -20,7 +20,7 @@ from typing import Annotated
 
 import msgspec
 
-from ordered_pubsub.core.registrar import TOPICS_MAX
+from ordered_pubsub.core.order.registrar import TOPICS_MAX
 
 ASKED_MAX = 64
 """So much may be under way on a connection."""
@@ -69,7 +69,7 @@ class Rows(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="rows"):
     """how far it goes; what is behind it may not be complete yet"""
     full: dict[str, int] | None
     stamps: list[tuple[int, int, bytes]]
-    """batches without gaps, each with its timestamp (`core.log`)"""
+    """batches without gaps, each with its timestamp (`core.log.log`)"""
     events: list[tuple[int, int, bytes]]
     """their events, in chunks; what has none is void, or was left out"""
 

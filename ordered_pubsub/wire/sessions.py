@@ -12,10 +12,10 @@ from secrets import token_bytes
 
 import attrs
 
-from ordered_pubsub.core.authenticity import SECRET_BYTES as SYSTEM_SECRET_BYTES
-from ordered_pubsub.core.authenticity import SYSTEM_BYTES
-from ordered_pubsub.core.keys import founded
 from ordered_pubsub.core.messages import SystemKeys
+from ordered_pubsub.core.trust.authenticity import SECRET_BYTES as SYSTEM_SECRET_BYTES
+from ordered_pubsub.core.trust.authenticity import SYSTEM_BYTES
+from ordered_pubsub.core.trust.keys import founded
 
 SECRET_BYTES = 16
 DIGEST_BYTES = 10

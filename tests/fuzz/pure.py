@@ -17,10 +17,10 @@ from fuzz.mutation import mutate_bytes, mutated, split
 from ordered_pubsub.adapter import Frame
 from ordered_pubsub.client.frames import CONTENT_TYPE, PACK, STAMP, read_arrivals
 from ordered_pubsub.client.logged import read_recalled
-from ordered_pubsub.core.authenticity import Stamp
-from ordered_pubsub.core.best_effort import BestEffort
-from ordered_pubsub.core.delivery import Delivery
 from ordered_pubsub.core.messages import Change, Chunk, Mark, Recalled
+from ordered_pubsub.core.subscriber.best_effort import BestEffort
+from ordered_pubsub.core.subscriber.delivery import Delivery
+from ordered_pubsub.core.trust.authenticity import Stamp
 from ordered_pubsub.errors import BufferOverflow, ProtocolError
 from ordered_pubsub.wire.framing import Deframer, frame
 from ordered_pubsub.wire.pack import (

@@ -11,8 +11,6 @@ from random import Random
 
 from attrs import define, field
 
-from ordered_pubsub.core.buffer import Arrival
-from ordered_pubsub.core.delivery import Delivery
 from ordered_pubsub.core.messages import (
     Ack,
     Answer,
@@ -23,7 +21,9 @@ from ordered_pubsub.core.messages import (
     Request,
 )
 from ordered_pubsub.core.messages import Change as ChangePart
-from ordered_pubsub.core.stage import Stage
+from ordered_pubsub.core.stage.stage import Stage
+from ordered_pubsub.core.subscriber.buffer import Arrival
+from ordered_pubsub.core.subscriber.delivery import Delivery
 from ordered_pubsub.core.topology import StageSpec, Topology
 from published.search import Draw
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ordered_pubsub.core.behind import TOPICS_MAX
 from ordered_pubsub.core.messages import Follows
+from ordered_pubsub.core.stage._behind import TOPICS_MAX
 from ordered_pubsub.server.monitoring import metrics
 from ordered_pubsub.wire.protocol import Ping, Pong, Welcome
 from ordered_pubsub.wire.sessions import make_session

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from ordered_pubsub.config.files import hash_token, make_token
-from ordered_pubsub.core.log import LogReader, LogStamp, Row
-from ordered_pubsub.core.memory_shelf import MemoryShelf
+from ordered_pubsub.core.log.log import LogReader, LogStamp, Row
+from ordered_pubsub.core.log.memory_shelf import MemoryShelf
 from ordered_pubsub.server.bulk import Bulk
 from ordered_pubsub.server.server import Server
 from ordered_pubsub.testing.processes import HOST

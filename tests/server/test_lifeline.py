@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ordered_pubsub.core.times import Times
+from ordered_pubsub.core.liveness.times import Times
 from ordered_pubsub.errors import SessionExpired
 from server.systems import System
 from server.waiting import soon, until

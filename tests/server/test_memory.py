@@ -11,11 +11,11 @@ from typing import Any
 import attrs
 import pytest
 
-from ordered_pubsub.core import log as log_module
-from ordered_pubsub.core.driver import Driver
 from ordered_pubsub.core.levels import Levels
+from ordered_pubsub.core.log.log import log as log_module
+from ordered_pubsub.core.log.retention import Policies
 from ordered_pubsub.core.messages import Answer, ChangeAsk, Chunk, Follows, Handed, PublishAsk, Request
-from ordered_pubsub.core.retention import Policies
+from ordered_pubsub.core.stage.driver import Driver
 from ordered_pubsub.core.topics import check_topic
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.server.store import Store, open_store

@@ -13,7 +13,7 @@ import pytest
 from ordered_pubsub.adapter import Frame
 from ordered_pubsub.client import reception
 from ordered_pubsub.client.frames import STAMP
-from ordered_pubsub.core.inspection import CAUSES
+from ordered_pubsub.core.trust.inspection import CAUSES
 from ordered_pubsub.errors import UnavailableError
 from ordered_pubsub.server import monitoring
 from ordered_pubsub.server.monitoring import Monitoring, metrics

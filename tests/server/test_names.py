@@ -8,9 +8,9 @@ from collections.abc import Container
 import attrs
 import pytest
 
-from ordered_pubsub.core.driver import Driver, MemoryJournal
 from ordered_pubsub.core.messages import ANYBODY, Named
-from ordered_pubsub.core.naming import NameTable
+from ordered_pubsub.core.stage.driver import Driver, MemoryJournal
+from ordered_pubsub.core.stage.naming import NameTable
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.server.claims import CLAIM_S, SETTLE_S, Claims
 from ordered_pubsub.server.names import Names

@@ -12,8 +12,6 @@ from typing import Any
 import attrs
 import pytest
 
-from ordered_pubsub.core.driver import SNAPSHOT_AFTER_RECORDS, Journal, MemoryJournal
-from ordered_pubsub.core.keys import founded
 from ordered_pubsub.core.levels import ORDERED, Levels
 from ordered_pubsub.core.messages import (
     Ack,
@@ -31,9 +29,11 @@ from ordered_pubsub.core.messages import (
     Undecided,
     Want,
 )
-from ordered_pubsub.core.stage import Stage
+from ordered_pubsub.core.stage.driver import SNAPSHOT_AFTER_RECORDS, Journal, MemoryJournal
+from ordered_pubsub.core.stage.stage import Stage
+from ordered_pubsub.core.stage.turns import Work
 from ordered_pubsub.core.topology import StageSpec, Topology
-from ordered_pubsub.core.turns import Work
+from ordered_pubsub.core.trust.keys import founded
 from ordered_pubsub.errors import JournalDamaged, JournalError, OrderedPubSubError, ProtocolError
 from ordered_pubsub.server.node import INLINE_COMMIT_S, Node
 from ordered_pubsub.server.store import PIECE_BYTES, SqliteJournal, Store, open_store

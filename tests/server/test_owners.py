@@ -10,7 +10,7 @@ import pytest
 
 from ordered_pubsub.config.files import hash_token
 from ordered_pubsub.core.messages import Acked, Answer, Change, ChangeAsk, Ended, PublishAsk, Refusal, Saved
-from ordered_pubsub.core.naming import NameTable
+from ordered_pubsub.core.stage.naming import NameTable
 from ordered_pubsub.wire.protocol import Ask, Rejected, Tell, Welcome
 from ordered_pubsub.wire.sessions import SessionKey, make_session
 from server.messages import greeting, request, with_events

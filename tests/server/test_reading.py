@@ -15,8 +15,8 @@ import pytest
 
 import ordered_pubsub
 from ordered_pubsub.config.schema import ClientSection
-from ordered_pubsub.core import requests
-from ordered_pubsub.core.log import LogReader
+from ordered_pubsub.core.log.log import LogReader
+from ordered_pubsub.core.stage.stage import _requests as requests
 from ordered_pubsub.errors import (
     ConfigurationError,
     HistoryLost,

@@ -17,7 +17,7 @@ from ordered_pubsub.client.logged import read_recalled
 from ordered_pubsub.config.checks import stages_to_serve
 from ordered_pubsub.config.files import hash_token, make_token
 from ordered_pubsub.config.reading import load
-from ordered_pubsub.core.client_machine import ClientMachine
+from ordered_pubsub.core.client.machine import ClientMachine
 from ordered_pubsub.core.messages import (
     Answer,
     ChangeAsk,
@@ -30,7 +30,7 @@ from ordered_pubsub.core.messages import (
     Told,
     Want,
 )
-from ordered_pubsub.core.pubends import Pubends
+from ordered_pubsub.core.recovery.owner_log import Pubends
 from ordered_pubsub.errors import AccessDenied, NotOffered
 from ordered_pubsub.server.server import Server
 from ordered_pubsub.server.serving import Serving
@@ -53,7 +53,7 @@ def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ordered_pubsub.client.engine.TICK_S", 0.1)
     monkeypatch.setattr("ordered_pubsub.client.engine.ClientMachine", partial(ClientMachine, report_s=0.1))
     monkeypatch.setattr("ordered_pubsub.server.node.TICK_S", 0.05)
-    monkeypatch.setattr("ordered_pubsub.core.driver.Pubends", lambda reader: Pubends(reader, aet_s=0.2))
+    monkeypatch.setattr("ordered_pubsub.core.stage.driver.Pubends", lambda reader: Pubends(reader, aet_s=0.2))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from helpers.damage import RIGHT, Acknowledged, Files, Stage, files_of, flipped, make_store, start, without
 from ordered_pubsub.cli import main
-from ordered_pubsub.core.driver import Driver
+from ordered_pubsub.core.stage.driver import Driver
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import JournalDamaged
 from ordered_pubsub.server.salvage import LOST, MARGIN, salvage

@@ -10,8 +10,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from ordered_pubsub.core.driver import Driver, MemoryJournal
 from ordered_pubsub.core.messages import PublishAsk, Request
+from ordered_pubsub.core.stage.driver import Driver, MemoryJournal
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import ConfigurationError
 from ordered_pubsub.server.doorstep import SAID_FOR_S, SAID_MAX, TURNED_AWAY_MAX

@@ -25,16 +25,16 @@ from ordered_pubsub.client.engine import Engine
 from ordered_pubsub.client.network import NetworkHome
 from ordered_pubsub.client.reception import Reception
 from ordered_pubsub.config.reading import Loaded
-from ordered_pubsub.core.best_effort import BestEffort
-from ordered_pubsub.core.driver import Driver
-from ordered_pubsub.core.hosting import Hosting
-from ordered_pubsub.core.lease import Lease
+from ordered_pubsub.core.client.session import Session
 from ordered_pubsub.core.levels import Levels
-from ordered_pubsub.core.lifeline import Lifeline
+from ordered_pubsub.core.liveness.lease import Lease
+from ordered_pubsub.core.liveness.lifeline import Lifeline
 from ordered_pubsub.core.messages import ChangeAsk, Follows
-from ordered_pubsub.core.session import Session
-from ordered_pubsub.core.stage import Stage
-from ordered_pubsub.core.subend import Subend
+from ordered_pubsub.core.recovery.hosting import Hosting
+from ordered_pubsub.core.stage.driver import Driver
+from ordered_pubsub.core.stage.stage import Stage
+from ordered_pubsub.core.subscriber.best_effort import BestEffort
+from ordered_pubsub.core.subscriber.subscriber_log import Subend
 from ordered_pubsub.embedded import EmbeddedHome
 from ordered_pubsub.errors import JournalError, OrderedPubSubError
 from ordered_pubsub.server import node as node_module

@@ -11,6 +11,7 @@ import pytest
 
 import ordered_pubsub
 from ordered_pubsub.adapter import Frame
+from ordered_pubsub.core.liveness.times import Times
 from ordered_pubsub.core.messages import (
     Answer,
     ChangeAsk,
@@ -22,7 +23,6 @@ from ordered_pubsub.core.messages import (
     Span,
     Undecided,
 )
-from ordered_pubsub.core.times import Times
 from ordered_pubsub.errors import EventVoid
 from ordered_pubsub.testing.processes import HOST
 from ordered_pubsub.testing.proxy import Proxy
@@ -40,8 +40,8 @@ ORDERED = '[[topic]]\npattern = "**"\ndelivery = "ordered"\n'
 @pytest.fixture(autouse=True)
 def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ordered_pubsub.config.schema.TimesSection.values", Times(lease_s=LEASE_S))
-    monkeypatch.setattr("ordered_pubsub.core.lease.SAY_S", LEASE_S / 8)
-    monkeypatch.setattr("ordered_pubsub.core.voids.LOOK_S", LEASE_S / 8)
+    monkeypatch.setattr("ordered_pubsub.core.liveness.lease.SAY_S", LEASE_S / 8)
+    monkeypatch.setattr("ordered_pubsub.core.liveness.voids.LOOK_S", LEASE_S / 8)
     monkeypatch.setattr("ordered_pubsub.server.node.TICK_S", LEASE_S / 16)
 
 
@@ -113,8 +113,8 @@ async def test_who_is_there_and_does_not_answer_holds_nobody_up_for_ever(
     monkeypatch.setattr(
         "ordered_pubsub.config.schema.TimesSection.values", Times(lease_s=LEASE_S, session_ttl_s=4 * LEASE_S)
     )
-    monkeypatch.setattr("ordered_pubsub.core.expiry.LOOK_S", LEASE_S / 8)
-    monkeypatch.setattr("ordered_pubsub.core.voids.SEAL_AGAIN_MOST_S", LEASE_S)
+    monkeypatch.setattr("ordered_pubsub.core.liveness.expiry.LOOK_S", LEASE_S / 8)
+    monkeypatch.setattr("ordered_pubsub.core.liveness.voids.SEAL_AGAIN_MOST_S", LEASE_S)
     monkeypatch.setattr("ordered_pubsub.client.engine.TICK_S", LEASE_S / 8)
     async with System(tmp_path, [["a"], ["b"]], before=ORDERED) as system, raw(system.ports[home]) as line:
         await until(lambda: system.is_linked)

@@ -12,8 +12,7 @@ import msgspec
 import pytest
 from msgspec.inspect import StructType, type_info
 
-from ordered_pubsub.core.authenticity import Stamp
-from ordered_pubsub.core.log import LogStamp
+from ordered_pubsub.core.log.log import LogStamp
 from ordered_pubsub.core.messages import (
     Answer,
     Change,
@@ -31,6 +30,7 @@ from ordered_pubsub.core.messages import (
     SystemKeys,
     Want,
 )
+from ordered_pubsub.core.trust.authenticity import Stamp
 from ordered_pubsub.wire import pack, protocol, stamp
 from ordered_pubsub.wire.framing import HEAD_BYTES
 from ordered_pubsub.wire.protocol import FromClient, FromPeer, Greeting, ToClient

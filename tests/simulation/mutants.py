@@ -17,25 +17,17 @@ import attrs
 import msgspec
 from msgspec.structs import replace
 
-from ordered_pubsub.core import checking, history, inspection, stage
-from ordered_pubsub.core.acknowledging import Acknowledging, InHand
-from ordered_pubsub.core.authenticity import Stamp
-from ordered_pubsub.core.batches import Batches
-from ordered_pubsub.core.buffer import Arrival
-from ordered_pubsub.core.changes import Changes
-from ordered_pubsub.core.client_subscription import QUEUED, ClientSubscription, TopicChange
-from ordered_pubsub.core.clocks import Clocks
-from ordered_pubsub.core.curiosity import Consolidation
-from ordered_pubsub.core.delivery import Delivery, Lane
-from ordered_pubsub.core.driver import Batch, Driver
-from ordered_pubsub.core.groups import IN_GROUP, Groups, _take_out
-from ordered_pubsub.core.holding import Hold, Holding, Pause
-from ordered_pubsub.core.hosting import Hosting, _Curious
-from ordered_pubsub.core.inspection import ARRIVED, Inspection
-from ordered_pubsub.core.lease import Lease
-from ordered_pubsub.core.lifeline import Lifeline
-from ordered_pubsub.core.links import Link
-from ordered_pubsub.core.log import LogReader, LogWriter, Reading
+from ordered_pubsub.core import checking, history
+from ordered_pubsub.core.client.batches import Batches
+from ordered_pubsub.core.client.holding import Hold, Holding, Pause
+from ordered_pubsub.core.client.outbox import Outbox
+from ordered_pubsub.core.client.session import Outcome, Session
+from ordered_pubsub.core.client.subscription import QUEUED, ClientSubscription, TopicChange
+from ordered_pubsub.core.liveness.lease import Lease
+from ordered_pubsub.core.liveness.lifeline import Lifeline
+from ordered_pubsub.core.liveness.voids import _Round
+from ordered_pubsub.core.log.log import LogReader, LogWriter, Reading
+from ordered_pubsub.core.log.retention import Retention
 from ordered_pubsub.core.messages import (
     Change,
     ChangeAsk,
@@ -51,19 +43,28 @@ from ordered_pubsub.core.messages import (
     Request,
     Told,
 )
-from ordered_pubsub.core.outbox import Outbox
-from ordered_pubsub.core.pubends import Pubends
+from ordered_pubsub.core.order.clocks import Clocks
+from ordered_pubsub.core.order.groups import IN_GROUP, Groups, _take_out
+from ordered_pubsub.core.order.registrar import Registrar, Subscription
 from ordered_pubsub.core.ranges import ENDLESS, Ranges
-from ordered_pubsub.core.registrar import Registrar, Subscription
-from ordered_pubsub.core.requests import Requests, Verdict
-from ordered_pubsub.core.resting import LastNumbers, Resting
-from ordered_pubsub.core.retention import Retention
-from ordered_pubsub.core.sealing import Aside
-from ordered_pubsub.core.session import Outcome, Session
-from ordered_pubsub.core.stage import Stage
-from ordered_pubsub.core.subscriber import Leaving, Subscriber
+from ordered_pubsub.core.recovery._curiosity import Consolidation
+from ordered_pubsub.core.recovery.hosting import Hosting, _Curious
+from ordered_pubsub.core.recovery.owner_log import Pubends
+from ordered_pubsub.core.stage._links import Link
+from ordered_pubsub.core.stage._requests import Requests, Verdict
+from ordered_pubsub.core.stage._resting import LastNumbers, Resting
+from ordered_pubsub.core.stage.driver import Batch, Driver
+from ordered_pubsub.core.stage.stage import Stage, stage
+from ordered_pubsub.core.subscriber._changes import Changes
+from ordered_pubsub.core.subscriber._withheld import Withheld
+from ordered_pubsub.core.subscriber.acknowledging import Acknowledging, InHand
+from ordered_pubsub.core.subscriber.buffer import Arrival
+from ordered_pubsub.core.subscriber.delivery import Delivery, Lane
+from ordered_pubsub.core.subscriber.subscriber import Leaving, Subscriber
 from ordered_pubsub.core.topology import Topology
-from ordered_pubsub.core.voids import _Round
+from ordered_pubsub.core.trust import inspection
+from ordered_pubsub.core.trust.authenticity import Stamp
+from ordered_pubsub.core.trust.inspection import ARRIVED, Inspection
 from ordered_pubsub.testing import checkers
 from ordered_pubsub.testing.hosts import Packer
 from ordered_pubsub.testing.record import Violation
@@ -423,7 +424,7 @@ def _without_clients(one: _Round, stages: int) -> bool:
     return len(one.holders) == stages
 
 
-def _use_at_once(aside: Aside, arrival: Arrival) -> bool:
+def _use_at_once(aside: Withheld, arrival: Arrival) -> bool:
     return False
 
 
@@ -455,7 +456,7 @@ _handle_subscriber = Driver.handle_subscriber
 
 
 def _unchecked(driver: Driver, session: str, message: FromSubscriber, now: float, identity: str = "") -> None:
-    with patch("ordered_pubsub.core.driver.check_message", _nothing):
+    with patch("ordered_pubsub.core.stage.driver.check_message", _nothing):
         _handle_subscriber(driver, session, message, now, identity)
 
 
@@ -888,7 +889,7 @@ MUTANTS = (
     Mutant(
         "use-sealed",
         "who has said so uses it no more until it is decided",
-        ((Aside, "takes", _use_at_once),),
+        ((Withheld, "takes", _use_at_once),),
         "seen-between",
     ),
     Mutant(

@@ -15,9 +15,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from ordered_pubsub.cli import main
-from ordered_pubsub.core.delivery import WEIGHTS
 from ordered_pubsub.core.messages import ChangeAsk, Publication, PublishAsk, Request
-from ordered_pubsub.core.stage import Stage
+from ordered_pubsub.core.stage.stage import Stage
+from ordered_pubsub.core.subscriber.delivery import WEIGHTS
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import NotOffered, UsageError
 from ordered_pubsub.spark.jobs import group_sizes, plot_curves, size_curves, sizes

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ordered_pubsub.core.acknowledging import ACK_S, REPEAT_S, Acknowledging
 from ordered_pubsub.core.messages import Acked, Saved
+from ordered_pubsub.core.subscriber.acknowledging import ACK_S, REPEAT_S, Acknowledging
 
 
 @pytest.fixture

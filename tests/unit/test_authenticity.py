@@ -6,7 +6,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from ordered_pubsub.core.authenticity import (
+from ordered_pubsub.core.checking import BATCH_EVENTS_MAX
+from ordered_pubsub.core.messages import Answer, Chunk, Mark, Publication, PublishAsk, Request
+from ordered_pubsub.core.trust.authenticity import (
     DIGEST_BYTES,
     TAG_BYTES,
     Stamp,
@@ -20,9 +22,7 @@ from ordered_pubsub.core.authenticity import (
     stamp_body,
     topic_key,
 )
-from ordered_pubsub.core.checking import BATCH_EVENTS_MAX
-from ordered_pubsub.core.keys import founded
-from ordered_pubsub.core.messages import Answer, Chunk, Mark, Publication, PublishAsk, Request
+from ordered_pubsub.core.trust.keys import founded
 from ordered_pubsub.errors import AccessDenied, ProtocolError, UsageError
 from ordered_pubsub.wire import pack
 from ordered_pubsub.wire.pack import (

@@ -7,9 +7,9 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ordered_pubsub.core.best_effort import BestEffort
-from ordered_pubsub.core.buffer import Arrival
 from ordered_pubsub.core.messages import EVERYBODY_ASKS, Change, Mark
+from ordered_pubsub.core.subscriber.best_effort import BestEffort
+from ordered_pubsub.core.subscriber.buffer import Arrival
 
 
 def change(version: int, old: str, new: str, **entries: int) -> Change:

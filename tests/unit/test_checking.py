@@ -17,8 +17,6 @@ from ordered_pubsub.core.checking import (
     check_message,
     check_request,
 )
-from ordered_pubsub.core.driver import Driver, MemoryJournal
-from ordered_pubsub.core.journal import encode_input
 from ordered_pubsub.core.levels import EXACTLY_ONCE, ORDERED, Levels
 from ordered_pubsub.core.messages import (
     Ack,
@@ -44,6 +42,8 @@ from ordered_pubsub.core.messages import (
     Request,
     Want,
 )
+from ordered_pubsub.core.stage.driver import Driver, MemoryJournal
+from ordered_pubsub.core.stage.journal import encode_input
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import JournalDamaged, ProtocolError, UsageError
 from ordered_pubsub.testing.stranger import draw_clock, draw_said

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ordered_pubsub.client.logged import read_recalled
 from ordered_pubsub.client.selecting import wanted_by
 from ordered_pubsub.client.serialization import Decoder
-from ordered_pubsub.core.log import Row
+from ordered_pubsub.core.log.log import Row
 from ordered_pubsub.core.messages import Chunk, Mark, Recalled
 from ordered_pubsub.server import choosing as module
 from ordered_pubsub.server.choosing import FILTERS_MAX, LETTERS_MAX, STEP_BYTES, Filters, choosing, choosing_rows

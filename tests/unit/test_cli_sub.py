@@ -22,8 +22,8 @@ from ordered_pubsub.client.event import Event
 from ordered_pubsub.client.frames import Body
 from ordered_pubsub.client.serialization import BYTES, JSON, Decoder
 from ordered_pubsub.client.subscription import Lag
-from ordered_pubsub.core.buffer import Arrival, Notification
-from ordered_pubsub.core.vector import Moment
+from ordered_pubsub.core.subscriber.buffer import Arrival, Notification
+from ordered_pubsub.core.subscriber.vector import Moment
 
 PATIENCE_S = 30.0
 

@@ -7,10 +7,12 @@ from typing import Any
 import attrs
 import pytest
 
-from ordered_pubsub.core.batches import Batches
-from ordered_pubsub.core.best_effort import BestEffort
-from ordered_pubsub.core.client_machine import ClientMachine
-from ordered_pubsub.core.client_subscription import (
+from ordered_pubsub.core.client.batches import Batches
+from ordered_pubsub.core.client.locating import Search
+from ordered_pubsub.core.client.machine import ClientMachine
+from ordered_pubsub.core.client.outbox import Outbox
+from ordered_pubsub.core.client.session import Session
+from ordered_pubsub.core.client.subscription import (
     ASKED,
     FAILED,
     HOLDING,
@@ -20,11 +22,8 @@ from ordered_pubsub.core.client_subscription import (
     SETTLED,
     ClientSubscription,
 )
-from ordered_pubsub.core.delivery import Delivery
-from ordered_pubsub.core.inspection import Inspection
-from ordered_pubsub.core.lease import Lease
-from ordered_pubsub.core.lifeline import Lifeline
-from ordered_pubsub.core.locating import Search
+from ordered_pubsub.core.liveness.lease import Lease
+from ordered_pubsub.core.liveness.lifeline import Lifeline
 from ordered_pubsub.core.messages import (
     VERSION_MAX,
     Answer,
@@ -40,13 +39,14 @@ from ordered_pubsub.core.messages import (
     Resume,
     find_change,
 )
-from ordered_pubsub.core.missing import Missing
-from ordered_pubsub.core.outbox import Outbox
-from ordered_pubsub.core.registrar import OPENINGS_MAX, WRONG_EPOCH
-from ordered_pubsub.core.session import Session
-from ordered_pubsub.core.subend import Subend
-from ordered_pubsub.core.subscriber import Subscriber
+from ordered_pubsub.core.order.registrar import OPENINGS_MAX, WRONG_EPOCH
+from ordered_pubsub.core.recovery.missing import Missing
+from ordered_pubsub.core.subscriber.best_effort import BestEffort
+from ordered_pubsub.core.subscriber.delivery import Delivery
+from ordered_pubsub.core.subscriber.subscriber import Subscriber
+from ordered_pubsub.core.subscriber.subscriber_log import Subend
 from ordered_pubsub.core.topology import StageSpec, Topology
+from ordered_pubsub.core.trust.inspection import Inspection
 from ordered_pubsub.errors import Closed, SessionExpired, UsageError
 
 TOPICS = tuple("abcdef")

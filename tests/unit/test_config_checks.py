@@ -15,7 +15,7 @@ from ordered_pubsub.config.checks import stages_to_serve
 from ordered_pubsub.config.covering import covers
 from ordered_pubsub.config.kinds import shown
 from ordered_pubsub.config.reading import read_text
-from ordered_pubsub.core.times import Times
+from ordered_pubsub.core.liveness.times import Times
 from ordered_pubsub.core.topics import matches
 from ordered_pubsub.errors import ConfigurationError
 

@@ -10,9 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.counting import steps
-from ordered_pubsub.core import curiosity as module
-from ordered_pubsub.core.curiosity import ASKED_RANGES_MAX, RTO_FIRST_S, STALE_TURNS_MAX, Consolidation, Curiosity, Rto
 from ordered_pubsub.core.ranges import ENDLESS
+from ordered_pubsub.core.recovery import _curiosity as module
+from ordered_pubsub.core.recovery._curiosity import (
+    ASKED_RANGES_MAX,
+    RTO_FIRST_S,
+    STALE_TURNS_MAX,
+    Consolidation,
+    Curiosity,
+    Rto,
+)
 
 TOP = 10
 PAIRS = st.builds(lambda first, length: (first, min(first + length - 1, TOP)), st.integers(1, TOP), st.integers(0, 5))

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from ordered_pubsub.core.buffer import Arrival
-from ordered_pubsub.core.delivery import LET_GO_SHARE, Delivery
 from ordered_pubsub.core.messages import EVERYBODY_ASKS, Change, Mark, Resume
-from ordered_pubsub.core.missing import GCT_S, Missing
+from ordered_pubsub.core.recovery.missing import GCT_S, Missing
+from ordered_pubsub.core.subscriber.buffer import Arrival
+from ordered_pubsub.core.subscriber.delivery import LET_GO_SHARE, Delivery
 from ordered_pubsub.errors import BufferOverflow, HistoryLost
 
 

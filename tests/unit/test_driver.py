@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from ordered_pubsub.core.driver import CELLS_A_SECOND, CELLS_MAX, STAGE, WORKS_MAX, Driver, MemoryJournal
 from ordered_pubsub.core.messages import (
     Acked,
     Answer,
@@ -17,6 +16,7 @@ from ordered_pubsub.core.messages import (
     Span,
     Undecided,
 )
+from ordered_pubsub.core.stage.driver import CELLS_A_SECOND, CELLS_MAX, STAGE, WORKS_MAX, Driver, MemoryJournal
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import JournalError
 

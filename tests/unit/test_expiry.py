@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from ordered_pubsub.core import expiry as module
-from ordered_pubsub.core.expiry import LOOK_S, NAMED_TTL_S, Expiry
-from ordered_pubsub.core.lifeline import SESSION_TTL_S
+from ordered_pubsub.core.liveness import expiry as module
+from ordered_pubsub.core.liveness.expiry import LOOK_S, NAMED_TTL_S, Expiry
+from ordered_pubsub.core.liveness.lifeline import SESSION_TTL_S
 from ordered_pubsub.core.messages import Alive, Ended, Noted, Resume
-from ordered_pubsub.core.registrar import Registrar, Subscription
+from ordered_pubsub.core.order.registrar import Registrar, Subscription
 
 
 def subscription(client: str, *, named: bool = False, under_way: bool = False) -> Subscription:

@@ -9,9 +9,9 @@ import attrs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ordered_pubsub.core.clocks import Clocks
-from ordered_pubsub.core.groups import DUE_MAX, IN_GROUP, Groups
 from ordered_pubsub.core.messages import Change
+from ordered_pubsub.core.order.clocks import Clocks
+from ordered_pubsub.core.order.groups import DUE_MAX, IN_GROUP, Groups
 from ordered_pubsub.core.topology import StageSpec, Topology
 
 TOPICS = [f"t{n}" for n in range(6)]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ordered_pubsub.core.history import Logged, full_timestamp, replay
-from ordered_pubsub.core.vector import SHARED_MAX, History
+from ordered_pubsub.core.subscriber.vector import SHARED_MAX, History
+from ordered_pubsub.testing.history import Logged, full_timestamp, replay
 
 
 def logged(name: str, place: int, at: float = 0.0, owner: int = 0, count: int = 1, **entries: int) -> Logged:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import attrs
 import pytest
 
-from ordered_pubsub.core.holding import AGAIN_FIRST_S, AGAIN_MOST_S, Hold, Holding
-from ordered_pubsub.core.inspection import Inspection
+from ordered_pubsub.core.client.holding import AGAIN_FIRST_S, AGAIN_MOST_S, Hold, Holding
 from ordered_pubsub.core.messages import Keys
+from ordered_pubsub.core.trust.inspection import Inspection
 
 KEY = bytes(32)
 REFUSED = ("forbidden", "you may not")

@@ -9,8 +9,6 @@ import pytest
 from msgspec.structs import replace
 
 from helpers.draining import drain
-from ordered_pubsub.core import hosting as module
-from ordered_pubsub.core.hosting import CURIOUS_FOR_S, ITEM_BYTES, STREAMS_AT_ONCE, Chosen, Hosting
 from ordered_pubsub.core.messages import (
     AckExpected,
     Chunk,
@@ -24,7 +22,9 @@ from ordered_pubsub.core.messages import (
     Told,
     Want,
 )
-from ordered_pubsub.core.missing import NRT_FLOOR_S
+from ordered_pubsub.core.recovery import hosting as module
+from ordered_pubsub.core.recovery.hosting import CURIOUS_FOR_S, ITEM_BYTES, STREAMS_AT_ONCE, Chosen, Hosting
+from ordered_pubsub.core.recovery.missing import NRT_FLOOR_S
 from ordered_pubsub.core.topology import StageSpec, Topology
 
 TWO = Topology((StageSpec("high", ("a", "b")), StageSpec("low", ("c",))))

@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from ordered_pubsub.core.acknowledging import Acknowledging, InHand
-from ordered_pubsub.core.buffer import Arrival, Notification
-from ordered_pubsub.core.vector import Moment
+from ordered_pubsub.core.subscriber.acknowledging import Acknowledging, InHand
+from ordered_pubsub.core.subscriber.buffer import Arrival, Notification
+from ordered_pubsub.core.subscriber.vector import Moment
 
 
 def event(count: int) -> Notification:

@@ -8,13 +8,13 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from ordered_pubsub.core import inspection as module
-from ordered_pubsub.core.authenticity import NO_TAG, Stamp, digest_of, head_of, keyed, tag_of, topic_key
 from ordered_pubsub.core.checking import EPOCH_MAX
-from ordered_pubsub.core.inspection import ARRIVED, WAIT, Inspection
-from ordered_pubsub.core.keys import KeyKeeper, Security, founded, rotated
-from ordered_pubsub.core.log import ENDLESS
+from ordered_pubsub.core.log.log import ENDLESS
 from ordered_pubsub.core.messages import VERSION_MAX, AskKeys, Mark, NewEpoch, Rotate, SystemKeys
+from ordered_pubsub.core.trust import inspection as module
+from ordered_pubsub.core.trust.authenticity import NO_TAG, Stamp, digest_of, head_of, keyed, tag_of, topic_key
+from ordered_pubsub.core.trust.inspection import ARRIVED, WAIT, Inspection
+from ordered_pubsub.core.trust.keys import KeyKeeper, Security, founded, rotated
 
 KEYS = founded(b"system-1", bytes(range(32)), 0.0)
 STAMP = Stamp(KEYS.system, 1, "p", 1.5, "", False, {"u": 3}, [Mark("s", 1)], 7, "id")

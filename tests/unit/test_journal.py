@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ordered_pubsub.core.journal import decode_input, encode_input, frame_record, scan
 from ordered_pubsub.core.messages import Asked, Opened, PublishAsk, Request
+from ordered_pubsub.core.stage.journal import decode_input, encode_input, frame_record, scan
 from ordered_pubsub.errors import JournalDamaged
 
 PAYLOADS = st.lists(st.binary(min_size=1, max_size=40), max_size=8)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ordered_pubsub.core.lease import ASKS_MAX, SAID_MAX, SAY_S, Lease
+from ordered_pubsub.core.liveness.lease import ASKS_MAX, SAID_MAX, SAY_S, Lease
 from ordered_pubsub.core.messages import Handed, Leased, Span
 
 

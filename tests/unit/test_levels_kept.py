@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ordered_pubsub.core.driver import Driver, MemoryJournal
 from ordered_pubsub.core.levels import EXACTLY_ONCE, ORDERED, Levels
-from ordered_pubsub.core.log import NEVER_KEPT, LogReader
+from ordered_pubsub.core.log.log import NEVER_KEPT, LogReader
 from ordered_pubsub.core.messages import (
     Answer,
     ChangeAsk,
@@ -23,7 +22,8 @@ from ordered_pubsub.core.messages import (
     Reply,
     Request,
 )
-from ordered_pubsub.core.stage import WRONG_LEVEL, Stage
+from ordered_pubsub.core.stage.driver import Driver, MemoryJournal
+from ordered_pubsub.core.stage.stage import WRONG_LEVEL, Stage
 from ordered_pubsub.core.topology import StageSpec, Topology
 
 ALONE = Topology((StageSpec("only"),))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ordered_pubsub.core.lifeline import SAY_SHARE, Lifeline
+from ordered_pubsub.core.liveness.lifeline import SAY_SHARE, Lifeline
 from ordered_pubsub.core.messages import Heard
 
 TTL_S = 100.0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ordered_pubsub.core import links, stage
-from ordered_pubsub.core.links import Link
 from ordered_pubsub.core.messages import Ack, Done, Frame, Hello, Operation, Publication
-from ordered_pubsub.core.stage import Stage
+from ordered_pubsub.core.stage._links import Link
+from ordered_pubsub.core.stage.stage import Stage, stage
+from ordered_pubsub.core.stage.stage import _links as links
 from ordered_pubsub.core.topology import StageSpec, Topology
 
 TWO = Topology((StageSpec("high", ("h",)), StageSpec("low", ("l",))))

@@ -13,8 +13,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
-from ordered_pubsub.core.log import ENDLESS, FULL_AFTER, Kept, Kind, LogReader, LogWriter, Reading, Row
-from ordered_pubsub.core.memory_shelf import MemoryShelf
+from ordered_pubsub.core.log.log import ENDLESS, FULL_AFTER, Kept, Kind, LogReader, LogWriter, Reading, Row
+from ordered_pubsub.core.log.memory_shelf import MemoryShelf
 from ordered_pubsub.core.messages import Chunk, Mark, Publication
 from ordered_pubsub.core.ranges import Ranges
 from ordered_pubsub.errors import JournalDamaged

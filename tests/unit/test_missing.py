@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ordered_pubsub.core import missing as module
 from ordered_pubsub.core.messages import Want
-from ordered_pubsub.core.missing import (
+from ordered_pubsub.core.recovery import missing as module
+from ordered_pubsub.core.recovery.missing import (
     AHEAD_MAX,
     GCT_S,
     NRT_CEILING_S,

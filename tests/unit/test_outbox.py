@@ -7,11 +7,11 @@ from typing import Any
 import attrs
 import pytest
 
-from ordered_pubsub.core.batches import Batches
-from ordered_pubsub.core.lease import Lease
+from ordered_pubsub.core.client.batches import Batches
+from ordered_pubsub.core.client.outbox import REFUSED_MAX, Outbox
+from ordered_pubsub.core.client.session import Outcome, Queued
+from ordered_pubsub.core.liveness.lease import Lease
 from ordered_pubsub.core.messages import Handed, Leased, Publication, Span
-from ordered_pubsub.core.outbox import REFUSED_MAX, Outbox
-from ordered_pubsub.core.session import Outcome, Queued
 
 LEASE_S = 30.0
 

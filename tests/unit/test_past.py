@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ordered_pubsub.core.buffer import Arrival
-from ordered_pubsub.core.history import Logged, full_timestamp, replay
 from ordered_pubsub.core.messages import ChangeAsk, Hello, PeerMessage, Publication, PublishAsk, Request, Want
-from ordered_pubsub.core.missing import Missing
-from ordered_pubsub.core.past import Part, Past
-from ordered_pubsub.core.stage import Stage
+from ordered_pubsub.core.recovery.missing import Missing
+from ordered_pubsub.core.stage.stage import Stage
+from ordered_pubsub.core.subscriber._past import Part, Past
+from ordered_pubsub.core.subscriber.buffer import Arrival
 from ordered_pubsub.core.topology import StageSpec, Topology
+from ordered_pubsub.testing.history import Logged, full_timestamp, replay
 
 TOPOLOGY = Topology((StageSpec("high", ("a", "b")), StageSpec("middle", ("c",)), StageSpec("low", ("d", "e"))))
 TOPICS = "abcde"

@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import pytest
 
-from ordered_pubsub.core.log import Kept, LogReader, LogWriter
-from ordered_pubsub.core.memory_shelf import MemoryShelf
+from ordered_pubsub.core.log.log import Kept, LogReader, LogWriter
+from ordered_pubsub.core.log.memory_shelf import MemoryShelf
 from ordered_pubsub.core.messages import AckExpected, Chunk, Hosts, Publication, Told, Want
-from ordered_pubsub.core.pubends import AET_MOST_S, AET_S, PIECE_BYTES, WANTS_MAX, Pubends
+from ordered_pubsub.core.recovery.owner_log import AET_MOST_S, AET_S, PIECE_BYTES, WANTS_MAX, Pubends
 
 
 @pytest.fixture

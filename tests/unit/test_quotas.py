@@ -6,12 +6,12 @@ import attrs
 import msgspec
 import pytest
 
-from ordered_pubsub.core import quotas as quotas_module
-from ordered_pubsub.core import stage as stage_module
-from ordered_pubsub.core.driver import Driver, MemoryJournal
 from ordered_pubsub.core.messages import Acked, Answer, ChangeAsk, Chunk, Ended, Passed, PublishAsk, Refusal, Request
-from ordered_pubsub.core.quotas import Quota, Quotas, Used
-from ordered_pubsub.core.stage import Stage
+from ordered_pubsub.core.stage.driver import Driver, MemoryJournal
+from ordered_pubsub.core.stage.quotas import Quota, Quotas, Used
+from ordered_pubsub.core.stage.stage import Stage
+from ordered_pubsub.core.stage.stage import quotas as quotas_module
+from ordered_pubsub.core.stage.stage import stage as stage_module
 from ordered_pubsub.core.topology import StageSpec, Topology
 
 ONE = Topology((StageSpec("only"),))

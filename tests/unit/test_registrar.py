@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from ordered_pubsub.core.floors import Needs
+from ordered_pubsub.core.log.floors import Needs
 from ordered_pubsub.core.messages import Acked, Change, ChangeAsk, Ended, Follows, Passed, Refusal, Request
-from ordered_pubsub.core.registrar import WRONG_EPOCH, Registrar, Waiting
+from ordered_pubsub.core.order.registrar import WRONG_EPOCH, Registrar, Waiting
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ordered_pubsub.core import requests
 from ordered_pubsub.core.messages import Answer, Publication, PublishAsk, Refusal, Relay, Request
-from ordered_pubsub.core.requests import Requests, Verdict
-from ordered_pubsub.core.stage import Stage
+from ordered_pubsub.core.stage._requests import Requests, Verdict
+from ordered_pubsub.core.stage.stage import Stage
+from ordered_pubsub.core.stage.stage import _requests as requests
 from ordered_pubsub.core.topology import StageSpec, Topology
 
 TWO = Topology((StageSpec("high", ("h",)), StageSpec("low", ("l",))))

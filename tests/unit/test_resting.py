@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from ordered_pubsub.core import stage as core
-from ordered_pubsub.core.driver import Driver, Journal, MemoryJournal
-from ordered_pubsub.core.journal import encode_input
 from ordered_pubsub.core.levels import EXACTLY_ONCE, ORDERED, Levels
-from ordered_pubsub.core.log import LogReader
+from ordered_pubsub.core.log.log import LogReader
+from ordered_pubsub.core.log.retention import Policies, Policy
 from ordered_pubsub.core.messages import EVERYBODY_ASKS, Answer, ChangeAsk, Chunk, Handed, Opened, PublishAsk, Request
-from ordered_pubsub.core.resting import LOOKED_AT_ONCE, REST_AFTER_S
-from ordered_pubsub.core.retention import Policies, Policy
+from ordered_pubsub.core.stage._resting import LOOKED_AT_ONCE, REST_AFTER_S
+from ordered_pubsub.core.stage.driver import Driver, Journal, MemoryJournal
+from ordered_pubsub.core.stage.journal import encode_input
+from ordered_pubsub.core.stage.stage import stage as core
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import JournalDamaged, TopologyMismatch
 from ordered_pubsub.server.store import SqliteJournal, open_store

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ordered_pubsub.core.log import Kept, LogWriter
-from ordered_pubsub.core.memory_shelf import MemoryShelf
+from ordered_pubsub.core.log.log import Kept, LogWriter
+from ordered_pubsub.core.log.memory_shelf import MemoryShelf
+from ordered_pubsub.core.log.retention import BUCKETS, LOOK_S, TOPICS_AT_ONCE, Policies, Policy, Retention
 from ordered_pubsub.core.messages import Chunk, Floors, Publication
-from ordered_pubsub.core.retention import BUCKETS, LOOK_S, TOPICS_AT_ONCE, Policies, Policy, Retention
 
 FOR_EVER = float("inf")
 AT_ONCE = Policy(keep_age_s=0.0, max_age_s=FOR_EVER)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ordered_pubsub.core.buffer import Arrival
-from ordered_pubsub.core.delivery import STRETCHES_MAX, Delivery
+from ordered_pubsub.core.liveness.sealing import FORGET_S, Rounds
 from ordered_pubsub.core.messages import Change, Seal, Sealed, Span
-from ordered_pubsub.core.missing import Missing
-from ordered_pubsub.core.sealing import FORGET_S, Rounds
+from ordered_pubsub.core.recovery.missing import Missing
+from ordered_pubsub.core.subscriber.buffer import Arrival
+from ordered_pubsub.core.subscriber.delivery import STRETCHES_MAX, Delivery
 
 SEAL = Seal("", 3, 1, "a", [(1, 4)])
 

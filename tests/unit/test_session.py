@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from ordered_pubsub.core.checking import BATCH_EVENTS_MAX
-from ordered_pubsub.core.messages import Answer, ChangeAsk, Publication, PublishAsk, Refusal, Request
-from ordered_pubsub.core.session import (
+from ordered_pubsub.core.client.session import (
     CHANGES_IN_FLIGHT_MAX,
     PARTS_MERGED_MAX,
     REQUESTS_IN_FLIGHT_MAX,
     RESEND_AFTER_S,
     Session,
 )
+from ordered_pubsub.core.messages import Answer, ChangeAsk, Publication, PublishAsk, Refusal, Request
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import WouldBlock
 

@@ -10,10 +10,10 @@ import attrs
 import msgspec
 import pytest
 
-from ordered_pubsub.core.driver import Driver, MemoryJournal
 from ordered_pubsub.core.messages import Acked, ChangeAsk, Chunk, Publication, PublishAsk, Request
-from ordered_pubsub.core.sharing import share_texts
-from ordered_pubsub.core.stage import REPLAYED_AT_ONCE, Effects, Stage
+from ordered_pubsub.core.stage.driver import Driver, MemoryJournal
+from ordered_pubsub.core.stage.sharing import share_texts
+from ordered_pubsub.core.stage.stage import REPLAYED_AT_ONCE, Effects, Stage
 from ordered_pubsub.core.topology import StageSpec, Topology
 
 ONE = Topology((StageSpec("only"),))

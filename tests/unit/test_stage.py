@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 
 from ordered_pubsub.core.checking import BATCH_EVENTS_MAX
-from ordered_pubsub.core.driver import Driver, MemoryJournal
-from ordered_pubsub.core.journal import decode_input
 from ordered_pubsub.core.messages import (
     EVERYBODY_ASKS,
     MARKS_MAX,
@@ -31,8 +29,10 @@ from ordered_pubsub.core.messages import (
     Relay,
     Request,
 )
-from ordered_pubsub.core.registrar import ORDERED_TOPICS_MAX, SUBSCRIPTIONS_MAX, TOPICS_MAX
-from ordered_pubsub.core.stage import Stage
+from ordered_pubsub.core.order.registrar import ORDERED_TOPICS_MAX, SUBSCRIPTIONS_MAX, TOPICS_MAX
+from ordered_pubsub.core.stage.driver import Driver, MemoryJournal
+from ordered_pubsub.core.stage.journal import decode_input
+from ordered_pubsub.core.stage.stage import Stage
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import JournalDamaged, JournalError, NotOwner, ProtocolError, TopologyMismatch
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ordered_pubsub.core.authenticity import Stamp
 from ordered_pubsub.core.messages import Mark
+from ordered_pubsub.core.trust.authenticity import Stamp
 from ordered_pubsub.errors import ProtocolError, UnknownVersion
 from ordered_pubsub.wire.stamp import VERSION, decode_stamp, encode_stamp
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import pytest
 
-from ordered_pubsub.core.buffer import Arrival
-from ordered_pubsub.core.delivery import Delivery
 from ordered_pubsub.core.messages import Change, Recalled, Told
-from ordered_pubsub.core.missing import Missing
-from ordered_pubsub.core.starving import STARVED_S
-from ordered_pubsub.core.subend import Subend
+from ordered_pubsub.core.recovery.missing import Missing
+from ordered_pubsub.core.subscriber.buffer import Arrival
+from ordered_pubsub.core.subscriber.delivery import Delivery
+from ordered_pubsub.core.subscriber.starving import STARVED_S
+from ordered_pubsub.core.subscriber.subscriber_log import Subend
 
 
 def unpack(topic: str, item: Recalled) -> list[Arrival]:

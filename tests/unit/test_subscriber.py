@@ -6,13 +6,13 @@ from itertools import pairwise
 
 import pytest
 
-from ordered_pubsub.core.acknowledging import ACK_S
-from ordered_pubsub.core.buffer import Arrival
-from ordered_pubsub.core.delivery import Delivery
 from ordered_pubsub.core.messages import VERSION_MAX, Acked, Change, Ended, Follows, Saved
-from ordered_pubsub.core.missing import Missing
-from ordered_pubsub.core.subend import Subend
-from ordered_pubsub.core.subscriber import LEFT_FIRST_S, LEFT_MAX, LEFT_MOST_S, Leaving, Subscriber
+from ordered_pubsub.core.recovery.missing import Missing
+from ordered_pubsub.core.subscriber.acknowledging import ACK_S
+from ordered_pubsub.core.subscriber.buffer import Arrival
+from ordered_pubsub.core.subscriber.delivery import Delivery
+from ordered_pubsub.core.subscriber.subscriber import LEFT_FIRST_S, LEFT_MAX, LEFT_MOST_S, Leaving, Subscriber
+from ordered_pubsub.core.subscriber.subscriber_log import Subend
 from ordered_pubsub.errors import AccessDenied, SessionExpired
 
 

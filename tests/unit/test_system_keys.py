@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ordered_pubsub.core.driver import Driver, MemoryJournal
-from ordered_pubsub.core.keys import founded
 from ordered_pubsub.core.messages import AskKeys, Hello, Keys, NewEpoch, PublishAsk, Request, Secrets
+from ordered_pubsub.core.stage.driver import Driver, MemoryJournal
 from ordered_pubsub.core.topology import StageSpec, Topology
+from ordered_pubsub.core.trust.keys import founded
 from ordered_pubsub.errors import SystemMismatch
 
 TWO = Topology((StageSpec("high", ("h",)), StageSpec("low", ("l",))))

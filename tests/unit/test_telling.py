@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ordered_pubsub.core import driver as module
-from ordered_pubsub.core.driver import Driver, MemoryJournal
 from ordered_pubsub.core.messages import Chunk, Curious, Inform, PublishAsk, Request, Want
+from ordered_pubsub.core.stage.driver import Driver, MemoryJournal
+from ordered_pubsub.core.stage.stage import driver as module
 from ordered_pubsub.core.topology import StageSpec, Topology
 
 MANY, SIZE = 1_000, 1_000

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from ordered_pubsub.core.turns import Turns, Work
+from ordered_pubsub.core.stage.turns import Turns, Work
 
 
 def work(done: list[str], name: str, steps: int) -> Work:

@@ -7,8 +7,9 @@ from random import Random
 import pytest
 
 from helpers.draining import drain
-from ordered_pubsub.core.log import Decision, Kept, LogReader, LogWriter
-from ordered_pubsub.core.memory_shelf import MemoryShelf
+from ordered_pubsub.core.liveness.voids import LOOK_S, RANGES_MAX, SEAL_AGAIN_S, Voids
+from ordered_pubsub.core.log.log import Decision, Kept, LogReader, LogWriter
+from ordered_pubsub.core.log.memory_shelf import MemoryShelf
 from ordered_pubsub.core.messages import (
     Chunk,
     Decided,
@@ -21,7 +22,6 @@ from ordered_pubsub.core.messages import (
     Span,
     Undecided,
 )
-from ordered_pubsub.core.voids import LOOK_S, RANGES_MAX, SEAL_AGAIN_S, Voids
 
 LEASE_S = 10.0
 PAST_LEASE = LEASE_S + 1

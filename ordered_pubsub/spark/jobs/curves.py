@@ -20,7 +20,7 @@ import attrs
 import numpy as np
 from pyspark.sql import SparkSession
 
-from ordered_pubsub.core.delivery import WEIGHTS
+from ordered_pubsub.core.subscriber.delivery import WEIGHTS
 from ordered_pubsub.errors import NotOffered, UsageError
 from ordered_pubsub.spark.jobs.sizes import Held, Rates, measure
 

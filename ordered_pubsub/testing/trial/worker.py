@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import ordered_pubsub
 from ordered_pubsub.adapter import Adapter, Capabilities, Frame, FramesHandler, StateHandler, load_adapter
-from ordered_pubsub.core.client_subscription import TopicChange
+from ordered_pubsub.core.client.subscription import TopicChange
 from ordered_pubsub.errors import UnavailableError
 from ordered_pubsub.testing.trial.judge import NO_RECEIPT
 

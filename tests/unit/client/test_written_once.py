@@ -14,13 +14,13 @@ from ordered_pubsub.client.frames import EVENT_BYTES, headers_bytes, packed, rea
 from ordered_pubsub.client.logged import LogPacker, Sharing
 from ordered_pubsub.client.publisher import Outgoing, Publisher
 from ordered_pubsub.client.settings import Settings
-from ordered_pubsub.core.authenticity import TAG_BYTES, digest_of
-from ordered_pubsub.core.batches import Batches
-from ordered_pubsub.core.lease import Lease
+from ordered_pubsub.core.client.batches import Batches
+from ordered_pubsub.core.client.outbox import Outbox
+from ordered_pubsub.core.client.session import Outcome, Queued
 from ordered_pubsub.core.levels import EXACTLY_ONCE, ORDERED, Levels
+from ordered_pubsub.core.liveness.lease import Lease
 from ordered_pubsub.core.messages import Leased, Publication, PublishAsk, Span
-from ordered_pubsub.core.outbox import Outbox
-from ordered_pubsub.core.session import Outcome, Queued
+from ordered_pubsub.core.trust.authenticity import TAG_BYTES, digest_of
 from ordered_pubsub.errors import EventVoid
 from ordered_pubsub.supervision import Supervisor
 from ordered_pubsub.wire.pack import decode_logged, decode_pack, head_of_chunk

@@ -1,0 +1,149 @@
+"""What every delivery buffer has: events come in, changes take effect, and what is next comes out.
+
+`Delivery` waits for all that comes before an event; `BestEffort` waits for a while.
+
+What is made for each event is of no interest to the garbage collector (`gc=False`, here and in `wire`): such things never point
+back. Looking through a full queue again and again would cost more than all the rest.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import attrs
+import msgspec
+
+from ordered_pubsub.core.messages import Change, Mark
+from ordered_pubsub.core.subscriber._changes import Changes
+from ordered_pubsub.core.subscriber.vector import Moment, Vector
+
+BUFFER_BYTES_MAX = 256 << 20
+
+
+class Arrival(msgspec.Struct, eq=False, gc=False):
+    """An event as it came, with what its timestamp says; or silence, from its number up to `last`."""
+
+    topic: str
+    number: int
+    entries: dict[str, int]
+    marks: list[Mark] = []
+    full: bool = False
+    body: Any = None
+    size: int = 0
+    """how many bytes it counts for while it waits"""
+    last: int = 0
+    """silence: up to where; 0 for an event"""
+    is_logged: bool = False
+    """whether a log has brought it, which is right whatever the ENS says"""
+
+
+NOTHING: Mapping[str, int] = {}
+
+
+class Notification(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """An event whose turn has come."""
+
+    arrival: Arrival
+    position: int | None
+    moment: Moment
+    version: int
+    """the last change of the subscription that had taken effect"""
+    out_of_order: bool = False
+    clean: int = 0
+    """the last change that had taken effect when nothing was being left"""
+    count: int = 0
+    """how many numbers the subscription had passed with it"""
+    passed: Mapping[str, int] = NOTHING
+    """topics that it has left since the change `clean`, and how far it had come on them"""
+
+    @property
+    def vector(self) -> Vector:
+        """The subscription's clock with it."""
+        return self.moment.vector
+
+    @property
+    def handled(self) -> Mapping[str, int]:
+        """How far the subscription has come when this is handled, on its way from the change `clean` on."""
+        return {**self.passed, **self.vector} if self.passed else self.vector
+
+
+@attrs.define(eq=False)
+class Buffer(ABC):
+    """The waiting events of one subscription."""
+
+    subscription: str
+    buffer_events_max: int
+    changes: Changes = attrs.field(init=False)
+    buffer_bytes_max: int = attrs.field(default=BUFFER_BYTES_MAX, kw_only=True)
+    buffered: int = attrs.field(default=0, init=False)
+    """how many events wait"""
+    buffered_bytes: int = attrs.field(default=0, init=False)
+    """how many bytes they have"""
+    _ready: list[Notification] = attrs.field(factory=list, init=False)
+    _left: list[str] = attrs.field(factory=list, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.changes = Changes(self.subscription)
+
+    def change_asked(self, removes: Iterable[str] = ()) -> None:
+        """A change was asked for: events of topics that it may gain are kept from now on."""
+        self.changes.ask(removes)
+
+    def change_refused(self, removes: Iterable[str] = ()) -> None:
+        """A change that was asked for will not happen."""
+        self.changes.refused(removes)
+        self._forget_strangers()
+        if not self.changes.asked:
+            self._look_again()  # what waited for its outcome only has nothing to wake it
+
+    def change_settled(self, change: Change, removes: Iterable[str] | None = ()) -> None:
+        """The outcome of a change is known that was asked for with these."""
+        for following in self.changes.settled(change, removes):
+            self._take_effect(following)
+
+    def take_ready(self) -> list[Notification]:
+        """The events to be notified since the last call, in their order."""
+        ready, self._ready = self._ready, []
+        return ready
+
+    def take_left(self) -> list[str]:
+        """The topics that were left since the last call, without those that were gained again.
+
+        They need not come from the ENS any more, unless a change under way gains them.
+        """
+        left, self._left = self._left, []
+        held = self.clock if left else {}
+        return [topic for topic in left if topic not in held]
+
+    def _uncount(self, arrival: Arrival) -> None:
+        """It waits no more."""
+        self.buffered -= 1
+        self.buffered_bytes -= arrival.size
+
+    @abstractmethod
+    def _take_effect(self, change: Change) -> None:
+        """The next change takes effect."""
+
+    @abstractmethod
+    def _look_again(self) -> None:
+        """Notify whatever is next on any topic."""
+
+    @abstractmethod
+    def _forget_strangers(self) -> None:
+        """Forget the events of topics that no change under way may gain."""
+
+    @property
+    @abstractmethod
+    def clock(self) -> dict[str, int]:
+        """For each topic the number of the last event notified, or at which it began."""
+
+    @property
+    @abstractmethod
+    def topics(self) -> list[str]:
+        """The topics that are held now, without those that are being left."""
+
+    @abstractmethod
+    def waiting_for(self, limit: int = 5) -> str:
+        """Say in words what the waiting events wait for."""

@@ -1,0 +1,749 @@
+"""The subscriber: when is an event next?
+
+A subscription has a clock: for each topic the number of the last event that it was notified of, or at which it began. An
+event on T is next if its number is clock[T] + 1, and for every other topic U of the subscription that its timestamp
+mentions, `min(entry, end[U]) <= clock[U]` (`end` for a topic that the subscription is leaving).
+
+So only the first waiting event of each topic, its *head*, can be next, and it can only be woken by the topic whose entry
+it lacks. `_waiters` holds it there; nothing ever scans the buffer.
+
+Three rules besides:
+
+- *Baseline*. The first event of a gained topic also waits for the completed entries of the change that gained it, since a
+  delta timestamp leaves out what the topic's earlier subscribers have waited for already.
+- *Marks*. A head that carries a mark of this subscription with a version not settled yet waits for that change's outcome.
+- *Beginning anew*. A subscription that starts at a clock it was given judges the first event of each topic by its full
+  timestamp, and waits for one if it came without.
+
+A topic may be left and gained again before its old events have come: then its lane has a later segment.
+
+*Silence*, numbers that have no event for this subscription, has a place like an event: it is passed under the same rule, and
+nobody is notified. It comes with the timestamp of its first number only, so it never covers a number that waits for more.
+
+Numbers that exist and have not come are `missing`; so are, when the buffer is full, the events that would be needed last.
+
+INVARIANT: lane.demands is not None only if the head is there and not held by a mark.
+INVARIANT: every blocked head with demands is in `_waiters` under the topic of its last demand, exactly once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from heapq import heapify, heappop, heappush
+from typing import Literal
+
+import attrs
+
+from ordered_pubsub.core.messages import Change, Resume, Span
+from ordered_pubsub.core.ranges import Range, Ranges
+from ordered_pubsub.core.recovery.missing import AHEAD_MAX, Missing
+from ordered_pubsub.core.subscriber._withheld import Withheld
+from ordered_pubsub.core.subscriber.buffer import NOTHING, Arrival, Buffer, Notification
+from ordered_pubsub.core.subscriber.vector import History
+from ordered_pubsub.errors import BufferOverflow, HistoryLost
+
+Wants = Callable[[Arrival], bool]
+"""A filter: it never raises."""
+Order = Literal["total", "pairwise", "topic"]
+WEIGHTS: dict[str, int] = {"total": 2, "pairwise": 1, "topic": 0}
+TOPICS_LEFT_MAX = 10_000
+STRETCHES_MAX = 64
+"""So many stretches of one topic are remembered in which it was held earlier."""
+NO_FILTERS: Mapping[str, str] = {}
+BUFFER_EVENTS_MAX = 1_000_000
+HOLES_MAX = 4 * AHEAD_MAX
+"""So far ahead it is looked at once for what is lost; what is beyond, and was heard of, is looked for when it comes nearer."""
+LET_GO_SHARE = 16
+"""When the buffer is full, one of so many events of a topic is let go at once: finding the last ones costs a look at all."""
+
+
+@attrs.define(slots=True, eq=False)
+class Segment:
+    """A stretch of a topic that the subscription is entitled to: after `start`, up to `end`."""
+
+    start: int
+    end: int | None = None
+    baseline: list[tuple[str, int]] | None = None
+    """one list for all topics that a change gained"""
+    needs_full: bool = False
+    where: str = ""
+    """its filter, as it is written"""
+    wants: Wants | None = None
+    """whether an event is for the subscription; None: all are"""
+
+
+@attrs.define(slots=True, eq=False)
+class Lane:
+    """One topic of the subscription."""
+
+    segment: Segment
+    clock: int
+    later: list[Segment] = attrs.field(factory=list)
+    waiting: dict[int, Arrival] = attrs.field(factory=dict)
+    demands: list[tuple[str, int]] | None = None
+    heard: int = 0
+    """the highest number that is known to exist, if that is above the clock"""
+
+    def need(self, count: int) -> int:
+        """The clock from which an entry `count` for this topic is satisfied."""
+        need = count if self.segment.end is None else min(count, self.segment.end)
+        for segment in self.later:
+            if count > segment.start:
+                need = count if segment.end is None else min(count, segment.end)
+        return need
+
+    @property
+    def last_segment(self) -> Segment:
+        """The stretch that a change would end."""
+        return self.later[-1] if self.later else self.segment
+
+    @property
+    def is_left(self) -> bool:
+        """Whether all events of the current stretch have been notified and it has an end."""
+        return self.segment.end is not None and self.clock >= self.segment.end
+
+
+@attrs.define(eq=False)
+class Delivery(Buffer):
+    """The delivery buffer of one subscription."""
+
+    buffer_events_max: int = BUFFER_EVENTS_MAX
+    order: Order = "total"
+    missing: Missing | None = None
+    """asks for what has not come; None if nobody could be asked"""
+    wants_of: Callable[[str], Wants] | None = None
+    """makes of a filter as it is written what decides"""
+    position: int = attrs.field(default=0, init=False)
+    _lanes: dict[str, Lane] = attrs.field(factory=dict)
+    _stash: dict[str, dict[int, Arrival]] = attrs.field(factory=dict)
+    """events that a change under way may turn out to entitle to"""
+    _waiters: dict[str, list[tuple[int, str]]] = attrs.field(factory=dict)
+    _history: History = attrs.field(factory=History)
+    clean: int = attrs.field(default=0, init=False)
+    """the last change that had taken effect when no topic was being left"""
+    _acked: Mapping[str, int] = attrs.field(factory=dict)
+    """while it is resumed: how far it had come on each topic"""
+    _leaving: int = 0
+    """how many stretches of topics have an end that was not reached yet"""
+    _passed: Mapping[str, int] = NOTHING
+    """topics that it has left since the change `clean`, and how far it had come: a topic may be gained, and left again, while
+    another one still is before its first end"""
+    _is_held: bool = False
+    _aside: Withheld | None = None
+    """what must not be used yet, if there is anything"""
+    _been: dict[str, Ranges] = attrs.field(factory=dict)
+    """where it was earlier on topics whose events nobody keeps"""
+    _stirred: dict[str, int] = attrs.field(factory=dict)
+    """topics that have gone on, and their clocks before; `missing` learns it batch by batch"""
+    _expected: dict[str, int] = attrs.field(factory=dict)
+    """topics of which others wait for events that have not come, and up to where `missing` knows of that; it learns the rest at
+    the end of a batch, since most of them come in it"""
+    _stalled: dict[str, int] = attrs.field(factory=dict)
+    """topics whose next event was here at the last look, and had to wait, and their clocks"""
+
+    # -- topics come and go -------------------------------------------------------------------------------------------
+
+    def begin_at(
+        self, clock: Mapping[str, int], version: int = 0, position: int = 0, where: Mapping[str, str] = NO_FILTERS
+    ) -> None:
+        """Start at a clock that was given: every topic's first event is judged by its full timestamp."""
+        self.changes.version = version
+        self.position = position
+        wanted = self.wanted(where)
+        for topic, count in clock.items():
+            segment = Segment(count, needs_full=True, where=where.get(topic, ""), wants=wanted.get(topic))
+            self._lanes[topic] = lane = Lane(segment, count)
+            self._unstash(topic, lane, count)
+            self._look_for_full(topic, lane)
+        self._note_clean()
+        self._history.restart(self.clock)
+
+    def resume(self, resume: Resume) -> None:
+        """Go on where an earlier session has acknowledged.
+
+        `resume.clock` is how far it had come, on the way through `resume.changes`: it may have come beyond a topic's end, and
+        gained it again.
+        """
+        if resume.version:
+            ends = {topic: change.entries.get(topic, 0) for change in reversed(resume.changes) for topic in change.lost}
+            clock = {topic: resume.clock.get(topic, ends.get(topic, 0)) for topic in resume.topics}
+            self.begin_at(clock, resume.version, resume.position, resume.where)
+            self._acked = resume.clock
+        for change in resume.changes:
+            self.change_settled(change, None)
+        self._acked = {}
+
+    def hold(self) -> None:
+        """Let nothing be next until `go_on`: what comes before is read from the past."""
+        self._is_held = True
+
+    def go_on(self, position: int) -> None:
+        """The past has been read, and so many were notified in it."""
+        self._is_held = False
+        self.position += position
+        self._look_again()
+
+    def hear(self, topic: str, number: int, is_lost: bool = False) -> None:
+        """A topic is known to have come to this number; if it is lost, what has not come until now will not."""
+        lane = self._lanes.get(topic)
+        if lane is None or self.missing is None:
+            return
+        known = max(lane.heard, lane.clock)
+        if is_lost:
+            horizon = min(number, lane.clock + HOLES_MAX)
+            for first, last in self._holes(lane, horizon):
+                self.missing.lost(topic, first, last)
+            self.missing.lost(topic, max(horizon, known) + 1, number)
+        elif number > known:
+            self._expected.setdefault(topic, known)
+        lane.heard = max(lane.heard, number)
+        self._look_for_full(topic, lane)
+
+    def told_of_floor(self, topic: str, floor: int) -> None:
+        """The log has nothing of a topic up to this number. If it is being left, its end may lie before that."""
+        lane = self._lanes.get(topic)
+        if lane is not None and lane.clock < floor and not lane.is_left and not self.changes.may_lose(topic):
+            raise HistoryLost(f"subscription {self.subscription!r}", topic, lane.clock + 1, floor + 1)
+
+    def told_of_given(self, topic: str, given: int) -> None:
+        """The owner of a topic has given no number above this one. So what waits for one is not what a stage has numbered.
+
+        Such an event is asked for at its log, whose answer takes its place. It may be that it was right all the same, since more
+        was given meanwhile; then that costs an answer.
+        """
+        lane, missing = self._lanes.get(topic), self.missing
+        if lane is None or missing is None:
+            return
+        self._notice_expected(missing, topic, lane)
+        if lane.heard > given:
+            lane.heard = max(lane.clock, given, *(one.last or one.number for one in lane.waiting.values()), 0)
+            missing.none_beyond(topic, max(given, lane.clock))
+        for need, waiter in self._waiters.get(topic, ()):
+            if need > given:
+                self._doubt(waiter)
+
+    def doubt_stalled(self) -> None:
+        """Ask for what was to come next at the last call, and still is: somebody who has the keys may have made it wait."""
+        stalled, self._stalled = self._stalled, {}
+        for topic, lane in self._lanes.items():
+            if lane.clock + 1 in lane.waiting:
+                self._stalled[topic] = lane.clock
+                if stalled.get(topic) == lane.clock and not self._is_held:
+                    self._doubt(topic)
+
+    def _doubt(self, topic: str) -> None:
+        """What is to come next on a topic may not be what a stage has numbered: its log knows."""
+        lane = self._lanes.get(topic)
+        head = None if lane is None else lane.waiting.get(lane.clock + 1)
+        if self.missing is not None and head is not None and not head.is_logged:
+            self.missing.needs_full(topic, head.number)
+
+    @staticmethod
+    def _holes(lane: Lane, number: int) -> Iterator[tuple[int, int]]:
+        """The numbers after the clock, up to this one, that do not wait in the lane."""
+        waiting, at = lane.waiting, lane.clock + 1
+        while at <= number:
+            arrival = waiting.get(at)
+            if arrival is not None:
+                at = max(at, arrival.last) + 1
+                continue
+            first = at
+            while at <= number and at not in waiting:
+                at += 1
+            yield first, at - 1
+
+    def is_news(self, topic: str, number: int) -> bool:
+        """Whether a topic that is held has not been known to have come so far."""
+        lane = self._lanes.get(topic)
+        return lane is not None and number > lane.heard and number > lane.clock
+
+    def lacks(self, arrival: Arrival) -> int:
+        """How many of the numbers of what has come are not here, nor were."""
+        lane = self._lanes.get(arrival.topic)
+        if lane is None or arrival.number in lane.waiting:
+            return 0
+        return max(0, (arrival.last or arrival.number) - max(lane.clock, arrival.number - 1))
+
+    def _take_effect(self, change: Change) -> None:
+        old, new = set(change.old), set(change.new)
+        for topic in change.old:
+            if topic not in new:
+                self._end(topic, change.entries.get(topic, 0))
+        gained = [topic for topic in change.new if topic not in old]
+        wanted = self.wanted(change.where)
+        baseline = self._baseline(change.entries) if gained and self.order != "topic" else None
+        for topic in gained:
+            where, start = change.where.get(topic, ""), change.entries.get(topic, 0)
+            self._gain(topic, Segment(start, baseline=baseline, where=where, wants=wanted.get(topic)))
+        self._forget_strangers()
+        self._note_clean()
+        self._history.restart(self.clock)
+        self._look_again()
+
+    def _note_clean(self) -> None:
+        if not self._leaving:
+            self.clean = self.changes.version
+            self._passed = NOTHING
+
+    def _look_again(self) -> None:
+        self._waiters.clear()
+        self._advance(list(self._lanes))
+
+    def _end(self, topic: str, count: int) -> None:
+        lane = self._lanes.get(topic)
+        if lane is None:
+            return
+        if lane.last_segment.end is None:
+            self._leaving += 1
+        lane.last_segment.end = end = max(count, lane.last_segment.start)
+        self.hear(topic, end)
+        if not lane.later:
+            for number in [n for n in lane.waiting if n > count]:
+                arrival = lane.waiting.pop(number)
+                self._uncount(arrival)
+                self._keep_for_later(arrival)
+
+    def _baseline(self, entries: dict[str, int]) -> list[tuple[str, int]]:
+        """What the first events of all topics that a change gains wait for; a topic's own entry is where it begins."""
+        baseline = dict(entries)
+        for other, leaving in self._lanes.items():  # left by an earlier change, but not passed yet
+            if leaving.last_segment.end is not None:
+                baseline.setdefault(other, leaving.last_segment.end)
+        return list(baseline.items())
+
+    def wanted(self, where: Mapping[str, str]) -> dict[str, Wants]:
+        """What decides which events of some topics are for the subscription."""
+        if not where or self.wants_of is None:
+            return {}
+        made = {text: self.wants_of(text) for text in dict.fromkeys(where.values())}
+        return {topic: made[text] for topic, text in where.items()}
+
+    def _gain(self, topic: str, segment: Segment) -> None:
+        start = max(segment.start, self._acked.get(topic, 0))
+        if start > segment.start:
+            segment = Segment(start, needs_full=True, where=segment.where, wants=segment.wants)
+        lane = self._lanes.get(topic)
+        if lane is not None and not lane.is_left:
+            lane.later.append(segment)
+        else:
+            if lane is not None:
+                self._leaving -= 1
+                self._expected.pop(topic, None)
+            lane = self._lanes[topic] = Lane(segment, start)
+        self._unstash(topic, lane, start)
+
+    def _unstash(self, topic: str, lane: Lane, after: int) -> None:
+        """What came for a topic before it was known that it is held."""
+        for number, arrival in self._stash.pop(topic, {}).items():
+            self._uncount(arrival)
+            if (arrival.last or number) > after:
+                self._keep_in_lane(lane, arrival)
+
+    def filter_of(self, topic: str) -> str:
+        """The filter of a topic, if it is sure that it holds for all that is known of it to its log by now; else nothing.
+
+        A change that is asked for later has its place after all that.
+        """
+        lane = self._lanes.get(topic)
+        if lane is None or lane.later or lane.segment.end is not None or self.changes.asked:
+            return ""
+        return lane.segment.where
+
+    def _forget_strangers(self) -> None:
+        if not self.changes.asked:
+            for kept in self._stash.values():
+                for arrival in kept.values():
+                    self._uncount(arrival)
+            self._stash.clear()
+
+    # -- events come --------------------------------------------------------------------------------------------------
+
+    def receive(self, arrival: Arrival) -> None:
+        """An event came from the ENS; `take_ready` has what may be notified now."""
+        if self._aside is not None and not arrival.last and self._aside.takes(arrival):
+            return
+        topic = arrival.topic
+        lane = self._lanes.get(topic)
+        if lane is None:
+            self._keep_for_later(arrival)
+        elif self._is_next_at_once(lane, arrival):
+            if lane.heard > lane.clock:
+                self._stirred.setdefault(topic, lane.clock)
+            self._notify(topic, lane, arrival)
+            waiters = self._waiters.get(topic)
+            if waiters and waiters[0][0] <= lane.clock:
+                woken: list[str] = []
+                self._wake(waiters, lane.clock, woken)
+                self._advance(woken)
+            return
+        elif (arrival.last or arrival.number) > lane.clock:
+            end = lane.segment.end
+            if end is not None and arrival.number > end and not lane.later:
+                self._keep_for_later(arrival)
+            else:
+                self._keep_in_lane(lane, arrival)
+                if arrival.number <= lane.clock + 1:
+                    self._advance([topic])
+        if self._is_overfull:
+            self._make_room(arrival)
+
+    def _keep_in_lane(self, lane: Lane, arrival: Arrival) -> None:
+        if arrival.number <= lane.clock:  # silence that began before
+            arrival.number = lane.clock + 1
+        self._keep(lane.waiting, arrival)
+        missing, topic, number = self.missing, arrival.topic, arrival.number
+        if missing is not None:
+            last, heard = arrival.last or number, max(lane.heard, lane.clock)
+            if number > heard + 1:
+                missing.noticed(topic, heard + 1, number - 1)
+            elif number <= heard:
+                self._notice_expected(missing, topic, lane)
+                missing.came(topic, number, last)
+            if last > heard:
+                lane.heard = last
+            if lane.segment.needs_full:
+                self._look_for_full(topic, lane)
+
+    def _is_next_at_once(self, lane: Lane, arrival: Arrival) -> bool:
+        """Whether it is next, and nothing about its topic is special: most events need not be kept and looked for."""
+        if arrival.number != lane.clock + 1 or lane.waiting or arrival.marks or arrival.last or self._is_held:
+            return False
+        segment = lane.segment
+        if segment.end is not None or segment.baseline is not None or segment.needs_full:
+            return False
+        if self.order != "topic":
+            lanes = self._lanes
+            for other, count in arrival.entries.items():
+                other_lane = lanes.get(other)
+                if other_lane is not None and not self._has_come(other_lane, count):
+                    return False
+        return True
+
+    def take_ready(self) -> list[Notification]:
+        """The events to be notified since the last call, in their order."""
+        self.tell_missing()
+        return super().take_ready()
+
+    def tell_missing(self) -> None:
+        """A batch has come: let `missing` know what is waited for now, and what is not any more."""
+        missing, lanes, stirred = self.missing, self._lanes, self._stirred
+        if missing is not None:
+            for topic in list(self._expected):
+                self._notice_expected(missing, topic, lanes[topic])
+            for topic, before in stirred.items():
+                missing.came(topic, before + 1, lanes[topic].clock)
+                missing.passed(topic, lanes[topic].clock)
+        stirred.clear()
+
+    def _notice_expected(self, missing: Missing, topic: str, lane: Lane) -> None:
+        """What is waited for on a topic has not come so far."""
+        known = self._expected.pop(topic, None)
+        if known is not None:
+            missing.noticed(topic, max(known, lane.clock) + 1, lane.heard)
+
+    # -- events that may be void --------------------------------------------------------------------------------------
+
+    def seal(self, topic: str, numbers: Iterable[Range]) -> list[Range]:
+        """Say which of these are here, or were, and use none of the others until it is decided what they are."""
+        seen = self._seen(topic)
+        may_come = topic in self._lanes or self.changes.asked
+        for first, last in numbers if may_come else ():
+            for start, end in seen.missing(first, last):
+                self._aside = self._aside or Withheld()
+                self._aside.seal(topic, start, end)
+        return [part for first, last in numbers for part in seen.within(first, last)]
+
+    def decided(self, topic: str, voids: Iterable[Arrival], published: Iterable[Range]) -> None:
+        """It is known what some numbers are: silence, or events that may be used when they have come."""
+        if self._aside is not None:
+            come = self._aside.decided(topic, published)
+            silence = list(voids)
+            self._aside.decided(topic, [(void.number, void.last) for void in silence])
+            if self._aside.is_empty:
+                self._aside = None
+            for arrival in (*come, *silence):
+                self.receive(arrival)
+            return
+        for arrival in voids:
+            self.receive(arrival)
+
+    def _seen(self, topic: str) -> Ranges:
+        """The numbers of a topic that are here, or were."""
+        seen = Ranges(self._been.get(topic, ()))
+        lane = self._lanes.get(topic)
+        here = dict(self._stash.get(topic, {}))
+        if lane is not None:
+            seen.add(lane.segment.start + 1, lane.clock)
+            here.update(lane.waiting)
+        for number, arrival in here.items():
+            seen.add(number, arrival.last or number)
+        return seen
+
+    def _remember_stretch(self, topic: str, lane: Lane) -> None:
+        """A stretch of a topic is over."""
+        if self.missing is None or self.missing.is_kept(topic):
+            return
+        been = self._been.setdefault(topic, Ranges())
+        if len(self._been) > TOPICS_LEFT_MAX:
+            del self._been[next(iter(self._been))]
+        been.add(lane.segment.start + 1, lane.clock)
+        if len(been) > STRETCHES_MAX:
+            been.forget_up_to(next(iter(been))[1])
+
+    @property
+    def aside(self) -> list[Span]:
+        """What must not be used before it is decided."""
+        return [] if self._aside is None else self._aside.spans()
+
+    # -- the buffer ---------------------------------------------------------------------------------------------------
+
+    def _keep_for_later(self, arrival: Arrival) -> None:
+        if self.changes.asked:
+            self._keep(self._stash.setdefault(arrival.topic, {}), arrival)
+
+    def _keep(self, kept: dict[int, Arrival], arrival: Arrival) -> None:
+        known = kept.get(arrival.number)
+        if known is None:
+            kept[arrival.number] = arrival
+            self.buffered += 1
+            self.buffered_bytes += arrival.size
+        elif arrival.is_logged and (arrival.full or not known.is_logged):
+            kept[arrival.number] = arrival
+            self.buffered_bytes += arrival.size - known.size
+            self._judge_anew(arrival)
+
+    def _judge_anew(self, arrival: Arrival) -> None:
+        """What was to come next on a topic is another event: what it waits for is found out again."""
+        lane = self._lanes.get(arrival.topic)
+        if lane is None or arrival.number != lane.clock + 1 or lane.demands is None:
+            return
+        if lane.demands:
+            waiters = self._waiters.get(lane.demands[-1][0], [])
+            waiters[:] = [entry for entry in waiters if entry[1] != arrival.topic]
+            heapify(waiters)
+        lane.demands = None
+
+    def _make_room(self, arrival: Arrival) -> None:
+        """The buffer is bounded: what can be asked for again, and is needed last, is let go."""
+        while self._is_overfull:
+            if not self._let_go():
+                raise BufferOverflow(
+                    f"subscription {self.subscription!r} holds {self.buffered} events with {self.buffered_bytes} bytes that wait "
+                    f"for earlier ones (last on {arrival.topic!r}); the limit is {self.buffer_events_max} events "
+                    f"(buffer_events_max) or {self.buffer_bytes_max} bytes (buffer_bytes_max). It waits for: {self.waiting_for()}"
+                )
+
+    @property
+    def _is_overfull(self) -> bool:
+        return self.buffered > self.buffer_events_max or self.buffered_bytes > self.buffer_bytes_max
+
+    def _let_go(self) -> bool:
+        """Let go of the last events of the topic with the most that wait; they are missing now."""
+        missing = self.missing
+        kept = [topic for topic in self._lanes if missing is not None and missing.is_kept(topic)]
+        topic = max(kept, key=lambda name: len(self._lanes[name].waiting), default="")
+        if missing is None or not topic or len(self._lanes[topic].waiting) < 2:
+            return False
+        lane = self._lanes[topic]
+        numbers = sorted(lane.waiting)
+        for number in numbers[-max(1, len(numbers) // LET_GO_SHARE) :]:
+            arrival = lane.waiting.pop(number)
+            self._uncount(arrival)
+            missing.noticed(topic, number, arrival.last or number)
+        return True
+
+    # -- whose turn is it ---------------------------------------------------------------------------------------------
+
+    def _advance(self, agenda: list[str]) -> None:
+        """Notify whatever is next on the topics of the agenda, and on those that it wakes."""
+        if self._is_held:
+            return
+        for topic in agenda:  # grows while it runs
+            lane = self._lanes.get(topic)
+            if lane is not None:
+                self._advance_lane(topic, lane, agenda)
+
+    def _advance_lane(self, topic: str, lane: Lane, agenda: list[str]) -> None:
+        while True:
+            end = lane.segment.end
+            if end is not None and lane.clock >= end:
+                self._remember_stretch(topic, lane)
+                self._leaving -= 1
+                goes_on = self._begin_next_segment(topic, lane, agenda)
+                if not goes_on:
+                    self._drop_lane(topic, lane, agenda)
+                self._note_clean()
+                if goes_on:
+                    continue
+                return
+            head = lane.waiting.get(lane.clock + 1)
+            if head is None or not self._is_next(topic, lane, head):
+                return
+            self._stirred.setdefault(topic, lane.clock)
+            del lane.waiting[head.number]
+            self.buffered -= 1
+            self.buffered_bytes -= head.size
+            lane.demands = None
+            segment = lane.segment
+            segment.baseline, segment.needs_full = None, False
+            if head.last:
+                self._pass_silence(topic, lane, head)
+            else:
+                self._notify(topic, lane, head)
+            waiters = self._waiters.get(topic)
+            if waiters:
+                self._wake(waiters, lane.clock, agenda)
+
+    def _look_for_full(self, topic: str, lane: Lane) -> None:
+        """The first event of a subscription that begins anew is of use with its full timestamp only."""
+        if self.missing is None or not lane.segment.needs_full or self.order == "topic" or lane.heard <= lane.clock:
+            return
+        head = lane.waiting.get(lane.clock + 1)
+        if head is None or not head.full:
+            self.missing.needs_full(topic, lane.clock + 1)
+
+    def _pass_silence(self, topic: str, lane: Lane, silence: Arrival) -> None:
+        end = lane.segment.end
+        last = silence.last if end is None else min(silence.last, end)
+        self.position += last - lane.clock
+        for number in _those_of(lane.waiting, silence.number, last):
+            self._uncount(lane.waiting.pop(number))
+        lane.clock = last
+        self._history.jumped(topic, last)
+        if silence.last > last:
+            silence.number = last + 1
+            self._keep(lane.waiting, silence)  # a later segment may begin within it
+
+    def _is_next(self, topic: str, lane: Lane, head: Arrival) -> bool:
+        demands = lane.demands
+        if demands is None:
+            if head.marks and self.changes.holds(head.marks):
+                if self.changes.cannot_be(head.marks):
+                    self._doubt(topic)
+                return False
+            if lane.segment.needs_full and not head.full and self.order != "topic":
+                return False
+            demands = lane.demands = self._demands_of(lane, head)
+        while demands:
+            other, count = demands[-1]
+            other_lane = self._lanes.get(other)
+            if other_lane is not None and not self._has_come(other_lane, count):
+                need = other_lane.need(count)
+                heappush(self._waiters.setdefault(other, []), (need, topic))
+                if need > other_lane.heard:
+                    self.hear(other, need)
+                return False
+            demands.pop()
+        return True
+
+    def _has_come(self, lane: Lane, count: int) -> bool:
+        """Whether an entry `count` for this topic is satisfied."""
+        return self.is_satisfied(lane.clock, count) or self.is_satisfied(lane.clock, lane.need(count))
+
+    @staticmethod
+    def is_satisfied(clock: int, need: int) -> bool:
+        """The heart of the delivery rule."""
+        return need <= clock
+
+    def _demands_of(self, lane: Lane, head: Arrival) -> list[tuple[str, int]]:
+        if self.order == "topic":
+            return []
+        demands = list(head.entries.items())
+        if lane.segment.baseline:
+            demands.extend(lane.segment.baseline)
+        return demands
+
+    def _notify(self, topic: str, lane: Lane, head: Arrival) -> None:
+        lane.clock += 1
+        self.position += 1
+        position = None if self.order == "topic" else self.position
+        moment = self._history.passed(topic)
+        wants = lane.segment.wants
+        if wants is not None and not wants(head):
+            return  # it has its place, and nobody is told
+        self._ready.append(
+            Notification(head, position, moment, self.changes.version, False, self.clean, self.position, self._passed)
+        )
+
+    @staticmethod
+    def _wake(waiters: list[tuple[int, str]], clock: int, agenda: list[str]) -> None:
+        while waiters and waiters[0][0] <= clock:
+            agenda.append(heappop(waiters)[1])
+
+    def _begin_next_segment(self, topic: str, lane: Lane, agenda: list[str]) -> bool:
+        """The current stretch of a topic has come to its end: go on to the next one, if there is one."""
+        if not lane.later:
+            return False
+        lane.segment = lane.later.pop(0)
+        lane.clock = lane.segment.start
+        lane.demands = None
+        for number in [n for n in lane.waiting if n <= lane.clock]:
+            arrival = lane.waiting.pop(number)
+            self._uncount(arrival)
+            if arrival.last > lane.clock:
+                self._keep_in_lane(lane, arrival)
+        self._history.restart(self.clock)
+        self._wake(self._waiters.get(topic, []), lane.clock, agenda)
+        return True
+
+    def _drop_lane(self, topic: str, lane: Lane, agenda: list[str]) -> None:
+        for arrival in lane.waiting.values():
+            self._uncount(arrival)
+            self._keep_for_later(arrival)
+        del self._lanes[topic]
+        if self._leaving:
+            self._passed = {**self._passed, topic: lane.clock}
+        self._left.append(topic)
+        self._expected.pop(topic, None)
+        self._stirred.pop(topic, None)
+        if self.missing is not None:
+            self.missing.left(topic)
+        agenda.extend(waiter for _, waiter in self._waiters.pop(topic, ()))
+        self._history.restart(self.clock)
+
+    # -- to look at ---------------------------------------------------------------------------------------------------
+
+    @property
+    def clock(self) -> dict[str, int]:
+        """For each topic the number of the last event notified, or at which it began."""
+        return {topic: lane.clock for topic, lane in self._lanes.items()}
+
+    @property
+    def handled(self) -> dict[str, int]:
+        """How far it has come, on its way from the change `clean` on."""
+        return {**self._passed, **self.clock}
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics that are held now, without those that are being left."""
+        return [topic for topic, lane in self._lanes.items() if lane.last_segment.end is None]
+
+    def waiting_for(self, limit: int = 5) -> str:
+        """Say in words what the waiting events wait for."""
+        reasons = list(self._reasons())
+        more = f" and {len(reasons) - limit} more" if len(reasons) > limit else ""
+        return "; ".join(reasons[:limit]) + more if reasons else "nothing"
+
+    def _reasons(self) -> Iterable[str]:
+        for topic, lane in self._lanes.items():
+            head = lane.waiting.get(lane.clock + 1)
+            if head is None:
+                end = lane.segment.end
+                if lane.waiting or (end is not None and lane.clock < end):
+                    yield f"{topic!r} for its number {lane.clock + 1}"
+            elif lane.demands:
+                other, count = lane.demands[-1]
+                yield f"{topic!r} number {head.number} for number {count} of {other!r} (now {self._lanes[other].clock})"
+            elif self.changes.holds(head.marks):
+                yield f"{topic!r} number {head.number} for the outcome of a change of this subscription"
+            elif lane.segment.needs_full:
+                yield f"{topic!r} number {head.number} for its full timestamp"
+        for topic, kept in self._stash.items():
+            yield f"{topic!r} ({len(kept)} events) for the outcome of a change of this subscription"
+
+
+def _those_of(waiting: dict[int, Arrival], after: int, last: int) -> list[int]:
+    """The numbers after one, up to another, that wait."""
+    if last - after < len(waiting):
+        return [number for number in range(after + 1, last + 1) if number in waiting]
+    return [number for number in waiting if after < number <= last]
