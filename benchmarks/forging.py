@@ -35,10 +35,10 @@ from msgspec.structs import replace
 import ordered_pubsub
 from ordered_pubsub.adapter import Adapter, Frame, load_adapter
 from ordered_pubsub.client.frames import PACK, PACK_TYPE, STAMP
-from ordered_pubsub.core.messages import Mark
+from ordered_pubsub.core.messages import ChangeMark
 from ordered_pubsub.core.trust.authenticity import NO_TAG, Stamp, stamp_body
 from ordered_pubsub.testing.brokers import Broker, Mosquitto, NatsServer, RabbitMq
-from ordered_pubsub.testing.trial.stages import Stages
+from ordered_pubsub.testing.trial.stages import TrialStages
 from ordered_pubsub.wire.pack import PackedBatch, PackedEvent, encode_events, encode_pack
 from ordered_pubsub.wire.stamp import decode_stamp, encode_stamp
 
@@ -81,7 +81,7 @@ def _restamped(frame: Frame, **changes: Any) -> Frame:
 
 def _large_pack(topic: str) -> Frame:
     """20,000 events that wait for what will never be: much memory, if they were believed."""
-    stamp = Stamp(b"whatever", 1, "p", 1.0, "", False, {TOPICS[0]: 1 << 38}, [Mark("q", 1)] * 16, 10, "")
+    stamp = Stamp(b"whatever", 1, "p", 1.0, "", False, {TOPICS[0]: 1 << 38}, [ChangeMark("q", 1)] * 16, 10, "")
     events = encode_events([PackedEvent(f"{number}", b"1", "application/json") for number in range(20_000)])
     batch = PackedBatch(b"x" * 16, msgspec.Raw(msgspec.msgpack.encode(stamp)), msgspec.Raw(events))
     return Frame(topic, encode_pack([batch]), {PACK: "1", "content-type": PACK_TYPE})
@@ -127,7 +127,7 @@ class Forger:
                 "replace": lambda: _restamped(Frame(frame.topic, b'"REPLACED"', frame.headers), full=True),
                 "another number": lambda: _restamped(frame, number=number + self.random.choice((1, -1, 2))),
                 "stall by entries": lambda: _restamped(frame, entries=stalling),
-                "stall by marks": lambda: _restamped(frame, marks=[Mark("", 0)]),
+                "stall by marks": lambda: _restamped(frame, marks=[ChangeMark("", 0)]),
                 "zero": lambda: _restamped(frame, number=0),
                 "overflow": lambda: _restamped(frame, number=self.random.choice(((1 << 39) - 1, 1 << 62, -1))),
                 "unknown keys": lambda: _restamped(frame, key_epoch=self.random.choice((3, 1 << 40))),
@@ -193,7 +193,7 @@ class Outcome:
 
 async def _messages_of_another_system(url: str, folder: Path) -> list[Frame]:
     """Genuine messages of another system."""
-    stages, found = Stages(folder, [["**"]]), list[Frame]()
+    stages, found = TrialStages(folder, [["**"]]), list[Frame]()
     stages.start()
 
     def note(frame: Frame) -> list[Frame]:
@@ -213,7 +213,7 @@ async def run_one(kind: str, url: str, events: int, seed: int, folder: Path) -> 
     """Publish so many events through a broker on which somebody forges, and compare."""
     others = await _messages_of_another_system(url, folder / "other")
     forger = Forger(Random(seed), others)
-    stages = Stages(folder / "own", [["**"]])
+    stages = TrialStages(folder / "own", [["**"]])
     stages.start()
     started = time.monotonic()
     try:

@@ -43,17 +43,17 @@ from ordered_pubsub.core.messages import (
     Acked,
     ChangeAsk,
     Chunk,
-    Curious,
-    Follows,
-    Handed,
-    Here,
+    KeepAlive,
+    LeaseRenewal,
     Locate,
+    Nack,
+    NackRange,
+    Progress,
     PublishAsk,
     Request,
-    Sealed,
-    Span,
-    Undecided,
-    Want,
+    SeenReply,
+    TopicRange,
+    VoidAsk,
 )
 from ordered_pubsub.testing.processes import HOST, free_port
 from ordered_pubsub.testing.trial.stages import StageProcess
@@ -297,14 +297,14 @@ _far = 1 << 38
 async def handed(at: Attacker, line: Line) -> AsyncIterator[None]:
     """asks for the voids of a log, without a right"""
     while True:
-        await line.send(Handed(line.key.session, 1, 0, [0, 1], [Span("good/low/b", 1, _far)] * 1_000))
+        await line.send(LeaseRenewal(line.key.session, 1, 0, [0, 1], [TopicRange("good/low/b", 1, _far)] * 1_000))
         yield
 
 
 async def undecided(at: Attacker, line: Line) -> AsyncIterator[None]:
     """asks what has become of everything"""
     while True:
-        await line.send(Undecided(line.key.session, [Span(at.topic("t"), 1, _far)] * 1_000))
+        await line.send(VoidAsk(line.key.session, [TopicRange(at.topic("t"), 1, _far)] * 1_000))
         yield
 
 
@@ -325,8 +325,8 @@ async def locate_many(at: Attacker, line: Line) -> AsyncIterator[None]:
 async def by_filters(at: Attacker, line: Line) -> AsyncIterator[None]:
     """misses one large event by very many filters"""
     for number in itertools.count():
-        wants = [Want(at.topic("big"), 1, 1, False, f"a = {(number * 4 + n) % 900}") for n in range(4)]
-        await line.send(Curious(f"{line.key.session}/s{number % 200}", wants))
+        wants = [NackRange(at.topic("big"), 1, 1, False, f"a = {(number * 4 + n) % 900}") for n in range(4)]
+        await line.send(Nack(f"{line.key.session}/s{number % 200}", wants))
         yield
 
 
@@ -334,7 +334,7 @@ async def long_filters(at: Attacker, line: Line) -> AsyncIterator[None]:
     """asks by long filters, each another one"""
     for number in itertools.count():
         values = ", ".join(str(number * 1_000 + n) for n in range(400))
-        await line.send(Curious(f"{line.key.session}/s", [Want(at.topic("t"), 1, 1, False, f"x in ({values})")]))
+        await line.send(Nack(f"{line.key.session}/s", [NackRange(at.topic("t"), 1, 1, False, f"x in ({values})")]))
         yield
 
 
@@ -360,22 +360,22 @@ async def read(at: Attacker, line: Line) -> AsyncIterator[None]:
 async def curious(at: Attacker, line: Line) -> AsyncIterator[None]:
     """misses all of a log, again and again"""
     for number in itertools.count():
-        await line.send(Curious(f"{line.key.session}/s{number % 100}", [Want(at.topic("t"), 1, _far)] * 100))
+        await line.send(Nack(f"{line.key.session}/s{number % 100}", [NackRange(at.topic("t"), 1, _far)] * 100))
         yield
 
 
 async def invented(at: Attacker, line: Line) -> AsyncIterator[None]:
     """speaks for subscriptions that are not there"""
     for number in itertools.count():
-        await line.send(Curious(f"{line.key.session}/x{number}", [Want(at.topic("t"), 1, 1)]))
+        await line.send(Nack(f"{line.key.session}/x{number}", [NackRange(at.topic("t"), 1, 1)]))
         yield
 
 
 async def streams(at: Attacker, line: Line) -> AsyncIterator[None]:
     """misses something of very many topics"""
     for number in itertools.count():
-        wants = [Want(at.topic(f"m{number}/{n}"), 1, 1) for n in range(2_000)]
-        await line.send(Curious(f"{line.key.session}/x", wants))
+        wants = [NackRange(at.topic(f"m{number}/{n}"), 1, 1) for n in range(2_000)]
+        await line.send(Nack(f"{line.key.session}/x", wants))
         yield
 
 
@@ -383,7 +383,7 @@ async def follows(at: Attacker, line: Line) -> AsyncIterator[None]:
     """says how far very much is"""
     for number in itertools.count():
         topics = {at.topic(f"f{number}/{n}"): 1 for n in range(900)}
-        await line.send(Follows(f"{line.key.session}/f{number % 900}", topics, True, 1))
+        await line.send(Progress(f"{line.key.session}/f{number % 900}", topics, True, 1))
         yield
 
 
@@ -521,9 +521,9 @@ async def values(at: Attacker, line: Line) -> AsyncIterator[None]:
         bad = (-1, 1 << 62, (1 << 39) + 1)[number % 3]
         with suppress(OSError):
             await other.send(
-                Follows(f"{other.key.session}/1", {at.topic("t"): bad}, True, bad),
-                Sealed(bad, 0, [other.key.session], [(1, bad)]),
-                Here(other.key.session, bad),
+                Progress(f"{other.key.session}/1", {at.topic("t"): bad}, True, bad),
+                SeenReply(bad, 0, [other.key.session], [(1, bad)]),
+                KeepAlive(other.key.session, bad),
             )
         await asyncio.sleep(0.02)
         other.close()

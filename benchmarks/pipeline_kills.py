@@ -36,7 +36,7 @@ from proving import ROOT, expect
 
 import ordered_pubsub
 from ordered_pubsub.testing.processes import kill, launch
-from ordered_pubsub.testing.trial.stages import Stages
+from ordered_pubsub.testing.trial.stages import TrialStages
 
 EXAMPLE = ROOT / "examples" / "market_pipeline.py"
 EVENTS, ROWS, KILLS, SEED = 1_000_000, 40_000, 20, 1
@@ -146,7 +146,7 @@ class Victim:
     """The pipeline and its stages, and what kills them."""
 
     folder: Path
-    stages: Stages
+    stages: TrialStages
     rows: int
     chance: Random
     starts: int = 0
@@ -259,7 +259,7 @@ def run(events: int = EVENTS, rows: int = ROWS, kills: int = KILLS, seed: int = 
     with TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "stages").mkdir()
-        stages = Stages(folder / "stages", [["eu/**"], ["**"]])
+        stages = TrialStages(folder / "stages", [["eu/**"], ["**"]])
         victim = Victim(folder, stages, rows, chance)
         try:
             stages.start()

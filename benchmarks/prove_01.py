@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 from proving import ROOT, Failed, NotRun, expect, main, run
 
-from ordered_pubsub.core.messages import Frame, Hello, Launch, Operation, Publication, PublishAsk, Relay, Request
+from ordered_pubsub.core.messages import Hello, Launch, LinkFrame, Operation, Publication, PublishAsk, Relay, Request
 from ordered_pubsub.core.stage.journal import frame_record, scan
 from ordered_pubsub.core.stage.stage import Stage
 from ordered_pubsub.core.subscriber.buffer import Arrival
@@ -26,7 +26,7 @@ from ordered_pubsub.core.topics import check_pattern, check_topic
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.core.trust.authenticity import NO_TAG, Stamp
 from ordered_pubsub.errors import OrderedPubSubError
-from ordered_pubsub.testing.soak import Tally, report, run_many
+from ordered_pubsub.testing.soak import SoakTally, report, run_many
 from ordered_pubsub.wire.stamp import decode_stamp, encode_stamp
 
 SOAK_SEEDS = 10_000
@@ -78,7 +78,7 @@ def soak() -> None:
 
 def _run_worlds(seeds: int) -> str:
     started = time.monotonic()
-    total = Tally()
+    total = SoakTally()
     for tally in run_many(0, seeds, 2):
         total.add(tally)
     text = report(total, time.monotonic() - started)
@@ -97,7 +97,7 @@ def mutants() -> None:
 
 def positions() -> None:
     """In 2,000 schedules positions are 1, 2, 3, …, and equal the sum of the entries where the topics do not change."""
-    total = Tally()
+    total = SoakTally()
     for tally in run_many(0, POSITION_SEEDS, 2):
         total.add(tally)
     counts = total.counts
@@ -142,7 +142,7 @@ def _newer_timestamp() -> None:
     decode_stamp(bytes([data[0] + 1]) + data[1:])
 
 
-def _refused_by_a_stage(message: Relay | Frame) -> None:
+def _refused_by_a_stage(message: Relay | LinkFrame) -> None:
     stage = Stage.restore(1, THREE, None, [])
     for peer in (0, 2):
         stage.connected(peer)
@@ -159,7 +159,7 @@ def _not_owned_request() -> None:
 
 
 def _not_owned_operation() -> None:
-    _refused_by_a_stage(Frame(1, Launch(Operation("c", 1, 1, 0, 2, 2, 0, [Publication("l", 1, 0.0)]))))
+    _refused_by_a_stage(LinkFrame(1, Launch(Operation("c", 1, 1, 0, 2, 2, 0, [Publication("l", 1, 0.0)]))))
 
 
 def _damaged_journal() -> None:

@@ -24,7 +24,7 @@ from proving import ROOT, expect, main, run, tested
 from ordered_pubsub.bench.plan import DURABILITIES, KINDS
 from ordered_pubsub.testing.brokers import Broker, Mosquitto, NatsServer, RabbitMq
 from ordered_pubsub.testing.trial.__main__ import describe
-from ordered_pubsub.testing.trial.system import Plan, Trial
+from ordered_pubsub.testing.trial.system import Trial, TrialPlan
 
 EVENTS = 100_000
 KILLS = 10
@@ -59,7 +59,7 @@ def order() -> None:
     disagreeing = {}
     for name in BROKERS:
         with running(name) as (_, url):
-            outcome = Trial(Plan(ens=url, events=EVENTS)).run()
+            outcome = Trial(TrialPlan(ens=url, events=EVENTS)).run()
         print(f"{name}: {describe(outcome)}", flush=True)
         expect(outcome.is_good, f"{name}: not as promised")
         expect(outcome.changes >= 6, f"{name}: subscriptions did not change")
@@ -71,7 +71,7 @@ def kill() -> None:
     """The same with each stage killed (-9) and restarted 10 times; JetStream and RabbitMQ killed 3 times as well."""
     for name, (_, _, broker_kills) in BROKERS.items():
         with running(name) as (broker, url):
-            plan = Plan(
+            plan = TrialPlan(
                 ens=url, events=EVENTS, kills=KILLS, broker_kills=broker_kills, rate=KILL_RATE, patience_s=120.0
             )
             outcome = Trial(plan, restart_broker=broker.restart).run()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from attrs import evolve
 from failures import OUTAGE_S, TOPICS, Run, calm_s, during_s, grouped, nacks, numbers
 from failures import run as run_failures
-from full_disk import Outcome as Stopped
+from full_disk import TrialOutcome as Stopped
 from full_disk import run as run_full_disk
 from overhead import Point
 from overhead import run as run_overhead
@@ -23,7 +23,7 @@ from replay import table as replay_table
 from ordered_pubsub.testing.brokers import Broker, Mosquitto, NatsServer, RabbitMq
 from ordered_pubsub.testing.lossy import Loss
 from ordered_pubsub.testing.trial.__main__ import describe
-from ordered_pubsub.testing.trial.system import Outcome, Plan, Trial
+from ordered_pubsub.testing.trial.system import Trial, TrialOutcome, TrialPlan
 
 BROKERS: dict[str, tuple[Callable[[], Broker], str]] = {
     # name: how it is started, more of its URL
@@ -55,7 +55,7 @@ MEMORY_TIMES, MEMORY_MB = 1.1, 5.0
 """By how much the most in later replays may exceed the most in the first one."""
 
 
-def tried(name: str, what: str, plan: Plan, start: Callable[[], Broker], query: str) -> Outcome:
+def tried(name: str, what: str, plan: TrialPlan, start: Callable[[], Broker], query: str) -> TrialOutcome:
     """Hold one trial, which must be good."""
     with start() as broker:
         plan = evolve(plan, ens=broker.url + query)
@@ -72,7 +72,7 @@ def lossy() -> str:
     """10 % of the events lost, 10 % repeated, 10 % delayed; each of 3 stages killed 10 times, named subscribers 3 times."""
     figures = []
     for name in LOSING:
-        plan = Plan(ens="", durable=DURABLE, patience_s=PATIENCE_S)
+        plan = TrialPlan(ens="", durable=DURABLE, patience_s=PATIENCE_S)
         killed = evolve(plan, events=EVENTS, rate=RATE, kills=KILLS, subscriber_kills=SUBSCRIBER_KILLS, loss=LOSS)
         outcome = tried(name, "killed", killed, *BROKERS[name])
         expect(outcome.kills == 3 * KILLS + DURABLE * SUBSCRIBER_KILLS, f"{name}: {outcome.kills} kills")
@@ -95,7 +95,7 @@ def lossy() -> str:
 def everything() -> None:
     """All stages, the broker, all publishers and all subscribers killed at once, 20 times, on each of three brokers."""
     for name, broker in BROKERS.items():
-        plan = Plan(
+        plan = TrialPlan(
             ens="",
             durable=DURABLE,
             events=EVERYTHING_EVENTS,

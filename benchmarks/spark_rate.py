@@ -36,11 +36,11 @@ from spark_side import DRIVER_MEMORY, Memory, ask, few_processors, say, session
 import ordered_pubsub
 import ordered_pubsub.spark
 from ordered_pubsub.config.schema import ClientSection
-from ordered_pubsub.reading.access import Access
-from ordered_pubsub.reading.stages import Stages as SeenStages
-from ordered_pubsub.spark.progress import Progress
+from ordered_pubsub.reading.access import ReaderAccess
+from ordered_pubsub.reading.stages import TrialStages as SeenStages
+from ordered_pubsub.spark.progress import ReaderProgress
 from ordered_pubsub.spark.table import ROWS_MAX
-from ordered_pubsub.testing.trial.stages import Stages
+from ordered_pubsub.testing.trial.stages import TrialStages
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -95,8 +95,8 @@ class Found:
 
 def hold(addresses: Sequence[str]) -> None:
     """From now on the topics are in one order."""
-    with SeenStages(Access(ClientSection(sequencer=tuple(addresses)))) as stages:
-        Progress("rate").cut(stages, TOPICS, {})
+    with SeenStages(ReaderAccess(ClientSection(sequencer=tuple(addresses)))) as stages:
+        ReaderProgress("rate").cut(stages, TOPICS, {})
 
 
 async def _publish(addresses: Sequence[str], rows: int) -> None:
@@ -218,7 +218,7 @@ def run(rows: int = ROWS, rounds: int = ROUNDS, more: int = MORE, rows_per_batch
     with TemporaryDirectory() as name, few_processors():
         folder = Path(name)
         (folder / "stages").mkdir()
-        stages = Stages(folder / "stages", [["eu/**"], ["**"]])
+        stages = TrialStages(folder / "stages", [["eu/**"], ["**"]])
         try:
             stages.start()
             plan = {"addresses": stages.addresses, "folder": name, "rounds": rounds, "rows": rows}

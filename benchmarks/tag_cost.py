@@ -29,7 +29,7 @@ import attrs
 from forging import BROKERS, url_of
 
 import ordered_pubsub
-from ordered_pubsub.testing.trial.stages import Stages
+from ordered_pubsub.testing.trial.stages import TrialStages
 
 EVENTS, ROUNDS, BYTES = 20_000, 11, 100
 AIM = 0.97
@@ -56,7 +56,7 @@ def _cpu_s(pid: int) -> float:
 class Side:
     """A system, with tags or without, and its two clients."""
 
-    stages: Stages
+    stages: TrialStages
     publisher: Any
     subscription: Any
     topic: str
@@ -79,7 +79,7 @@ class Side:
         return Measured(events / took_s, spent_s / events * 1e6)
 
 
-async def _enter(stack: AsyncExitStack, url: str, stages: Stages, mode: str, name: str) -> Side:
+async def _enter(stack: AsyncExitStack, url: str, stages: TrialStages, mode: str, name: str) -> Side:
     publisher = await stack.enter_async_context(
         ordered_pubsub.connect(url, sequencer=stages.addresses, **MODES[mode])  # type: ignore[arg-type]
     )
@@ -92,7 +92,7 @@ async def compare(url: str, folder: Path, mode: str, events: int, rounds: int, s
     """Measure both, in turns."""
     found: dict[str, list[Measured]] = {"tags": [], "none": []}
     systems = {
-        name: Stages(folder / f"{mode}-{name}", [["**"]], "os", f"[security]\ntags = {flag}\n")
+        name: TrialStages(folder / f"{mode}-{name}", [["**"]], "os", f"[security]\ntags = {flag}\n")
         for name, flag in (("tags", "true"), ("none", "false"))
     }
     try:

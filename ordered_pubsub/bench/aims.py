@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from ordered_pubsub.bench.results import Outcome, Series, Spread
+from ordered_pubsub.bench.results import BenchOutcome, Series, Spread
 
 
 @attrs.frozen
@@ -67,7 +67,7 @@ class Judgement:
         )
 
 
-def judge(outcome: Outcome) -> list[Judgement]:
+def judge(outcome: BenchOutcome) -> list[Judgement]:
     """All aims that a set-up's figures say something about."""
     found = []
     for aim in AIMS:
@@ -78,5 +78,5 @@ def judge(outcome: Outcome) -> list[Judgement]:
     return found
 
 
-def _concerned(aim: Aim, outcome: Outcome) -> Sequence[Series]:
+def _concerned(aim: Aim, outcome: BenchOutcome) -> Sequence[Series]:
     return [series for series in outcome.series if aim.kind == outcome.kind and aim.variant == series.variant.name]

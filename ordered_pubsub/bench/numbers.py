@@ -17,7 +17,7 @@ import attrs
 
 from ordered_pubsub.bench.aims import NUMBERS_PER_S
 from ordered_pubsub.bench.plan import Amounts
-from ordered_pubsub.bench.processes import ANSWER_S, BenchError, StageProcess, cpu_ns
+from ordered_pubsub.bench.processes import ANSWER_S, BenchError, BenchStageProcess, cpu_ns
 from ordered_pubsub.bench.report import table
 from ordered_pubsub.bench.results import Spread
 from ordered_pubsub.bench.rounds import Say
@@ -130,7 +130,7 @@ async def measure_numbers(amounts: Amounts, durabilities: Sequence[str], say: Sa
     rows = [NumbersRow(durability, batch) for durability in durabilities for batch in BATCHES]
     with TemporaryDirectory(prefix="ordered-pubsub-bench-") as folder:
         stages = {
-            durability: StageProcess(Path(folder) / durability, durability, delivery="ordered")
+            durability: BenchStageProcess(Path(folder) / durability, durability, delivery="ordered")
             for durability in durabilities
         }
         askings: dict[str, Asking] = {}

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import ordered_pubsub
-from ordered_pubsub.bench.sides import Receiver, Sender, SidePlan
+from ordered_pubsub.bench.sides import BenchReceiver, Sender, SidePlan
 from ordered_pubsub.client.settings import Settings
 
 
@@ -55,7 +55,7 @@ class OrderedSender(Sender):
         await self._client.close()
 
 
-class OrderedReceiver(Receiver):
+class OrderedReceiver(BenchReceiver):
     """Iterates over a subscription."""
 
     def __init__(self, plan: SidePlan, take: Callable[[bytes], None]) -> None:

@@ -17,7 +17,7 @@ from typing import Any, cast
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
 
-from ordered_pubsub.bench.sides import Receiver, Sender, SidePlan
+from ordered_pubsub.bench.sides import BenchReceiver, Sender, SidePlan
 from ordered_pubsub.errors import AdapterError
 from ordered_pubsub_adapters.mqtt import QOS, RULES
 from ordered_pubsub_adapters.urls import read_url
@@ -153,7 +153,7 @@ class MqttSender(Sender):
         await self._mqtt.close()
 
 
-class MqttReceiver(Receiver):
+class MqttReceiver(BenchReceiver):
     """Is called by paho with each message."""
 
     async def open(self) -> None:

@@ -22,7 +22,7 @@ from nats.errors import Error as NatsError
 from nats.js.api import StreamConfig
 
 from ordered_pubsub.bench.plan import PREFIX
-from ordered_pubsub.bench.sides import Receiver, Sender, SidePlan
+from ordered_pubsub.bench.sides import BenchReceiver, Sender, SidePlan
 from ordered_pubsub.errors import AdapterError
 from ordered_pubsub_adapters.nats import RULES
 from ordered_pubsub_adapters.nats_client import login_of
@@ -141,7 +141,7 @@ class JetStreamSender(NatsSender):
             raise AdapterError(f"the stream refused a message of the plain client on {subject!r}: {answer.data!r}")
 
 
-class NatsReceiver(Receiver):
+class NatsReceiver(BenchReceiver):
     """Is called by nats-py with each message."""
 
     def __init__(self, plan: SidePlan, take: Callable[[bytes], None]) -> None:

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pika
 
-from ordered_pubsub.bench.sides import Receiver, Sender, SidePlan, make_payload, now_ns
+from ordered_pubsub.bench.sides import BenchReceiver, Sender, SidePlan, make_payload, now_ns
 from ordered_pubsub.errors import AdapterError
 from ordered_pubsub_adapters.rabbitmq import EXPIRES_S, URLS
 from ordered_pubsub_adapters.urls import BrokerUrl, read_url
@@ -171,7 +171,7 @@ class RabbitSender(Sender):
         self._link.connection.ioloop.start()
 
 
-class RabbitReceiver(Receiver):
+class RabbitReceiver(BenchReceiver):
     """Is called by pika with each message, in a thread of its own."""
 
     def __init__(self, plan: SidePlan, take: Callable[[bytes], None]) -> None:

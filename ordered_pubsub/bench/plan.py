@@ -132,7 +132,7 @@ class Amounts:
 
 
 @attrs.frozen(kw_only=True)
-class Plan:
+class BenchPlan:
     """What is to be measured on one set-up."""
 
     kind: SetupKind

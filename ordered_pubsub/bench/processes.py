@@ -71,7 +71,7 @@ def _tail(log: Path) -> str:
 
 
 @attrs.define(eq=False)
-class WorkerProcess:
+class BenchWorkerProcess:
     """One side of a variant."""
 
     name: str
@@ -80,7 +80,7 @@ class WorkerProcess:
     lines: SpokenLines
 
     @classmethod
-    def start(cls, name: str, plan: SidePlan, folder: Path) -> WorkerProcess:
+    def start(cls, name: str, plan: SidePlan, folder: Path) -> BenchWorkerProcess:
         """Start one; it says when it is ready."""
         setpriv = shutil.which("setpriv")
         guard = [setpriv, "--pdeathsig", "KILL"] if setpriv else []
@@ -154,7 +154,7 @@ class WorkerProcess:
 
 
 @attrs.define(eq=False)
-class StageProcess:
+class BenchStageProcess:
     """A stage of our own, on a free port, with its store in a folder of its own."""
 
     folder: Path

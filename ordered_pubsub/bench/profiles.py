@@ -14,7 +14,7 @@ from pathlib import Path
 import attrs
 
 from ordered_pubsub.bench.plan import Variant
-from ordered_pubsub.bench.processes import BEGIN_PROFILE, END_PROFILE, WorkerProcess
+from ordered_pubsub.bench.processes import BEGIN_PROFILE, END_PROFILE, BenchWorkerProcess
 from ordered_pubsub.bench.report import table
 from ordered_pubsub.bench.rounds import Rig, Say
 
@@ -103,7 +103,7 @@ def _profile(rig: Rig, variant: Variant, events: int, folder: Path) -> list[str]
 
 
 @contextmanager
-def _profiling(rig: Rig, workers: Mapping[WorkerProcess, Path]) -> Iterator[None]:
+def _profiling(rig: Rig, workers: Mapping[BenchWorkerProcess, Path]) -> Iterator[None]:
     """Profile workers, and the stage if it is ours."""
     for worker in workers:
         worker.ask(do="profile")

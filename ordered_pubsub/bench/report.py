@@ -9,8 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from ordered_pubsub.bench.aims import judge
-from ordered_pubsub.bench.plan import PAYLOAD_BYTES, SUBSCRIBERS, Plan
-from ordered_pubsub.bench.results import Outcome, Series, Spread
+from ordered_pubsub.bench.plan import PAYLOAD_BYTES, SUBSCRIBERS, BenchPlan
+from ordered_pubsub.bench.results import BenchOutcome, Series, Spread
 
 LIBRARIES = ("ordered-pubsub", "paho-mqtt", "nats-py", "pika", "msgspec", "uvloop")
 BUSY = 0.2
@@ -40,7 +40,7 @@ def processors_here() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def describe_plan(plan: Plan) -> dict[str, Any]:
+def describe_plan(plan: BenchPlan) -> dict[str, Any]:
     """How it was measured."""
     amounts = plan.amounts
     return {
@@ -66,7 +66,7 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
     return lines
 
 
-def describe(outcome: Outcome, plan: Plan) -> str:
+def describe(outcome: BenchOutcome, plan: BenchPlan) -> str:
     """A set-up: heading, table, aims."""
     amounts = plan.amounts
     in_turn = "in turn" if amounts.run == 1 else f"in runs of {amounts.run}"
@@ -80,7 +80,7 @@ def describe(outcome: Outcome, plan: Plan) -> str:
     return "\n".join([*lines, *(f"  {judgement}" for judgement in judge(outcome))])
 
 
-def _warnings(outcome: Outcome) -> list[str]:
+def _warnings(outcome: BenchOutcome) -> list[str]:
     others = outcome.others
     if others is None or others <= BUSY:
         return []
@@ -90,7 +90,7 @@ def _warnings(outcome: Outcome) -> list[str]:
     ]
 
 
-def _row(outcome: Outcome, series: Series) -> tuple[str, ...]:
+def _row(outcome: BenchOutcome, series: Series) -> tuple[str, ...]:
     rate = series.rate
     return (
         series.variant.label,

@@ -102,7 +102,7 @@ class Series:
 
 
 @attrs.define
-class Outcome:
+class BenchOutcome:
     """All variants of one set-up."""
 
     kind: str

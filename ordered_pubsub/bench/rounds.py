@@ -15,9 +15,9 @@ from typing import Any
 
 import attrs
 
-from ordered_pubsub.bench.plan import SUBSCRIBERS, Plan, Variant
-from ordered_pubsub.bench.processes import BenchError, CpuMeter, StageProcess, WorkerProcess
-from ordered_pubsub.bench.results import Outcome, Pace, Rush, Series
+from ordered_pubsub.bench.plan import SUBSCRIBERS, BenchPlan, Variant
+from ordered_pubsub.bench.processes import BenchError, BenchStageProcess, BenchWorkerProcess, CpuMeter
+from ordered_pubsub.bench.results import BenchOutcome, Pace, Rush, Series
 from ordered_pubsub.bench.sides import SidePlan
 
 WARM_EVENTS = 1_000
@@ -32,13 +32,13 @@ class Team:
     """The processes of one variant."""
 
     variant: Variant
-    publisher: WorkerProcess
-    subscribers: list[WorkerProcess]
+    publisher: BenchWorkerProcess
+    subscribers: list[BenchWorkerProcess]
     meter: CpuMeter
     _phase: int = 0
 
     @property
-    def workers(self) -> list[WorkerProcess]:
+    def workers(self) -> list[BenchWorkerProcess]:
         """Both sides."""
         return [*self.subscribers, self.publisher]
 
@@ -68,7 +68,7 @@ class Team:
             if surplus:
                 raise BenchError(f"{subscriber.name} was given {surplus} events more than were published")
 
-    def _complete(self, subscriber: WorkerProcess) -> dict[str, Any]:
+    def _complete(self, subscriber: BenchWorkerProcess) -> dict[str, Any]:
         said = subscriber.hear()
         if said["phase"] != self._phase:
             raise BenchError(
@@ -95,24 +95,24 @@ class Team:
 class Rig:
     """What is started for one set-up."""
 
-    plan: Plan
+    plan: BenchPlan
     folder: Path
     broker_pid: int | None
     _stack: ExitStack
-    _stages: dict[str, StageProcess] = attrs.field(factory=dict)
-    profiled: StageProcess | None = None
+    _stages: dict[str, BenchStageProcess] = attrs.field(factory=dict)
+    profiled: BenchStageProcess | None = None
     """the stage that was started last to be profiled"""
 
     def team(self, variant: Variant, profile: Path | None = None) -> Team:
         """Start a variant's processes; `profile` is where a stage of its own writes its profile."""
         address, stage_pid = self._stage_of(variant, profile)
         suffix = "-profiled" if profile else ""
-        started: list[WorkerProcess] = []
+        started: list[BenchWorkerProcess] = []
         for number in range(SUBSCRIBERS + 1):
             role = "publisher" if number == SUBSCRIBERS else "subscriber"
             plan = self._side_plan(variant, role, address)
             name = f"{role} {number + 1}" if role == "subscriber" else role
-            worker = WorkerProcess.start(f"{variant.slug}{suffix} {name}".replace(" ", "-"), plan, self.folder)
+            worker = BenchWorkerProcess.start(f"{variant.slug}{suffix} {name}".replace(" ", "-"), plan, self.folder)
             self._stack.callback(worker.end)
             started.append(worker)
         for worker in started:
@@ -151,7 +151,7 @@ class Rig:
             stage = self._stages[variant.durability]
             return stage.address, stage.pid
         name = f"stage-{variant.slug}{'-profiled' if profile else ''}"
-        stage = StageProcess(self.folder / name, variant.durability, profile)
+        stage = BenchStageProcess(self.folder / name, variant.durability, profile)
         self._stack.callback(stage.stop)
         stage.start()
         if profile is None:
@@ -162,7 +162,7 @@ class Rig:
 
 
 @contextmanager
-def rigged(plan: Plan, broker_pid: int | None) -> Iterator[Rig]:
+def rigged(plan: BenchPlan, broker_pid: int | None) -> Iterator[Rig]:
     """What a set-up needs; all of it is gone afterwards."""
     with TemporaryDirectory(prefix="ordered-pubsub-bench-") as folder, ExitStack() as stack:
         if plan.kind.name == "jetstream":
@@ -170,7 +170,7 @@ def rigged(plan: Plan, broker_pid: int | None) -> Iterator[Rig]:
         yield Rig(plan, Path(folder), broker_pid, stack)
 
 
-def _forget_streams(plan: Plan) -> None:
+def _forget_streams(plan: BenchPlan) -> None:
     """Streams that were made for this are removed; one that was there before is left."""
     from ordered_pubsub.bench.plain_nats import remove_streams
 
@@ -178,7 +178,7 @@ def _forget_streams(plan: Plan) -> None:
     asyncio.run(remove_streams(made))
 
 
-def measure(rig: Rig, say: Say) -> Outcome:
+def measure(rig: Rig, say: Say) -> BenchOutcome:
     """All rounds of a set-up."""
     plan, amounts = rig.plan, rig.plan.amounts
     teams = []
@@ -196,10 +196,10 @@ def measure(rig: Rig, say: Say) -> Outcome:
             series[slug].paces.append(team.pace(_paced_events(plan), amounts.rate))
     for team in teams:
         team.finish()
-    return Outcome(plan.kind.name, plan.kind.title, list(series.values()))
+    return BenchOutcome(plan.kind.name, plan.kind.title, list(series.values()))
 
 
-def _warm_up(team: Team, plan: Plan, say: Say) -> int:
+def _warm_up(team: Team, plan: BenchPlan, say: Say) -> int:
     """Run it once or twice; return how many events are to be measured."""
     say(f"{plan.kind.name}: warming up {team.variant.label}")
     amounts = plan.amounts
@@ -215,7 +215,7 @@ def _fitting(rate: float, seconds: float) -> int:
     return max(WARM_EVENTS, min(EVENTS_MAX, int(rate * seconds)))
 
 
-def _paced_events(plan: Plan) -> int:
+def _paced_events(plan: BenchPlan) -> int:
     amounts = plan.amounts
     fitting = max(1, int(amounts.rate * amounts.seconds))
     return fitting if amounts.events is None else min(fitting, amounts.events)

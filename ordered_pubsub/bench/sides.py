@@ -93,7 +93,7 @@ class Sender(ABC):
         """Disconnect."""
 
 
-class Receiver(ABC):
+class BenchReceiver(ABC):
     """The side that subscribes."""
 
     def __init__(self, plan: SidePlan, take: Callable[[bytes], None]) -> None:
@@ -111,7 +111,7 @@ class Receiver(ABC):
 
 
 @attrs.define(eq=False)
-class Tally:
+class BenchTally:
     """What has come in a phase."""
 
     on_complete: Callable[[], None]

@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from cProfile import Profile
 from typing import Any
 
-from ordered_pubsub.bench.sides import Receiver, Sender, SidePlan, Tally, make_payload, now_ns
+from ordered_pubsub.bench.sides import BenchReceiver, BenchTally, Sender, SidePlan, make_payload, now_ns
 
 ORPHANED = 3
 
@@ -44,7 +44,7 @@ def make_sender(plan: SidePlan) -> Sender:
     return JetStreamSender(plan) if plan.kind == "jetstream" else NatsSender(plan)
 
 
-def make_receiver(plan: SidePlan, tally: Tally) -> Receiver:
+def make_receiver(plan: SidePlan, tally: BenchTally) -> BenchReceiver:
     """The receiver of a plan."""
     if not plan.is_plain:
         from ordered_pubsub.bench.ours import OrderedReceiver
@@ -63,7 +63,7 @@ def make_receiver(plan: SidePlan, tally: Tally) -> Receiver:
     return JetStreamReceiver(plan, tally.take) if plan.kind == "jetstream" else NatsReceiver(plan, tally.take)
 
 
-class Worker(ABC):
+class BenchWorker(ABC):
     """What both sides have."""
 
     def __init__(self, lines: asyncio.StreamReader) -> None:
@@ -119,7 +119,7 @@ class Worker(ABC):
         """Disconnect."""
 
 
-class Publishing(Worker):
+class BenchPublishing(BenchWorker):
     """The side that publishes."""
 
     def __init__(self, plan: SidePlan, lines: asyncio.StreamReader) -> None:
@@ -145,14 +145,14 @@ class Publishing(Worker):
         await self._sender.close()
 
 
-class Subscribing(Worker):
+class BenchSubscribing(BenchWorker):
     """The side that subscribes."""
 
     def __init__(self, plan: SidePlan, lines: asyncio.StreamReader) -> None:
         super().__init__(lines)
         self._loop = asyncio.get_running_loop()
         self._complete = asyncio.Event()
-        self._tally = Tally(self._completed)
+        self._tally = BenchTally(self._completed)
         self._receiver = make_receiver(plan, self._tally)
 
     def _completed(self) -> None:
@@ -183,7 +183,7 @@ async def _main() -> None:
     lines = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     plan = SidePlan(**json.loads(await lines.readline()))  # not an argument: a URL may hold a password
-    kind = Publishing if plan.role == "publisher" else Subscribing
+    kind = BenchPublishing if plan.role == "publisher" else BenchSubscribing
     await kind(plan, lines).run()
 
 

@@ -16,7 +16,7 @@ from ordered_pubsub.bench.plan import (
     DURABILITIES,
     KINDS,
     Amounts,
-    Plan,
+    BenchPlan,
     SetupKind,
     Variant,
     check_ens,
@@ -160,7 +160,7 @@ def _measure_setup(
     variants = _variants(arguments)
     machine = describe_machine()
     with _broker(kind, ens, report.progress) as (url, pid):
-        plan = Plan(kind=kind, ens=url, variants=variants, amounts=amounts, sequencer=arguments.sequencer)
+        plan = BenchPlan(kind=kind, ens=url, variants=variants, amounts=amounts, sequencer=arguments.sequencer)
         with rigged(plan, pid) as rig:
             outcome = measure(rig, report.progress)
             outcome.about = {"machine": machine, "amounts": describe_plan(plan)}

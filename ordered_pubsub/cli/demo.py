@@ -23,7 +23,7 @@ import attrs
 
 from ordered_pubsub.adapter import redacted
 from ordered_pubsub.cli.clients import report_trouble
-from ordered_pubsub.cli.demonstration import SUBSCRIBERS, Plan, Result, run
+from ordered_pubsub.cli.demonstration import SUBSCRIBERS, DemoPlan, Result, run
 from ordered_pubsub.errors import UsageError
 
 ROWS = 15
@@ -63,7 +63,7 @@ class Paint:
 BOLD, DIM, RED, GREEN = 1, 2, 31, 32
 
 
-def as_json(plan: Plan, result: Result) -> dict[str, Any]:
+def as_json(plan: DemoPlan, result: Result) -> dict[str, Any]:
     """The counts, for machines."""
     return {
         "ens": redacted(plan.url),
@@ -85,7 +85,7 @@ def _pairs(result: Result) -> int:
     return len(result.labels) * (len(result.labels) - 1) // 2
 
 
-def as_text(plan: Plan, result: Result, paint: Paint) -> str:
+def as_text(plan: DemoPlan, result: Result, paint: Paint) -> str:
     """Both orders side by side, and the counts, for people."""
     names = "".join(name.ljust(CELL) for name in SUBSCRIBERS)
     lines = [
@@ -106,14 +106,14 @@ def as_text(plan: Plan, result: Result, paint: Paint) -> str:
     return "\n".join(lines)
 
 
-def _about_ens(plan: Plan) -> str:
+def _about_ens(plan: DemoPlan) -> str:
     if plan.ens is None:
         return f"an ENS that reorders: {plan.url.replace(f'-{os.getpid()}', '')}"
     stage = ", ".join(plan.sequencer) or "in this process"
     return f"the ENS: {redacted(plan.ens)}; the stage: {stage}"
 
 
-def _remark(plan: Plan, result: Result) -> list[str]:
+def _remark(plan: DemoPlan, result: Result) -> list[str]:
     """A broker that has shown no disorder between subscribers: what that means."""
     if plan.ens is None or result.ens_disagreements:
         return []
@@ -206,8 +206,8 @@ def command(arguments: argparse.Namespace) -> int:
     return 0 if result.is_good else 1
 
 
-def _plan(arguments: argparse.Namespace) -> Plan:
-    plan = Plan(arguments.seed, arguments.topics, arguments.publishers, arguments.events)
+def _plan(arguments: argparse.Namespace) -> DemoPlan:
+    plan = DemoPlan(arguments.seed, arguments.topics, arguments.publishers, arguments.events)
     if arguments.ens is None:
         if arguments.sequencer is not None:
             raise UsageError("--sequencer goes with --ens: the ENS of the demo itself embeds its stage")

@@ -34,7 +34,7 @@ PATIENCE_S = 30.0
 
 
 @attrs.frozen
-class Plan:
+class DemoPlan:
     """What is to be shown."""
 
     seed: int
@@ -192,7 +192,7 @@ class TappedAdapter(Adapter):
         await self._inner.close()
 
 
-async def run(plan: Plan) -> Result:
+async def run(plan: DemoPlan) -> Result:
     """Publish, subscribe, and observe."""
     given: list[list[str]] = [[] for _ in SUBSCRIBERS]
     notified: list[list[str]] = [[] for _ in SUBSCRIBERS]
@@ -213,7 +213,7 @@ async def run(plan: Plan) -> Result:
 
 
 @asynccontextmanager
-async def _stage_for(plan: Plan) -> AsyncIterator[Plan]:
+async def _stage_for(plan: DemoPlan) -> AsyncIterator[DemoPlan]:
     """The plan with the stage that it is carried out with."""
     if plan.ens is None or plan.sequencer:
         yield plan
@@ -241,7 +241,7 @@ async def _read(subscription: ordered_pubsub.Subscription, count: int, notified:
             return
 
 
-async def _publish(plan: Plan, number: int, labels: dict[str, str]) -> None:
+async def _publish(plan: DemoPlan, number: int, labels: dict[str, str]) -> None:
     """Publish this publisher's share, in bursts on topics drawn by lot."""
     random = Random(f"{plan.seed} {number}")
     topics = plan.topic_names

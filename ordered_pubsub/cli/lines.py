@@ -23,7 +23,7 @@ CHUNKS_MAX = 4
 
 
 @attrs.frozen
-class Line:
+class TextLine:
     """One line, without its end."""
 
     number: int
@@ -39,7 +39,7 @@ class Line:
 
 
 @attrs.define(eq=False)
-class Splitter:
+class LineSplitter:
     """Makes lines of chunks; keeps no more of a line than `bytes_max`."""
 
     bytes_max: int
@@ -47,7 +47,7 @@ class Splitter:
     _kept: bytearray = attrs.field(factory=bytearray)
     _size: int = 0
 
-    def feed(self, chunk: bytes) -> Iterator[Line]:
+    def feed(self, chunk: bytes) -> Iterator[TextLine]:
         """The lines that this chunk completes."""
         *ends, rest = chunk.split(b"\n")
         for end in ends:
@@ -55,7 +55,7 @@ class Splitter:
             yield self._line()
         self._keep(rest)
 
-    def end(self) -> Iterator[Line]:
+    def end(self) -> Iterator[TextLine]:
         """The last line, if it has no end."""
         if self._size:
             yield self._line()
@@ -65,16 +65,16 @@ class Splitter:
         if len(self._kept) < self.bytes_max:
             self._kept += part[: self.bytes_max - len(self._kept)]
 
-    def _line(self) -> Line:
+    def _line(self) -> TextLine:
         self._number += 1
-        line = Line(self._number, bytes(self._kept), self._size)
+        line = TextLine(self._number, bytes(self._kept), self._size)
         self._kept, self._size = bytearray(), 0
         if line.data.endswith(b"\r") and line.is_whole:
             line = attrs.evolve(line, data=line.data[:-1], size=line.size - 1)
         return line
 
 
-async def read_lines(bytes_max: int) -> AsyncIterator[list[Line]]:
+async def read_lines(bytes_max: int) -> AsyncIterator[list[TextLine]]:
     """The lines of standard input, as many at once as there are. Raises `UsageError` if it cannot be read."""
     if sys.stdin is None or sys.stdin.closed:
         raise UsageError("standard input is closed: pipe lines into it, or give DATA")
@@ -83,7 +83,7 @@ async def read_lines(bytes_max: int) -> AsyncIterator[list[Line]]:
         target=_read, args=(sys.stdin.fileno(), chunks, asyncio.get_running_loop()), name="input", daemon=True
     )
     reader.start()
-    splitter = Splitter(bytes_max)
+    splitter = LineSplitter(bytes_max)
     while chunk := await chunks.get():
         if isinstance(chunk, OSError):
             raise UsageError(f"standard input cannot be read: {chunk.strerror}")

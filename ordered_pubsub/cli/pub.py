@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import attrs
 
 from ordered_pubsub.cli.clients import add_client_options, client_section, connect, note_wildcards, run
-from ordered_pubsub.cli.lines import Line, read_lines
+from ordered_pubsub.cli.lines import TextLine, read_lines
 from ordered_pubsub.cli.output import Output
 from ordered_pubsub.client.client import Client
 from ordered_pubsub.client.event import Receipt
@@ -99,7 +99,7 @@ async def _publish(arguments: argparse.Namespace) -> int:
     is_piped = arguments.data == ["-"]
     lines = read_lines(section.payload_bytes_max + 2) if is_piped else _arguments_as_lines(arguments.data)
     async with connect(arguments) as client:
-        publishing = Publishing(client, arguments.topic, dict(arguments.header), section.timeout_s, arguments.quiet)
+        publishing = PublishCommand(client, arguments.topic, dict(arguments.header), section.timeout_s, arguments.quiet)
         publishing.word = "line" if is_piped else "event"
         try:
             await publishing.run(lines, arguments.raw)
@@ -112,9 +112,9 @@ async def _publish(arguments: argparse.Namespace) -> int:
     return 0 if publishing.is_good else 1
 
 
-async def _arguments_as_lines(data: list[str]) -> AsyncIterator[list[Line]]:
+async def _arguments_as_lines(data: list[str]) -> AsyncIterator[list[TextLine]]:
     encoded = [os.fsencode(text) for text in data]
-    yield [Line(number, text, len(text)) for number, text in enumerate(encoded, 1)]
+    yield [TextLine(number, text, len(text)) for number, text in enumerate(encoded, 1)]
 
 
 def read_data(data: bytes) -> Any:
@@ -139,7 +139,7 @@ def _finite(text: str) -> float:
 
 
 @attrs.define(eq=False)
-class Publishing:
+class PublishCommand:
     """Events on their way, and what became of them."""
 
     client: Client
@@ -168,7 +168,7 @@ class Publishing:
     """whether nothing more will be waiting"""
     _started_at: float = attrs.field(factory=time.monotonic)
 
-    async def run(self, lines: AsyncIterator[list[Line]], is_raw: bool) -> None:
+    async def run(self, lines: AsyncIterator[list[TextLine]], is_raw: bool) -> None:
         """Publish them all, or up to the first that is refused."""
         settling = asyncio.ensure_future(self._settle_all())
         progress = asyncio.ensure_future(self._show_progress())
@@ -192,7 +192,7 @@ class Publishing:
 
     # -- in -----------------------------------------------------------------------------------------------------------
 
-    async def _read(self, lines: AsyncIterator[list[Line]], is_raw: bool) -> None:
+    async def _read(self, lines: AsyncIterator[list[TextLine]], is_raw: bool) -> None:
         try:
             async for some in lines:
                 for line in some:
@@ -204,7 +204,7 @@ class Publishing:
             self._is_complete = True
             self._news.set()
 
-    async def _publish(self, line: Line, is_raw: bool) -> None:
+    async def _publish(self, line: TextLine, is_raw: bool) -> None:
         try:
             data = self._data_of(line, is_raw)
             while (future := self._put(data)) is None:
@@ -220,7 +220,7 @@ class Publishing:
             self._waiting.append((line.number, future))
             self._news.set()
 
-    def _data_of(self, line: Line, is_raw: bool) -> Any:
+    def _data_of(self, line: TextLine, is_raw: bool) -> Any:
         if not line.is_whole:
             raise UsageError(f"it has {line.size} bytes, more than an event may have (payload_bytes_max)")
         return line.data if is_raw else read_data(line.data)

@@ -94,7 +94,7 @@ async def _watch(arguments: argparse.Namespace, client: ClientSection, addresses
 
 
 @attrs.frozen
-class Finding:
+class StatusFinding:
     """What one stage said, or why it said nothing."""
 
     address: Address
@@ -159,7 +159,7 @@ def _behind(reached: dict[str, int], numbers: dict[str, int]) -> str:
 
 async def look(client: ClientSection, addresses: Sequence[Address], timeout_s: float) -> Overview:
     """Ask the stages at these addresses, and those that they know of."""
-    findings: dict[Address, Finding] = {}
+    findings: dict[Address, StatusFinding] = {}
     asking = list(dict.fromkeys(addresses))
     while asking:
         found = await asyncio.gather(*(_ask(client, address, timeout_s) for address in asking))
@@ -171,7 +171,7 @@ async def look(client: ClientSection, addresses: Sequence[Address], timeout_s: f
     return _overview(findings)
 
 
-async def _ask(client: ClientSection, address: Address, timeout_s: float) -> Finding:
+async def _ask(client: ClientSection, address: Address, timeout_s: float) -> StatusFinding:
     home = stage_home(client, [address])
     report, trouble = None, ""
     try:
@@ -183,25 +183,25 @@ async def _ask(client: ClientSection, address: Address, timeout_s: float) -> Fin
         trouble = str(error)
     finally:
         await home.close()
-    return Finding(address, report, trouble, home.addresses)
+    return StatusFinding(address, report, trouble, home.addresses)
 
 
-def _reports(findings: dict[Address, Finding]) -> dict[str, Finding]:
+def _reports(findings: dict[Address, StatusFinding]) -> dict[str, StatusFinding]:
     """The stages that answered, each once, though it may have several addresses."""
-    answered: dict[str, Finding] = {}
+    answered: dict[str, StatusFinding] = {}
     for finding in findings.values():
         if finding.report is not None:
             answered.setdefault(finding.report["stage"], finding)
     return answered
 
 
-def _names(known: dict[str, Finding]) -> list[str]:
+def _names(known: dict[str, StatusFinding]) -> list[str]:
     """The names of all stages, in the order of their ranks, as those say that answered."""
     reports = [finding.report for finding in known.values() if finding.report is not None]
     return list(dict.fromkeys(stage[0] for report in reports for stage in report["topology"]))
 
 
-def _overview(findings: dict[Address, Finding]) -> Overview:
+def _overview(findings: dict[Address, StatusFinding]) -> Overview:
     known = _reports(findings)
     names = _names(known)
     reports = [(known[name].address, known[name].report or {}) for name in names if name in known]

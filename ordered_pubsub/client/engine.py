@@ -19,7 +19,7 @@ from ordered_pubsub.client.publisher import Outgoing, Publisher, error_of
 from ordered_pubsub.client.reception import Receiver, Reception
 from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.client.waiting import forget_outcome
-from ordered_pubsub.core.client.batches import Batches
+from ordered_pubsub.core.client.batches import UnkeptBatches
 from ordered_pubsub.core.client.locating import Search
 from ordered_pubsub.core.client.machine import ClientMachine
 from ordered_pubsub.core.client.outbox import Outbox
@@ -35,7 +35,7 @@ from ordered_pubsub.core.messages import (
 )
 from ordered_pubsub.core.order.registrar import WRONG_EPOCH
 from ordered_pubsub.core.recovery.owner_log import AET_S
-from ordered_pubsub.core.subscriber.starving import Silence, Starving
+from ordered_pubsub.core.subscriber.starving import BrokerSilence, Starving
 from ordered_pubsub.core.trust.inspection import Inspection
 from ordered_pubsub.errors import AdapterError, Closed, OrderedPubSubError, Timeout
 from ordered_pubsub.supervision import Supervisor
@@ -74,7 +74,7 @@ class Engine:
             f"client {self.name!r}", self.fail, "Close it, connect another one, and report this with the log"
         )
         self._members: dict[ClientSubscription, Member] = {}
-        outbox = Outbox(Batches(Lease(self.key.session), lambda topic: self.session.topology.owner(topic)))
+        outbox = Outbox(UnkeptBatches(Lease(self.key.session), lambda topic: self.session.topology.owner(topic)))
         self.publisher = Publisher(self.name, adapter, settings, self._queue, outbox, self.settle, self.supervisor)
         self.machine: ClientMachine
         self.reception: Reception
@@ -263,9 +263,9 @@ class Engine:
         return self.state["ens"] and not self.reception.is_waiting
 
     @property
-    def starved(self) -> dict[str, Silence]:
+    def starved(self) -> dict[str, BrokerSilence]:
         """The topics of which the ENS brings nothing to some subscription, while the stage does."""
-        found: dict[str, Silence] = {}
+        found: dict[str, BrokerSilence] = {}
         for starving in self._starving():
             for topic, silence in starving.topics.items():
                 if topic not in found or silence.since < found[topic].since:

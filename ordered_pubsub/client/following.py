@@ -14,7 +14,7 @@ import attrs
 from ordered_pubsub.client.engine import Engine
 from ordered_pubsub.client.waiting import forget_outcome, within
 from ordered_pubsub.core.client.subscription import ClientSubscription
-from ordered_pubsub.core.subscriber.acknowledging import Place
+from ordered_pubsub.core.subscriber.acknowledging import HandledPlace
 from ordered_pubsub.core.subscriber.buffer import Notification
 from ordered_pubsub.core.subscriber.subscriber import Subscriber
 from ordered_pubsub.errors import Closed
@@ -84,14 +84,14 @@ class Following:
 
     # -- acknowledgements ---------------------------------------------------------------------------------------------
 
-    def handled(self, place: Place | Notification) -> None:
+    def handled(self, place: HandledPlace | Notification) -> None:
         """Everything up to this place was handled; that may be known on disk a little later."""
         was_due = self.subscriber.is_acknowledging
         self.subscriber.handled(place, self.engine.loop.time())
         if not was_due:
             self.pump()
 
-    async def save(self, place: Place | Notification, timeout_s: float) -> None:
+    async def save(self, place: HandledPlace | Notification, timeout_s: float) -> None:
         """Everything up to this place was handled; return when that is on disk. Cancelled, it may still come there."""
         serial = self.subscriber.handled(place, self.engine.loop.time(), at_once=True)
         if serial <= self.subscriber.saved:

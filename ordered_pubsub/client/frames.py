@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from ordered_pubsub.adapter import Frame
-from ordered_pubsub.core.messages import Mark, Publication
+from ordered_pubsub.core.messages import ChangeMark, Publication
 from ordered_pubsub.core.subscriber.buffer import Arrival
 from ordered_pubsub.core.trust.authenticity import (
     NO_TAG,
@@ -53,7 +53,7 @@ CONTENT_TYPE = "content-type"
 PACK_TYPE = "application/vnd.ordered-pubsub.pack"
 
 _NO_ENTRIES: dict[str, int] = {}
-_NO_MARKS: list[Mark] = []
+_NO_MARKS: list[ChangeMark] = []
 
 HEADER_NAME_LENGTH_MAX = 255
 HEADERS_BYTES_MAX = 32_768
@@ -270,7 +270,7 @@ def _pack_frame(topic: str, batches: list[PackedBatch]) -> Frame:
 # -- back -------------------------------------------------------------------------------------------------------------
 
 
-class Claim(msgspec.Struct, frozen=True, eq=False, gc=False):
+class UntrustedStamp(msgspec.Struct, frozen=True, eq=False, gc=False):
     """What a frame says of one event, or of several that share a tag; it has to be judged whether that is true."""
 
     tag: bytes
@@ -289,7 +289,7 @@ _NO_ID_BYTES = 1
 """So much has an empty text at the end of a stamp."""
 
 
-def read_claims(frame: Frame, has_tags: bool = True) -> list[Claim]:
+def read_claims(frame: Frame, has_tags: bool = True) -> list[UntrustedStamp]:
     """What a frame claims to be; nothing if it was not published through the order. Raises a `ProtocolError` if it is unreadable.
 
     Without tags nothing is digested, so what is needed for that only is left out.
@@ -303,7 +303,7 @@ def read_claims(frame: Frame, has_tags: bool = True) -> list[Claim]:
             if stamp.id:
                 claims.append(_read_alone(batch, body, stamp))
             else:
-                claims.append(Claim(batch.tag, stamp, body[:-_NO_ID_BYTES], batch.events, None))
+                claims.append(UntrustedStamp(batch.tag, stamp, body[:-_NO_ID_BYTES], batch.events, None))
         if not claims:
             raise ProtocolError("a pack has nothing in it")
         return claims
@@ -314,25 +314,25 @@ def read_claims(frame: Frame, has_tags: bool = True) -> list[Claim]:
         raise ProtocolError(f"the header {STAMP!r} came as {type(data).__name__}; expected bytes")
     tag, body, stamp = decode_stamp(data)
     if not has_tags:
-        return [Claim(tag, stamp, b"", b"", frame)]
+        return [UntrustedStamp(tag, stamp, b"", b"", frame)]
     content_type = headers.get(CONTENT_TYPE)
     kind = content_type if isinstance(content_type, str) else ""
     if len(headers) == 2:  # these two
         content = encode_plain(stamp.id, frame.payload, kind)
     else:
         content = encode_event(make_event(stamp.id, frame.payload, kind, _user_headers(frame)))
-    return [Claim(tag, stamp, head_of(body, stamp.id), content, frame)]
+    return [UntrustedStamp(tag, stamp, head_of(body, stamp.id), content, frame)]
 
 
-def _read_alone(batch: PackedBatch, body: bytes, stamp: Stamp) -> Claim:
+def _read_alone(batch: PackedBatch, body: bytes, stamp: Stamp) -> UntrustedStamp:
     """A stamp with an id is of one event, which was to travel by itself."""
     events = bytes(batch.events)
     if events[:1] != _ONE_EVENT:
         raise ProtocolError(f"a pack has the stamp of one event, {stamp.id!r:.80}, and not one event")
-    return Claim(batch.tag, stamp, head_of(body, stamp.id), events[1:], None)
+    return UntrustedStamp(batch.tag, stamp, head_of(body, stamp.id), events[1:], None)
 
 
-def arrivals_of(topic: str, claim: Claim) -> list[Arrival]:
+def arrivals_of(topic: str, claim: UntrustedStamp) -> list[Arrival]:
     """The events of what has turned out to be true. Raises a `ProtocolError` if it cannot be read all the same."""
     stamp, content = claim.stamp, claim.content
     if claim.frame is not None:

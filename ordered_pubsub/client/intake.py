@@ -26,13 +26,13 @@ from ordered_pubsub.client.waiting import within
 from ordered_pubsub.core.client.subscription import ClientSubscription, TopicChange
 from ordered_pubsub.core.levels import BEST_EFFORT
 from ordered_pubsub.core.recovery.missing import Missing
-from ordered_pubsub.core.subscriber.acknowledging import InHand, Place
+from ordered_pubsub.core.subscriber.acknowledging import HandledPlace, InHand
 from ordered_pubsub.core.subscriber.best_effort import BestEffort
 from ordered_pubsub.core.subscriber.buffer import Arrival, Notification
 from ordered_pubsub.core.subscriber.delivery import BUFFER_EVENTS_MAX, WEIGHTS, Delivery, Order
 from ordered_pubsub.core.subscriber.starving import Starving
 from ordered_pubsub.core.subscriber.subscriber import Subscriber
-from ordered_pubsub.core.subscriber.subscriber_log import Subend
+from ordered_pubsub.core.subscriber.subscriber_log import SubscriberLog
 from ordered_pubsub.core.subscriber.vector import Moment
 from ordered_pubsub.errors import OrderedPubSubError, Timeout
 from ordered_pubsub.wire.content import JSON
@@ -72,7 +72,7 @@ class Intake:
         buffer = _make_buffer(identity, order, missing, settings)
         subscriber = None
         if missing is not None and isinstance(buffer, Delivery):
-            subend = Subend(
+            subend = SubscriberLog(
                 buffer,
                 missing,
                 engine.session.topology.owner,
@@ -193,12 +193,12 @@ class Intake:
         """Let whoever waits for news look again."""
         self._news.set()
 
-    def handled(self, place: Place | Notification) -> None:
+    def handled(self, place: HandledPlace | Notification) -> None:
         """Everything up to this place was handled; that may be known on disk a little later."""
         if self._following is not None:
             self._following.handled(place)
 
-    async def save(self, place: Place | Notification | None) -> None:
+    async def save(self, place: HandledPlace | Notification | None) -> None:
         """Everything up to this place was handled; return when that is on the stage's disk."""
         if place is not None and self._following is not None:
             await self._following.save(place, self.settings.timeout_s)

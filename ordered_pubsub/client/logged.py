@@ -9,7 +9,7 @@ import attrs
 
 from ordered_pubsub.client.frames import HELD_ENTRY_BYTES, Body, digests_by_event, held_bytes, written_together
 from ordered_pubsub.core.levels import Levels
-from ordered_pubsub.core.messages import Chunk, PublishAsk, Recalled
+from ordered_pubsub.core.messages import Chunk, LogItem, PublishAsk
 from ordered_pubsub.core.subscriber.buffer import Arrival
 from ordered_pubsub.core.trust.authenticity import digest_of
 from ordered_pubsub.errors import ProtocolError
@@ -106,7 +106,7 @@ def _read_chunk(chunk: Chunk) -> Logged:
         return unreadable(chunk.data, chunk.count, error)
 
 
-def read_recalled(topic: str, recalled: Recalled) -> list[Arrival]:
+def read_recalled(topic: str, recalled: LogItem) -> list[Arrival]:
     """What a part of a log says: its events, or silence. What cannot be read of it is an event all the same, with an `error`."""
     entries, marks, full = recalled.entries, recalled.marks, recalled.full
     if not recalled.chunks:

@@ -22,10 +22,10 @@ import attrs
 from msgspec.structs import replace
 
 from ordered_pubsub.adapter import Adapter, Frame
-from ordered_pubsub.client.frames import Claim, arrivals_of, read_claims, read_unordered
-from ordered_pubsub.core.client.holding import Holding, Operation
+from ordered_pubsub.client.frames import UntrustedStamp, arrivals_of, read_claims, read_unordered
+from ordered_pubsub.core.client.holding import EnsOperation, Holding
 from ordered_pubsub.core.client.machine import ClientMachine
-from ordered_pubsub.core.messages import Keys, Unarrived
+from ordered_pubsub.core.messages import Keys, NotArrivedCounts
 from ordered_pubsub.core.subscriber.buffer import Arrival
 from ordered_pubsub.core.trust.inspection import ARRIVED, WAIT, Inspection
 from ordered_pubsub.errors import Closed, ProtocolError, SystemMismatch, UnknownVersion
@@ -121,13 +121,13 @@ class Reception:
             done = partial(self._operated, operation, name)
             self._operation = self.supervisor.reported(self._operate(operation), name, done)
 
-    async def _operate(self, operation: Operation) -> None:
+    async def _operate(self, operation: EnsOperation) -> None:
         if operation.subscribes:
             await self.adapter.subscribe(operation.topics)
         else:
             await self.adapter.unsubscribe(operation.topics)
 
-    def _operated(self, operation: Operation, name: str, error: BaseException | None) -> None:
+    def _operated(self, operation: EnsOperation, name: str, error: BaseException | None) -> None:
         """The ENS has answered, or cannot be asked."""
         self._operation = None
         if self.is_closed:
@@ -204,7 +204,7 @@ class Reception:
         """Tell the stage, whose metrics are looked at, how much has not arrived."""
         self._report_timer = None
         counts, self.inspection.unreported = self.inspection.unreported, {}
-        self.machine.say(Unarrived(self.inspection.session, counts))
+        self.machine.say(NotArrivedCounts(self.inspection.session, counts))
         self.settle()
 
     def _read(self, frame: Frame) -> list[Arrival] | None:
@@ -217,7 +217,7 @@ class Reception:
             return []
         return self._judge(topic, claims) if claims else None
 
-    def _judge(self, topic: str, claims: Iterable[Claim]) -> list[Arrival]:
+    def _judge(self, topic: str, claims: Iterable[UntrustedStamp]) -> list[Arrival]:
         """The events of those claims that have arrived."""
         judge = self.inspection.judge
         arrivals: list[Arrival] = []

@@ -26,7 +26,7 @@ from ordered_pubsub.client.intake import Intake
 from ordered_pubsub.client.reception import STALLED_AFTER_S
 from ordered_pubsub.client.serialization import Decoder
 from ordered_pubsub.core.filters import Filter
-from ordered_pubsub.core.subscriber.acknowledging import Place
+from ordered_pubsub.core.subscriber.acknowledging import HandledPlace
 from ordered_pubsub.core.subscriber.buffer import Notification
 from ordered_pubsub.core.topics import check_topic
 from ordered_pubsub.errors import Closed, UsageError
@@ -53,14 +53,14 @@ class Lag:
 
 
 @attrs.frozen
-class Batches:
+class BatchIterator:
     """The events of a subscription in lists: an async iterator, which may be cancelled and gone on with."""
 
     _subscription: Subscription
     _max_events: int
     _max_wait_s: float
 
-    def __aiter__(self) -> Batches:
+    def __aiter__(self) -> BatchIterator:
         return self
 
     def __anext__(self) -> Coroutine[Any, Any, list[Event]]:
@@ -192,7 +192,7 @@ class Subscription:
             raise StopAsyncIteration
         return event
 
-    def batches(self, max_events: int = 1_000, max_wait_s: float = 0.1) -> Batches:
+    def batches(self, max_events: int = 1_000, max_wait_s: float = 0.1) -> BatchIterator:
         """The events in lists: what there is, or comes within `max_wait_s` of the first, up to `max_events`.
 
         Cancelled, no event is taken: what was in the unfinished list is in the next one, or goes to whoever else asks.
@@ -202,7 +202,7 @@ class Subscription:
             raise UsageError(
                 f"batches() takes max_events from 1 on and max_wait_s from 0 on, not {max_events}, {max_wait_s}"
             )
-        return Batches(self, max_events, max_wait_s)
+        return BatchIterator(self, max_events, max_wait_s)
 
     async def take_batch(self, holder: object, max_events: int, max_wait_s: float) -> list[Event]:
         """The next of them; see `batches`."""
@@ -333,7 +333,7 @@ class Subscription:
             return
         self._acknowledge(in_hand.ask(holder))
 
-    def _acknowledge(self, place: Place | Notification | None) -> None:
+    def _acknowledge(self, place: HandledPlace | Notification | None) -> None:
         if place is not None:
             self._intake.handled(place)
             if self._waits_for_acknowledgements:
@@ -347,7 +347,7 @@ class Subscription:
             )
         self._in_hand.handled_to(notification.count)
         self._intake.wake()
-        await self._intake.save(Place.of(notification))
+        await self._intake.save(HandledPlace.of(notification))
 
     async def _is_wanted(self, event: Event, holder: object) -> bool:
         """Whether an event that was taken is for the application. A bad one is handled here; cancelled, it was not taken."""

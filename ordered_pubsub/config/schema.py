@@ -19,7 +19,7 @@ from ordered_pubsub.config.naming import is_named
 from ordered_pubsub.core.levels import EXACTLY_ONCE, Levels
 from ordered_pubsub.core.liveness.times import Times
 from ordered_pubsub.core.log.retention import Policies, Policy
-from ordered_pubsub.core.messages import Reading
+from ordered_pubsub.core.messages import SubscribeRights
 from ordered_pubsub.core.stage.quotas import Quota, Quotas
 from ordered_pubsub.core.topics import matches
 from ordered_pubsub.core.topology import StageSpec, Topology
@@ -269,7 +269,7 @@ class StageSection:
 
 
 @attrs.frozen(kw_only=True)
-class Retention:
+class RetentionSection:
     """How long the events of a topic are kept that everybody has acknowledged, and how long at most."""
 
     keep_age: str | float = attrs.field(default="1d", validator=kinds.AGE)
@@ -315,7 +315,7 @@ class TopicSection:
     """which topics"""
     delivery: str = attrs.field(default=DEFAULT_DELIVERY, validator=kinds.choice("exactly-once", "ordered"))
     """their level"""
-    retention: Retention | None = attrs.field(default=None, validator=kinds.section(Retention, is_optional=True))
+    retention: RetentionSection | None = attrs.field(default=None, validator=kinds.section(RetentionSection, is_optional=True))
     """how long their events are kept"""
 
 
@@ -403,9 +403,9 @@ class IdentitySection:
         return self.allow.covers(right, topic) and not self.deny.covers(right, topic)
 
     @property
-    def reading(self) -> Reading:
+    def reading(self) -> SubscribeRights:
         """What it may subscribe to."""
-        return Reading(self.allow.subscribe, self.deny.subscribe)
+        return SubscribeRights(self.allow.subscribe, self.deny.subscribe)
 
     def has_name(self, name: str) -> bool:
         """Whether a name is one of those that were given to it."""
@@ -578,7 +578,7 @@ class Configuration:
     @property
     def policies(self) -> Policies:
         """How long the events of topics are kept."""
-        plain = Retention().policy
+        plain = RetentionSection().policy
         return Policies(
             tuple((rule.pattern, rule.retention.policy if rule.retention else plain) for rule in self.topic), plain
         )

@@ -27,57 +27,57 @@ from ordered_pubsub.core.filters.tokens import TEXT_LENGTH_MAX as FILTER_LENGTH_
 from ordered_pubsub.core.log.log import ENDLESS
 from ordered_pubsub.core.messages import (
     VERSION_MAX,
-    Ack,
     Acked,
     AckExpected,
-    Acknowledged,
-    Alive,
+    AckSaved,
+    AckTaken,
     Answer,
-    Asked,
     AskKeys,
     AskSecrets,
     Change,
     ChangeAsk,
     Chunk,
-    Curious,
-    Decided,
     Ended,
     Floors,
-    Follows,
-    Framed,
+    FrameTaken,
     FromSubscriber,
-    Handed,
-    Here,
     Holders,
-    Hosts,
+    HomeFloors,
     Input,
-    Leased,
+    KeepAlive,
+    KeepAliveSeen,
+    LeaseRenewal,
+    LeaseReply,
+    LinkAck,
     Locate,
     Located,
-    Noted,
+    LogItem,
+    LogReply,
+    LogRequest,
+    Nack,
+    NackRange,
+    NotArrivedCounts,
     Operation,
     Part,
     PeerMessage,
     Progress,
+    ProgressReports,
     Publication,
     PublishAsk,
-    Recall,
-    Recalled,
     Refusal,
     Relay,
     Reply,
     Request,
+    RequestTaken,
     Resume,
     Rotate,
-    Saved,
-    Seal,
-    Sealed,
     Secrets,
-    Span,
-    Told,
-    Unarrived,
-    Undecided,
-    Want,
+    SeenAsk,
+    SeenReply,
+    SessionsAlive,
+    TopicRange,
+    VoidAsk,
+    VoidDecision,
 )
 from ordered_pubsub.core.order.registrar import EXPIRING, TOPICS_MAX
 from ordered_pubsub.core.topics import TOPIC_LENGTH_MAX, check_topic
@@ -305,26 +305,26 @@ def check_message(message: FromSubscriber | PeerMessage, stages: int) -> None:
 
 
 def _fits(message: FromSubscriber | PeerMessage, stages: int) -> bool:
-    if isinstance(message, Told):
+    if isinstance(message, LogReply):
         return _is_told(message)
-    if isinstance(message, (Hosts, Floors, AckExpected, Located)):
+    if isinstance(message, (HomeFloors, Floors, AckExpected, Located)):
         return _is_how_far(message)
-    if isinstance(message, (Curious, Recall)):
+    if isinstance(message, (Nack, LogRequest)):
         return _is_id(getattr(message, "subscription", "-")) and all(map(_is_want, message.wants))
-    if isinstance(message, Follows):
-        return _is_follows(message)
     if isinstance(message, Progress):
+        return _is_follows(message)
+    if isinstance(message, ProgressReports):
         return all(map(_is_follows, message.news))
-    if isinstance(message, (Acked, Saved, Ended)):
+    if isinstance(message, (Acked, AckSaved, Ended)):
         return _is_of_named(message)
-    if isinstance(message, (Handed, Leased, Seal, Sealed, Holders, Undecided, Decided)):
+    if isinstance(message, (LeaseRenewal, LeaseReply, SeenAsk, SeenReply, Holders, VoidAsk, VoidDecision)):
         return _is_of_voids(message, stages)
-    if isinstance(message, (Here, Locate)):
+    if isinstance(message, (KeepAlive, Locate)):
         is_fit = _is_id(message.session) and _is_serial(message.serial)
-        return is_fit and (isinstance(message, Here) or (_is_time(message.at) and all(map(_is_topic, message.topics))))
-    if isinstance(message, Unarrived):
+        return is_fit and (isinstance(message, KeepAlive) or (_is_time(message.at) and all(map(_is_topic, message.topics))))
+    if isinstance(message, NotArrivedCounts):
         return _is_id(message.session) and len(message.counts) <= CAUSES_MAX and _are_causes(message.counts)
-    if isinstance(message, (Alive, Noted)):
+    if isinstance(message, (SessionsAlive, KeepAliveSeen)):
         return all(_is_id(session) and _is_serial(serial) for session, serial in message.sessions.items())
     if isinstance(message, Relay):
         check_request(message.request)
@@ -333,14 +333,14 @@ def _fits(message: FromSubscriber | PeerMessage, stages: int) -> bool:
         return _is_answer(message.answer)
     if isinstance(message, (AskKeys, AskSecrets, Rotate, Secrets)):
         return _is_of_keys(message)
-    return _is_serial(message.received if isinstance(message, Ack) else getattr(message, "round", 0))
+    return _is_serial(message.received if isinstance(message, LinkAck) else getattr(message, "round", 0))
 
 
 def _are_causes(counts: Mapping[str, int]) -> bool:
     return all(_is_text(cause) and 0 <= count <= COUNT_MAX for cause, count in counts.items())
 
 
-def _is_told(told: Told) -> bool:
+def _is_told(told: LogReply) -> bool:
     return (
         _is_topic(told.topic)
         and 1 <= told.first <= COUNT_MAX
@@ -352,7 +352,7 @@ def _is_told(told: Told) -> bool:
     )
 
 
-def _is_recalled(item: Recalled) -> bool:
+def _is_recalled(item: LogItem) -> bool:
     return (
         1 <= item.batch <= item.first <= item.last <= COUNT_MAX
         and 0 <= item.place <= SERIAL_MAX
@@ -364,28 +364,28 @@ def _is_recalled(item: Recalled) -> bool:
     )
 
 
-def _is_how_far(message: Hosts | Floors | AckExpected | Located) -> bool:
+def _is_how_far(message: HomeFloors | Floors | AckExpected | Located) -> bool:
     if isinstance(message, Located):
         return _is_id(message.session) and _is_serial(message.serial) and are_counts(message.numbers)
-    if isinstance(message, Hosts):
+    if isinstance(message, HomeFloors):
         return all(_is_topic(topic) and 0 <= (count or 0) <= COUNT_MAX for topic, count in message.acked.items())
     if isinstance(message, Floors):
         return _is_serial(message.round) and are_counts(message.acked)
     return are_counts(message.counts)
 
 
-def _is_follows(follows: Follows) -> bool:
+def _is_follows(follows: Progress) -> bool:
     return _is_id(follows.subscription) and 0 <= follows.version <= VERSION_MAX and are_counts(follows.acked)
 
 
-def _is_of_named(message: Acked | Saved | Ended) -> bool:
+def _is_of_named(message: Acked | AckSaved | Ended) -> bool:
     if not _is_id(message.subscription) or not _is_id(message.session):
         return False
     if isinstance(message, Ended):
         return _is_text(message.code) and len(message.reason) <= REASON_LENGTH_MAX
     if not _is_serial(message.serial):
         return False
-    return isinstance(message, Saved) or (
+    return isinstance(message, AckSaved) or (
         0 <= message.version <= VERSION_MAX
         and 0 <= message.position <= POSITION_MAX
         and _is_text(message.identity)
@@ -395,27 +395,27 @@ def _is_of_named(message: Acked | Saved | Ended) -> bool:
 
 
 def _is_of_voids(
-    message: Handed | Leased | Seal | Sealed | Holders | Undecided | Decided,
+    message: LeaseRenewal | LeaseReply | SeenAsk | SeenReply | Holders | VoidAsk | VoidDecision,
     stages: int,
 ) -> bool:
-    spans: list[Span] = []
+    spans: list[TopicRange] = []
     ranges: list[tuple[int, int]] = []
     ranks, serials, sessions, topics = [0], [0], [""], ["-"]
-    if isinstance(message, Handed):
+    if isinstance(message, LeaseRenewal):
         spans, ranks, serials, sessions = (
             message.asks,
             message.ranks,
             [message.serial, message.sequence],
             [message.session],
         )
-    elif isinstance(message, Leased):
+    elif isinstance(message, LeaseReply):
         spans, ranks, serials, sessions = message.voids, [message.rank], [message.serial], [message.session]
-    elif isinstance(message, Undecided):
+    elif isinstance(message, VoidAsk):
         spans, sessions = message.spans, [message.session]
-    elif isinstance(message, Seal):
+    elif isinstance(message, SeenAsk):
         ranges, ranks, serials, topics = message.numbers, [message.rank], [message.serial], [message.topic]
         sessions = [message.session]
-    elif isinstance(message, Sealed):
+    elif isinstance(message, SeenReply):
         ranges, ranks, serials, sessions = message.seen, [message.rank], [message.serial], message.sessions
     elif isinstance(message, Holders):
         serials, sessions = [message.serial], message.sessions
@@ -461,7 +461,7 @@ def _is_answer(answer: Answer | Refusal) -> bool:
 # -- the smallest things --------------------------------------------------------------------------------------------------
 
 
-def _is_want(want: Want) -> bool:
+def _is_want(want: NackRange) -> bool:
     return _is_topic(want.topic) and 1 <= want.first <= want.last <= COUNT_MAX and len(want.where) <= FILTER_LENGTH_MAX
 
 
@@ -499,14 +499,14 @@ def check_record(event: Input, stages: int) -> None:
 
     Of the events that it brought, it has what is not in the log.
     """
-    if isinstance(event, Asked):
+    if isinstance(event, RequestTaken):
         _check_chain(event.request)
         for part in event.request.parts:
             if isinstance(part, PublishAsk):
                 _check_count(part)
             else:
                 _check_change(part)
-    elif isinstance(event, Framed):
+    elif isinstance(event, FrameTaken):
         _check_journey(event.message.operation, stages)
-    elif isinstance(event, Acknowledged) and not _is_of_named(event.acked):
+    elif isinstance(event, AckTaken) and not _is_of_named(event.acked):
         raise ProtocolError(f"what cannot be was acknowledged: {event.acked!r:.300}")

@@ -20,14 +20,14 @@ import msgspec
 from ordered_pubsub.core.topics import matches
 
 
-class Mark(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class ChangeMark(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Tells a subscriber that a change of its own subscription has its place before this event."""
 
     subscription: str
     version: int
 
 
-EVERYBODY_ASKS = Mark("", 0)
+EVERYBODY_ASKS = ChangeMark("", 0)
 """Stands for more marks than a topic keeps: whoever has a change under way waits for its outcome."""
 MARKS_MAX = 16
 """Marks that a topic keeps for its next event."""
@@ -84,7 +84,7 @@ ANYBODY = "anyone"
 """The identity of all who come where there are none. What was begun then is whoever's comes first when there are some."""
 
 
-class Reading(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class SubscribeRights(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What an identity may subscribe to, as its home stage knows it: patterns of topics. Deny wins."""
 
     allow: tuple[str, ...]
@@ -118,7 +118,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True, tag="request", gc=Fa
     done: int
     parts: tuple[PublishAsk | ChangeAsk, ...]
     identity: str = ""
-    reading: Reading | None = None
+    reading: SubscribeRights | None = None
     is_guest: bool = False
     """whether it comes from somebody who goes on under a name that is perhaps not his: only a stage that knows the session takes
     it"""
@@ -150,7 +150,7 @@ class Publication(msgspec.Struct, array_like=True, tag="publication", gc=False):
     place: int = 0
     full: bool = False
     entries: dict[str, int] = msgspec.field(default_factory=dict)
-    marks: list[Mark] = msgspec.field(default_factory=list)
+    marks: list[ChangeMark] = msgspec.field(default_factory=list)
     is_kept: bool = False
     """whether the owner's log has the events"""
     chunks: tuple[Chunk, ...] = ()
@@ -309,7 +309,7 @@ class Acked(msgspec.Struct, frozen=True, array_like=True, tag="acked", gc=False)
     identity: str = ""
 
 
-class Saved(msgspec.Struct, frozen=True, array_like=True, tag="saved", gc=False):
+class AckSaved(msgspec.Struct, frozen=True, array_like=True, tag="saved", gc=False):
     """An acknowledgement is on the registrar's disk."""
 
     subscription: str
@@ -367,7 +367,7 @@ class Reply(msgspec.Struct, frozen=True, array_like=True, tag="reply", gc=False)
     answer: Answer | Refusal
 
 
-class Frame(msgspec.Struct, frozen=True, array_like=True, tag="frame", gc=False):
+class LinkFrame(msgspec.Struct, frozen=True, array_like=True, tag="frame", gc=False):
     """A durable message with its number on this link."""
 
     number: int
@@ -377,7 +377,7 @@ class Frame(msgspec.Struct, frozen=True, array_like=True, tag="frame", gc=False)
 # What subscribers miss, and get from the logs: lost without harm, too.
 
 
-class Want(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class NackRange(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Somebody misses these numbers of a topic; with `full`, the first one's full timestamp is wanted."""
 
     topic: str
@@ -388,18 +388,18 @@ class Want(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """events that this filter does not let through need not be brought"""
 
 
-class Curious(msgspec.Struct, frozen=True, array_like=True, tag="curious", gc=False):
+class Nack(msgspec.Struct, frozen=True, array_like=True, tag="curious", gc=False):
     """A client tells its home stage what one of its subscriptions misses."""
 
     subscription: str
-    wants: list[Want]
+    wants: list[NackRange]
 
 
 VERSION_MAX = 1 << 40
 """Later than any change."""
 
 
-class Follows(msgspec.Struct, frozen=True, array_like=True, tag="follows", gc=False):
+class Progress(msgspec.Struct, frozen=True, array_like=True, tag="follows", gc=False):
     """A client tells its home stage, and that the registrar, up to which numbers one of its subscriptions needs nothing any more.
 
     With `is_all` these are all the topics that it has to do with, as it knows them after the change `version`; else those of
@@ -412,13 +412,13 @@ class Follows(msgspec.Struct, frozen=True, array_like=True, tag="follows", gc=Fa
     version: int = 0
 
 
-class Progress(msgspec.Struct, frozen=True, array_like=True, tag="progress", gc=False):
+class ProgressReports(msgspec.Struct, frozen=True, array_like=True, tag="progress", gc=False):
     """A home stage tells a registrar what subscriptions have said."""
 
-    news: list[Follows]
+    news: list[Progress]
 
 
-class Hosts(msgspec.Struct, frozen=True, array_like=True, tag="hosts", gc=False):
+class HomeFloors(msgspec.Struct, frozen=True, array_like=True, tag="hosts", gc=False):
     """A home stage tells an owner up to where all its clients have acknowledged a topic; None: none of them holds it.
 
     With `is_all` these are all the topics of that owner.
@@ -449,26 +449,26 @@ class Floors(msgspec.Struct, frozen=True, array_like=True, tag="floors", gc=Fals
     acked: dict[str, int]
 
 
-class Alive(msgspec.Struct, frozen=True, array_like=True, tag="alive", gc=False):
+class SessionsAlive(msgspec.Struct, frozen=True, array_like=True, tag="alive", gc=False):
     """A home stage says which sessions are connected to it, and the serial of what each of them has said last."""
 
     sessions: dict[str, int]
 
 
-class Here(msgspec.Struct, frozen=True, array_like=True, tag="here", gc=False):
+class KeepAlive(msgspec.Struct, frozen=True, array_like=True, tag="here", gc=False):
     """A client says that it is there; `serial` comes back from each registrar that has subscriptions of it."""
 
     session: str
     serial: int
 
 
-class Noted(msgspec.Struct, frozen=True, array_like=True, tag="noted", gc=False):
+class KeepAliveSeen(msgspec.Struct, frozen=True, array_like=True, tag="noted", gc=False):
     """A registrar answers a home stage: the sessions that have subscriptions there, and what they had said."""
 
     sessions: dict[str, int]
 
 
-class Heard(msgspec.Struct, frozen=True, array_like=True, tag="heard", gc=False):
+class KeepAliveAck(msgspec.Struct, frozen=True, array_like=True, tag="heard", gc=False):
     """A home stage tells a client that a registrar has heard of it."""
 
     session: str
@@ -493,20 +493,20 @@ class Located(msgspec.Struct, frozen=True, array_like=True, tag="located", gc=Fa
     numbers: dict[str, int]
 
 
-class Expect(msgspec.Struct, frozen=True, array_like=True, tag="expect", gc=False):
+class TopicHeads(msgspec.Struct, frozen=True, array_like=True, tag="expect", gc=False):
     """A home stage tells a subscription how far some of its topics are."""
 
     subscription: str
     counts: dict[str, int]
 
 
-class Recall(msgspec.Struct, frozen=True, array_like=True, tag="recall", gc=False):
+class LogRequest(msgspec.Struct, frozen=True, array_like=True, tag="recall", gc=False):
     """A home stage asks the owner of some topics for what its clients miss."""
 
-    wants: list[Want]
+    wants: list[NackRange]
 
 
-class Recalled(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class LogItem(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A part of a topic's log, complete: events, or without chunks, silence.
 
     `entries` and `marks` are those of the number `first`; what follows differs in its own number only.
@@ -516,7 +516,7 @@ class Recalled(msgspec.Struct, frozen=True, array_like=True, gc=False):
     last: int
     entries: dict[str, int]
     full: bool
-    marks: list[Mark]
+    marks: list[ChangeMark]
     batch: int
     """the first number of the batch that it is a part of"""
     place: int
@@ -524,7 +524,7 @@ class Recalled(msgspec.Struct, frozen=True, array_like=True, gc=False):
     chunks: list[Chunk]
 
 
-class Told(msgspec.Struct, frozen=True, array_like=True, tag="told", gc=False):
+class LogReply(msgspec.Struct, frozen=True, array_like=True, tag="told", gc=False):
     """What a log says of the numbers `first` to `read_to` of a topic; what is not said is not known yet."""
 
     topic: str
@@ -532,18 +532,18 @@ class Told(msgspec.Struct, frozen=True, array_like=True, tag="told", gc=False):
     read_to: int
     floor: int
     """everything up to here is gone"""
-    items: list[Recalled]
+    items: list[LogItem]
     where: str = ""
     """the filter by which events are left out: this is true for who has this filter, and for nobody else"""
     given: int = -1
     """the last number of the topic that its owner has given: there are none above it; -1: it is not said"""
 
 
-class Inform(msgspec.Struct, frozen=True, array_like=True, tag="inform", gc=False):
+class Recovered(msgspec.Struct, frozen=True, array_like=True, tag="inform", gc=False):
     """A home stage brings a subscription what it misses."""
 
     subscription: str
-    told: Told
+    told: LogReply
 
 
 # Numbers on topics whose events nobody keeps: were they published? Lost without harm, too.
@@ -553,7 +553,7 @@ Range = tuple[int, int]
 """Numbers of a topic: from the first to the last."""
 
 
-class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class TopicRange(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """These numbers of a topic."""
 
     topic: str
@@ -561,7 +561,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     last: int
 
 
-class Handed(msgspec.Struct, frozen=True, array_like=True, tag="handed", gc=False):
+class LeaseRenewal(msgspec.Struct, frozen=True, array_like=True, tag="handed", gc=False):
     """A client says that all its publications up to a sequence are at the ENS, as far as nobody keeps them.
 
     That renews its leases at the stages `ranks`. It asks which numbers of `asks` have become void; `serial` comes back.
@@ -571,19 +571,19 @@ class Handed(msgspec.Struct, frozen=True, array_like=True, tag="handed", gc=Fals
     serial: int
     sequence: int
     ranks: list[int]
-    asks: list[Span]
+    asks: list[TopicRange]
 
 
-class Leased(msgspec.Struct, frozen=True, array_like=True, tag="leased", gc=False):
+class LeaseReply(msgspec.Struct, frozen=True, array_like=True, tag="leased", gc=False):
     """An owner answers: what it was asked for and is void. Nothing else will be as long as the lease holds."""
 
     session: str
     serial: int
     rank: int
-    voids: list[Span]
+    voids: list[TopicRange]
 
 
-class Seal(msgspec.Struct, frozen=True, array_like=True, tag="seal", gc=False):
+class SeenAsk(msgspec.Struct, frozen=True, array_like=True, tag="seal", gc=False):
     """An owner asks home stages, and these their clients, for numbers whose publisher is not heard of any more.
 
     Who has not seen them yet is to use none of them until it is decided what they are.
@@ -597,7 +597,7 @@ class Seal(msgspec.Struct, frozen=True, array_like=True, tag="seal", gc=False):
     numbers: list[Range]
 
 
-class Sealed(msgspec.Struct, frozen=True, array_like=True, tag="sealed", gc=False):
+class SeenReply(msgspec.Struct, frozen=True, array_like=True, tag="sealed", gc=False):
     """The answer of some clients: what was seen of them. The rest will not be used."""
 
     serial: int
@@ -613,19 +613,19 @@ class Holders(msgspec.Struct, frozen=True, array_like=True, tag="holders", gc=Fa
     sessions: list[str]
 
 
-class Undecided(msgspec.Struct, frozen=True, array_like=True, tag="undecided", gc=False):
+class VoidAsk(msgspec.Struct, frozen=True, array_like=True, tag="undecided", gc=False):
     """A client asks what has become of numbers that do not come, or that it must not use yet."""
 
     session: str
-    spans: list[Span]
+    spans: list[TopicRange]
 
 
-class Decided(msgspec.Struct, frozen=True, array_like=True, tag="decided", gc=False):
+class VoidDecision(msgspec.Struct, frozen=True, array_like=True, tag="decided", gc=False):
     """An owner says which numbers are void, as silence, and which are not. Without a session it is for all clients."""
 
     session: str
     topic: str
-    voids: list[Recalled]
+    voids: list[LogItem]
     published: list[Range]
 
 
@@ -641,7 +641,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello", gc=False)
     """frames of this side that the other one has said are on its disk"""
 
 
-class Ack(msgspec.Struct, frozen=True, array_like=True, tag="ack", gc=False):
+class LinkAck(msgspec.Struct, frozen=True, array_like=True, tag="ack", gc=False):
     """Everything up to this number is on the receiver's disk."""
 
     received: int
@@ -693,7 +693,7 @@ class AskKeys(msgspec.Struct, frozen=True, array_like=True, tag="ask-keys", gc=F
     epoch: int = 0
 
 
-class Unarrived(msgspec.Struct, frozen=True, array_like=True, tag="not-arrived", gc=False):
+class NotArrivedCounts(msgspec.Struct, frozen=True, array_like=True, tag="not-arrived", gc=False):
     """A client says how much that the broker brought has not arrived since it said so last, by cause (`core.trust.inspection`)."""
 
     session: str
@@ -729,43 +729,43 @@ class NewEpoch(msgspec.Struct, frozen=True, array_like=True, tag="new-epoch", gc
 PeerMessage = (
     Relay
     | Reply
-    | Frame
+    | LinkFrame
     | Hello
-    | Ack
-    | Recall
-    | Told
-    | Hosts
+    | LinkAck
+    | LogRequest
+    | LogReply
+    | HomeFloors
     | AckExpected
     | Acked
-    | Saved
+    | AckSaved
     | Ended
     | AskFloors
     | Floors
-    | Alive
-    | Noted
-    | Progress
+    | SessionsAlive
+    | KeepAliveSeen
+    | ProgressReports
     | Locate
     | Located
-    | Handed
-    | Leased
-    | Seal
-    | Sealed
+    | LeaseRenewal
+    | LeaseReply
+    | SeenAsk
+    | SeenReply
     | Holders
-    | Undecided
-    | Decided
+    | VoidAsk
+    | VoidDecision
     | AskSecrets
     | Secrets
     | Rotate
 )
-FromSubscriber = Curious | Follows | Acked | Locate | Here | Handed | Sealed | Undecided | AskKeys | Unarrived
-ToSubscriber = Inform | Expect | Saved | Ended
-ToSession = ToSubscriber | Located | Heard | Leased | Seal | Decided | Keys | NewEpoch
+FromSubscriber = Nack | Progress | Acked | Locate | KeepAlive | LeaseRenewal | SeenReply | VoidAsk | AskKeys | NotArrivedCounts
+ToSubscriber = Recovered | TopicHeads | AckSaved | Ended
+ToSession = ToSubscriber | Located | KeepAliveAck | LeaseReply | SeenAsk | VoidDecision | Keys | NewEpoch
 
 
 # What a stage's journal holds: its inputs, in order.
 
 
-class Opened(msgspec.Struct, frozen=True, array_like=True, tag="opened", gc=False):
+class TopologyOffered(msgspec.Struct, frozen=True, array_like=True, tag="opened", gc=False):
     """A stage starts under a topology that it will offer to its peers; or (`confirmed`) all of them have it, too."""
 
     rank: int
@@ -773,7 +773,7 @@ class Opened(msgspec.Struct, frozen=True, array_like=True, tag="opened", gc=Fals
     confirmed: bool
 
 
-class Asked(msgspec.Struct, frozen=True, array_like=True, tag="asked", gc=False):
+class RequestTaken(msgspec.Struct, frozen=True, array_like=True, tag="asked", gc=False):
     """A request was taken; with a refusal, only to be refused, now and whenever it is asked again."""
 
     request: Request
@@ -784,7 +784,7 @@ class Asked(msgspec.Struct, frozen=True, array_like=True, tag="asked", gc=False)
     """sessions of the same identity that are forgotten to make room for it"""
 
 
-class Framed(msgspec.Struct, frozen=True, array_like=True, tag="framed", gc=False):
+class FrameTaken(msgspec.Struct, frozen=True, array_like=True, tag="framed", gc=False):
     """A peer's frame was taken."""
 
     peer: int
@@ -792,13 +792,13 @@ class Framed(msgspec.Struct, frozen=True, array_like=True, tag="framed", gc=Fals
     message: Durable
 
 
-class Acknowledged(msgspec.Struct, frozen=True, array_like=True, tag="acknowledged", gc=False):
+class AckTaken(msgspec.Struct, frozen=True, array_like=True, tag="acknowledged", gc=False):
     """A named subscription has acknowledged."""
 
     acked: Acked
 
 
-class Passed(msgspec.Struct, frozen=True, array_like=True, tag="passed", gc=False):
+class TopicsReleased(msgspec.Struct, frozen=True, array_like=True, tag="passed", gc=False):
     """A subscription needs nothing any more of topics that it had left."""
 
     subscription: str
@@ -848,4 +848,4 @@ class Woken(msgspec.Struct, frozen=True, array_like=True, tag="woken", gc=False)
     numbers: dict[str, int]
 
 
-Input = Opened | Asked | Framed | Acknowledged | Passed | Leveled | Founded | Rotated | Rested | Woken | Named
+Input = TopologyOffered | RequestTaken | FrameTaken | AckTaken | TopicsReleased | Leveled | Founded | Rotated | Rested | Woken | Named

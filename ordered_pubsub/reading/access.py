@@ -17,13 +17,13 @@ from ordered_pubsub.errors import ConfigurationError
 
 
 @attrs.frozen
-class Access:
+class ReaderAccess:
     """Where stages are, and what is shown to them. Its files are read wherever a connection is made."""
 
     client: ClientSection
 
     @classmethod
-    def of(cls, config: str | None = None, arguments: Mapping[str, Any] | None = None) -> Access:
+    def of(cls, config: str | None = None, arguments: Mapping[str, Any] | None = None) -> ReaderAccess:
         """As the configuration file, the environment and these arguments say, the last of them first."""
         client = load(config, arguments=dict(arguments or {})).configuration.client
         if not client.sequencer:

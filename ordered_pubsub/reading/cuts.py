@@ -1,7 +1,7 @@
 """Where a range of the order ends, and how it is divided.
 
 A *cut* is a clock with nothing left out: whatever comes before one of its events is in it as well. What an operation has met on
-its way through the line is one (`Stages.cut`). Any other clock is lowered until it is one (`lower`): each topic ends before the
+its way through the line is one (`StageLines.cut`). Any other clock is lowered until it is one (`lower`): each topic ends before the
 first event that needs something beyond the clock, again and again, until nothing changes. Where all pairs are decided, once is
 enough. A batch is divided only where somebody has said so by a clock of their own.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ordered_pubsub.reading.stages import Stages
+from ordered_pubsub.reading.stages import StageLines
 
 Clock = dict[str, int]
 ROUNDS_MAX = 100
@@ -22,7 +22,7 @@ def events_between(start: Mapping[str, int], end: Mapping[str, int]) -> int:
     return sum(end[topic] - start.get(topic, 0) for topic in end)
 
 
-def lower(stages: Stages, start: Mapping[str, int], clock: Mapping[str, int], is_whole: bool = True) -> Clock | None:
+def lower(stages: StageLines, start: Mapping[str, int], clock: Mapping[str, int], is_whole: bool = True) -> Clock | None:
     """The largest cut from `start` on that is not beyond a clock, or None if that takes too long to find."""
     found = dict(clock)
     for _ in range(ROUNDS_MAX):
@@ -33,7 +33,7 @@ def lower(stages: Stages, start: Mapping[str, int], clock: Mapping[str, int], is
     return None
 
 
-def first_part(stages: Stages, start: Mapping[str, int], end: Clock, events_max: int) -> Clock:
+def first_part(stages: StageLines, start: Mapping[str, int], end: Clock, events_max: int) -> Clock:
     """A cut between a clock and a later cut, with about so many events at the most; with one batch at least, if there is any."""
     at: Clock = {topic: start.get(topic, 0) for topic in end}
     room = events_max
@@ -53,14 +53,14 @@ def first_part(stages: Stages, start: Mapping[str, int], end: Clock, events_max:
     return at if events_between(start, at) > 0 else end
 
 
-def _step(stages: Stages, at: Clock, end: Clock, events: int) -> Clock | None:
+def _step(stages: StageLines, at: Clock, end: Clock, events: int) -> Clock | None:
     """The same share of what is left of each topic, as far as nothing is left out."""
     total = events_between(at, end)
     share = {topic: at[topic] + -(-(last - at[topic]) * min(events, total) // total) for topic, last in end.items()}
     return lower(stages, at, share)
 
 
-def divide(stages: Stages, start: Mapping[str, int], end: Clock, parts: int) -> list[Clock]:
+def divide(stages: StageLines, start: Mapping[str, int], end: Clock, parts: int) -> list[Clock]:
     """Cuts between a clock and a later cut, for so many parts of about the same size, or fewer; the last is the end."""
     cuts: list[Clock] = []
     at: Mapping[str, int] = start

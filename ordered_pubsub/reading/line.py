@@ -11,7 +11,7 @@ from typing import Any
 from ordered_pubsub.client.talk import FRAME_BYTES_MAX, turned_away
 from ordered_pubsub.config.addresses import Address
 from ordered_pubsub.errors import ProtocolError, UnavailableError
-from ordered_pubsub.reading.access import Access
+from ordered_pubsub.reading.access import ReaderAccess
 from ordered_pubsub.wire.framing import Deframer
 from ordered_pubsub.wire.protocol import (
     VERSION,
@@ -32,17 +32,17 @@ RECEIVE_BYTES = 1 << 18
 _PONG = encode(Pong())
 
 
-class Silence(UnavailableError):
+class NothingHeard(UnavailableError):
     """Nothing has come in time; the line itself may be good."""
 
 
-class Line:
+class StageLine:
     """A connection that was welcomed. Everything raises `UnavailableError` once it is lost."""
 
     def __init__(
         self,
         address: Address,
-        access: Access,
+        access: ReaderAccess,
         name: str | None = None,
         key: SessionKey | None = None,
         resumes: bool = False,
@@ -60,7 +60,7 @@ class Line:
             self.close()
             raise
 
-    def _greet(self, access: Access, name: str | None, resumes: bool) -> None:
+    def _greet(self, access: ReaderAccess, name: str | None, resumes: bool) -> None:
         key = self.session
         self.say(ClientGreeting(VERSION, key.session, key.secret, name, access.token(), resumes))
         try:
@@ -85,7 +85,7 @@ class Line:
             raise self._lost(error) from error
 
     def hear(self, timeout_s: float) -> Any:
-        """The next message; a `Silence` if none comes in time."""
+        """The next message; a `NothingHeard` if none comes in time."""
         give_up_at = time.monotonic() + timeout_s
         while True:
             while self._heard:
@@ -103,7 +103,7 @@ class Line:
             self._socket.settimeout(max(left_s, 0.001))
             data = self._socket.recv(RECEIVE_BYTES)
         except TimeoutError as error:
-            raise Silence(f"stage {self.address} has not answered for {timeout_s:g} s") from error
+            raise NothingHeard(f"stage {self.address} has not answered for {timeout_s:g} s") from error
         except OSError as error:
             raise self._lost(error) from error
         if not data:
@@ -119,7 +119,7 @@ class Line:
         self._socket.close()
 
 
-def _connect(address: Address, access: Access) -> socket.socket:
+def _connect(address: Address, access: ReaderAccess) -> socket.socket:
     """Connect, or raise what is the matter; nothing stays open then."""
     context = access.tls() if address.tls else None
     try:

@@ -17,8 +17,8 @@ import msgspec
 
 from ordered_pubsub.core.log.log import LogStamp
 from ordered_pubsub.errors import BEGIN_ANEW, HistoryLost, ProtocolError, UnavailableError
-from ordered_pubsub.reading.line import Line
-from ordered_pubsub.reading.stages import Stages
+from ordered_pubsub.reading.line import StageLine
+from ordered_pubsub.reading.stages import StageLines
 from ordered_pubsub.wire.reading import ASKED_MAX, PIECE_BYTES, Read, Rows
 
 MEMORY_BYTES = 32 * 1024 * 1024
@@ -32,7 +32,7 @@ _stamps = msgspec.msgpack.Decoder(LogStamp)
 _by_place = attrgetter("place")
 
 
-class Batch(msgspec.Struct, frozen=True, gc=False):
+class LogBatch(msgspec.Struct, frozen=True, gc=False):
     """Events that were numbered together; what is in no chunk is void, or was left out."""
 
     topic: str
@@ -53,7 +53,7 @@ class _Reading:
     passed: int
     """how far it has come from its owner"""
     last: int
-    batches: list[Batch] = attrs.field(factory=list)
+    batches: list[LogBatch] = attrs.field(factory=list)
     held_bytes: int = 0
     """of the batches"""
     asked: int = 0
@@ -72,7 +72,7 @@ class _Reading:
 class _Owner:
     """The topics of one owner, in the order of its journal."""
 
-    stages: Stages
+    stages: StageLines
     rank: int
     readings: list[_Reading]
     piece_bytes: int
@@ -80,11 +80,11 @@ class _Owner:
     lose: Callable[[str, int, int], None]
     """told of what is gone: raises, or lets it be left out"""
     where: str = ""
-    _line: Line | None = None
+    _line: StageLine | None = None
     _by_number: dict[int, _Reading] = attrs.field(factory=dict)
     _incomplete_since: float | None = None
 
-    def blocks(self) -> Iterator[list[Batch]]:
+    def blocks(self) -> Iterator[list[LogBatch]]:
         """What is next, as much at a time as is known."""
         while True:
             self.stages.again("reading the log", self._fill)
@@ -95,10 +95,10 @@ class _Owner:
             elif not open_readings:
                 return
 
-    def _take(self, open_readings: list[_Reading]) -> list[Batch]:
+    def _take(self, open_readings: list[_Reading]) -> list[LogBatch]:
         """All that nothing can come before any more."""
         horizon = min((reading.batches[-1].place for reading in open_readings), default=None)
-        block: list[Batch] = []
+        block: list[LogBatch] = []
         for reading in self.readings:
             found = reading.batches
             if horizon is not None and found and found[-1].place > horizon:
@@ -132,7 +132,7 @@ class _Owner:
             self._receive(reading, answer)
             self._ask(line)
 
-    def _ask(self, line: Line) -> None:
+    def _ask(self, line: StageLine) -> None:
         """Ask for the next piece of each topic that has room for it; those first of which nothing is here."""
         now = time.monotonic()
         wanting = [
@@ -200,7 +200,7 @@ class _Owner:
             size = BATCH_BYTES + sum(len(chunk[2]) for chunk in chunks)
             reading.held_bytes += size
             reading.batches.append(
-                Batch(reading.topic, first, last, stamp.place, stamp.published_at, entries, chunks, size)
+                LogBatch(reading.topic, first, last, stamp.place, stamp.published_at, entries, chunks, size)
             )
         reading.passed = rows.read_to
 
@@ -209,7 +209,7 @@ class _Owner:
         self.lose(reading.topic, reading.passed + 1, floor + 1)
         place = reading.batches[-1].place if reading.batches else 0
         reading.held_bytes += BATCH_BYTES
-        reading.batches.append(Batch(reading.topic, reading.passed + 1, floor, place, 0.0, {}, [], BATCH_BYTES))
+        reading.batches.append(LogBatch(reading.topic, reading.passed + 1, floor, place, 0.0, {}, [], BATCH_BYTES))
         reading.passed, reading.needs_full = floor, True
 
 
@@ -228,12 +228,12 @@ def _check_whole(reading: _Reading, first: int, last: int, chunks: list[tuple[in
 
 
 def merged(
-    stages: Stages,
+    stages: StageLines,
     start: Mapping[str, int],
     end: Mapping[str, int],
     lose: Callable[[str, int, int], None],
     where: str = "",
-) -> Iterator[Batch]:
+) -> Iterator[LogBatch]:
     """The batches between a clock and a later cut, in order. `lose` is told of what is gone, and may raise.
 
     With a filter, stages leave out the events that it does not let through, as far as they can read them.
@@ -254,7 +254,7 @@ def merged(
         yield from _merged(owners, clock)
 
 
-def _merged(owners: list[_Owner], clock: dict[str, int]) -> Iterator[Batch]:
+def _merged(owners: list[_Owner], clock: dict[str, int]) -> Iterator[LogBatch]:
     """One order of several owners' batches."""
     begin, queues = dict(clock), [_flat(owner) for owner in owners]
     heads = {at: head for at, queue in enumerate(queues) if (head := next(queue, None)) is not None}
@@ -281,12 +281,12 @@ def _merged(owners: list[_Owner], clock: dict[str, int]) -> Iterator[Batch]:
             heads[chosen] = following
 
 
-def _flat(owner: _Owner) -> Iterator[Batch]:
+def _flat(owner: _Owner) -> Iterator[LogBatch]:
     for block in owner.blocks():
         yield from block
 
 
-def _is_satisfied(head: Batch, clock: Mapping[str, int]) -> bool:
+def _is_satisfied(head: LogBatch, clock: Mapping[str, int]) -> bool:
     topic = head.topic
     return not any(other != topic and count > clock.get(other, count) for other, count in head.entries.items())
 

@@ -30,10 +30,10 @@ from ordered_pubsub.errors import (
     UnavailableError,
     UsageError,
 )
-from ordered_pubsub.reading.access import Access
-from ordered_pubsub.reading.line import Line, Silence
+from ordered_pubsub.reading.access import ReaderAccess
+from ordered_pubsub.reading.line import NothingHeard, StageLine
 from ordered_pubsub.wire.protocol import Ask, Tell
-from ordered_pubsub.wire.reading import ASKED_MAX, PATTERNS_MAX, Bound, Bounded, Find, Found, Read, Rows, Unread
+from ordered_pubsub.wire.reading import ASKED_MAX, PATTERNS_MAX, Bound, Bounded, Find, FoundTopics, Read, Rows, Unread
 from ordered_pubsub.wire.sessions import SessionKey, make_session
 
 _log = logging.getLogger(__name__)
@@ -57,10 +57,10 @@ class Extent:
 
 
 @attrs.define(eq=False)
-class Stages:
+class StageLines:
     """For one thread, and a short time: a context manager that closes its lines."""
 
-    access: Access
+    access: ReaderAccess
     topology: Topology = attrs.field(init=False)
     levels: Levels = attrs.field(init=False)
     payload_bytes_max: int = attrs.field(init=False)
@@ -69,12 +69,12 @@ class Stages:
     """stage → where it is, as far as that is known"""
     _candidates: list[Address] = attrs.field(factory=list)
     """addresses of which it is not known which stage is there"""
-    _lines: dict[str, Line] = attrs.field(factory=dict)
+    _lines: dict[str, StageLine] = attrs.field(factory=dict)
     _advanced_at: float = float("-inf")
     """when something of what is read has come"""
     _number: int = 0
 
-    def __enter__(self) -> Stages:
+    def __enter__(self) -> StageLines:
         """Find out who owns what."""
         self._candidates = list(self.access.addresses)
         try:
@@ -135,12 +135,12 @@ class Stages:
         trouble: list[str] = []
         for address in addresses:
             try:
-                return self._learn(Line(address, self.access), address)
+                return self._learn(StageLine(address, self.access), address)
             except UnavailableError as error:
                 trouble.append(str(error))
         raise UnavailableError("; ".join(trouble))
 
-    def _learn(self, line: Line, address: Address) -> str:
+    def _learn(self, line: StageLine, address: Address) -> str:
         welcome = line.welcome
         try:
             self.topology, self.levels = Topology.load(welcome.topology), Levels.load(welcome.levels)
@@ -164,12 +164,12 @@ class Stages:
                 self._candidates.append(other)
         return welcome.stage
 
-    def line_to(self, rank: int) -> Line:
+    def line_to(self, rank: int) -> StageLine:
         """The line to a stage."""
         name = self.topology.stages[rank].name
         while name not in self._lines:
             if name in self._where:
-                self._learn(Line(self._where[name], self.access), self._where[name])
+                self._learn(StageLine(self._where[name], self.access), self._where[name])
                 if name not in self._lines:  # another one is there now
                     del self._where[name]
             elif self._candidates:
@@ -180,17 +180,17 @@ class Stages:
                 )
         return self._lines[name]
 
-    def line_as(self, rank: int, key: SessionKey) -> Line:
+    def line_as(self, rank: int, key: SessionKey) -> StageLine:
         """A line of its own to a stage, for a session; whoever asked for it closes it."""
         self.line_to(rank)
         name = self.topology.stages[rank].name
-        line = Line(self._where[name], self.access, key=key)
+        line = StageLine(self._where[name], self.access, key=key)
         if line.welcome.stage != name:
             line.close()
             raise UnavailableError(f"at {line.address} is stage {line.welcome.stage!r} now, and not {name!r}")
         return line
 
-    def owner_line(self, topic: str) -> Line:
+    def owner_line(self, topic: str) -> StageLine:
         """The line to a topic's owner."""
         return self.line_to(self.topology.owner(topic))
 
@@ -199,7 +199,7 @@ class Stages:
         self._number += 1
         return self._number
 
-    def answer(self, line: Line, numbers: Container[int]) -> Any:
+    def answer(self, line: StageLine, numbers: Container[int]) -> Any:
         """What a stage answers to what was asked under one of these numbers."""
         while True:
             message = line.hear(ASK_AGAIN_S)
@@ -219,7 +219,7 @@ class Stages:
         return dict(sorted(found.items()))
 
     def _find(self, patterns: Sequence[str]) -> dict[str, Extent]:
-        asks: list[tuple[Line, Find]] = []
+        asks: list[tuple[StageLine, Find]] = []
         for rank in range(len(self.topology.stages)):
             own = [pattern for pattern in patterns if "*" in pattern or self.topology.owner(pattern) == rank]
             if own:
@@ -229,7 +229,7 @@ class Stages:
         found: dict[str, Extent] = {}
         for line, ask in asks:
             answer = self.answer(line, (ask.number,))
-            assert isinstance(answer, Found)
+            assert isinstance(answer, FoundTopics)
             found.update((topic, Extent(*extent)) for topic, extent in answer.topics.items())
         return found
 
@@ -253,16 +253,16 @@ class Stages:
 
     # -- places in the order ------------------------------------------------------------------------------------------
 
-    def cut(self, topics: Sequence[str], turns: Turns | None = None) -> dict[str, int]:
+    def cut(self, topics: Sequence[str], turns: SessionEpochs | None = None) -> dict[str, int]:
         """A place in the order, now: for each topic how many of its events come before it. No number is used for it.
 
         Who takes many does it in turns of one session: a stage remembers sessions for long, and not more than so many.
         """
-        own = turns or Turns(make_session(None))
+        own = turns or SessionEpochs(make_session(None))
         return self.again("taking a cut", lambda: self._cut(topics, own))
 
-    def _cut(self, topics: Sequence[str], turns: Turns) -> dict[str, int]:
-        with Place(self, key=turns.key, epoch=turns.next()) as place:
+    def _cut(self, topics: Sequence[str], turns: SessionEpochs) -> dict[str, int]:
+        with OperationLine(self, key=turns.key, epoch=turns.next()) as place:
             name = f"{place.session}/{place.epoch}"
             change = place.change(ChangeAsk(name, tuple(topics), weight=0, best_effort=True))
             place.change(ChangeAsk(name, weight=0, best_effort=True, ends=True))
@@ -274,7 +274,7 @@ class Stages:
 
     def _located(self, topics: Sequence[str], at: float) -> dict[str, int]:
         numbers: dict[str, int] = {}
-        with Place(self) as place:
+        with OperationLine(self) as place:
             place.line.say(Locate(place.session, 1, list(topics), at))
             while len(numbers) < len(topics):
                 answer = place.line.hear(ASK_AGAIN_S)
@@ -288,7 +288,7 @@ class Stages:
 
     def _bounds(self, low: Mapping[str, int], clock: Mapping[str, int], is_whole: bool) -> dict[str, int]:
         found = dict(clock)
-        by_line: dict[Line, list[Bound]] = {}
+        by_line: dict[StageLine, list[Bound]] = {}
         topics: dict[int, str] = {}
         for topic, high in clock.items():
             if high > low.get(topic, 0):
@@ -333,7 +333,7 @@ class Stages:
 
 
 @attrs.define
-class Turns:
+class SessionEpochs:
     """One session that is used again and again: each time in a higher epoch, so that its requests begin anew."""
 
     key: SessionKey = attrs.field(repr=False)
@@ -346,29 +346,29 @@ class Turns:
 
 
 @attrs.define(eq=False)
-class Place:
+class OperationLine:
     """A line on which operations are asked for, one after the other, by a session."""
 
-    stages: Stages
+    stages: StageLines
     name: str | None = None
     key: SessionKey | None = None
     """whose session it is, if it is to be used again"""
     resumes: bool = False
     """whether this session was let in before"""
     epoch: int = 1
-    """of the session (`Turns`)"""
-    line: Line = attrs.field(init=False)
+    """of the session (`SessionEpochs`)"""
+    line: StageLine = attrs.field(init=False)
     sequence: int = 0
     """of the last request"""
     _taken: int = 0
     """of the last one that was taken"""
 
-    def __enter__(self) -> Place:
+    def __enter__(self) -> OperationLine:
         """Connect to any stage."""
         trouble: list[str] = []
         for address in (*self.stages._where.values(), *self.stages.access.addresses):
             try:
-                self.line = Line(address, self.stages.access, self.name, self.key, self.resumes)
+                self.line = StageLine(address, self.stages.access, self.name, self.key, self.resumes)
             except UnavailableError as error:
                 trouble.append(str(error))
             else:
@@ -401,12 +401,12 @@ class Place:
         give_up_at = time.monotonic() + timeout_s
         while time.monotonic() < give_up_at:
             self.line.say(asked)
-            with suppress(Silence):
+            with suppress(NothingHeard):
                 answer = self._outcome(min(time.monotonic() + REPEAT_S, give_up_at))
                 if isinstance(answer, Answer) or answer.taken:
                     self._taken = self.sequence
                 return answer
-        raise Silence(f"an operation asked for at stage {self.line.address} has had no outcome for {timeout_s:g} s")
+        raise NothingHeard(f"an operation asked for at stage {self.line.address} has had no outcome for {timeout_s:g} s")
 
     def _outcome(self, give_up_at: float) -> Answer | Refusal:
         """That of the last request."""

@@ -24,7 +24,7 @@ from ordered_pubsub.wire.reading import (
     Bound,
     Bounded,
     Find,
-    Found,
+    FoundTopics,
     LogQuestion,
     Read,
     Rows,
@@ -37,7 +37,7 @@ LOOKED_UP = 10
 """Looking up how far a topic is costs as much as so many comparisons."""
 
 
-class Reader(Protocol):
+class BulkReader(Protocol):
     """Who reads."""
 
     def __hash__(self) -> int:
@@ -62,12 +62,12 @@ class Bulk:
     topics: Callable[[], Mapping[str, int]]
     """the topics of this stage that have a log"""
     turns: Turns = attrs.field(factory=Turns)
-    _asked: dict[Reader, int] = attrs.field(factory=dict)
+    _asked: dict[BulkReader, int] = attrs.field(factory=dict)
     """how much each reader waits for"""
     pieces: int = 0
     """how many were read"""
 
-    def ask(self, reader: Reader, message: LogQuestion) -> None:
+    def ask(self, reader: BulkReader, message: LogQuestion) -> None:
         """A reader, who may, asks for something."""
         count = self._asked.get(reader, 0)
         if count >= ASKED_MAX:
@@ -75,7 +75,7 @@ class Bulk:
         self._asked[reader] = count + 1
         self.turns.put(reader.identity_name, reader, self._answering(reader, message))
 
-    def forget(self, reader: Reader) -> None:
+    def forget(self, reader: BulkReader) -> None:
         """It is gone."""
         self._asked.pop(reader, None)
         self.turns.forget(reader.identity_name, reader)
@@ -92,7 +92,7 @@ class Bulk:
         self.pieces += 1
         return self.turns.step()
 
-    def _answering(self, reader: Reader, message: LogQuestion) -> Work:
+    def _answering(self, reader: BulkReader, message: LogQuestion) -> Work:
         """Find the answer in small steps, and bring it."""
         answers: list[ToReader] = []
         if isinstance(message, Read):
@@ -123,7 +123,7 @@ class Bulk:
                 yield True
         answers.append(Rows(ask.number, found.floor, found.read_to, full, list(found.stamps), list(events)))
 
-    def _finding(self, reader: Reader, ask: Find, answers: list[ToReader]) -> Work:
+    def _finding(self, reader: BulkReader, ask: Find, answers: list[ToReader]) -> Work:
         """Compare the topics with the patterns, so many at a time."""
         topics, shelf = self.topics(), self.log.shelf
         named = dict.fromkeys(ask.patterns, True)
@@ -148,7 +148,7 @@ class Bulk:
             if done >= COMPARISONS_MAX:
                 done = 0
                 yield True
-        answers.append(Found(ask.number, found))
+        answers.append(FoundTopics(ask.number, found))
 
     def _bounding(self, ask: Bound, answers: list[ToReader]) -> Work:
         """Search by halves: `low` is not too far, what is behind `high` is."""

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from ordered_pubsub.core.filters import Filter
 from ordered_pubsub.core.log.log import Row
-from ordered_pubsub.core.messages import Chunk, Recalled
+from ordered_pubsub.core.messages import Chunk, LogItem
 from ordered_pubsub.errors import ProtocolError
 from ordered_pubsub.wire.content import BYTES, JSON, fields_of
 from ordered_pubsub.wire.pack import (
@@ -73,7 +73,7 @@ class _Step:
     left: int = STEP_BYTES
 
 
-def choosing(where: str, items: Iterable[Recalled]) -> Iterator[Recalled | None]:
+def choosing(where: str, items: Iterable[LogItem]) -> Iterator[LogItem | None]:
     """Parts of a log without the events that a filter does not let through; and None at the end of each small step between."""
     chosen, step = read_filter(where), _Step()
     for item in items:

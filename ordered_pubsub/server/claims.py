@@ -21,9 +21,8 @@ import attrs
 
 from ordered_pubsub.core.stage.naming import IN_USE, NameTable
 from ordered_pubsub.core.topology import Topology
-from ordered_pubsub.server.names import Names
-from ordered_pubsub.wire.protocol import Claim, Claimed
-from ordered_pubsub.wire.protocol import Names as NamesMessage
+from ordered_pubsub.server.names import NameKeeper
+from ordered_pubsub.wire.protocol import Claim, Claimed, NamesGranted
 
 KNOWN_MAX = 20_000
 """Of so many names a stage remembers whose they are."""
@@ -63,7 +62,7 @@ class Claimant(Protocol):
 class Way(Protocol):
     """A link to another stage."""
 
-    def send(self, message: Claim | Claimed | NamesMessage) -> None:
+    def send(self, message: Claim | Claimed | NamesGranted) -> None:
         """Send, if the link is there."""
 
 
@@ -82,7 +81,7 @@ class Claims:
     give: Callable[[Claim, Container[str] | None], tuple[str, str]]
     """lets a name be a session's, while these are in use, or nobody knows yet which are; returns why not, a code and a reason, or
     says it by `handle_given`"""
-    names: Names = attrs.field(factory=Names)
+    names: NameKeeper = attrs.field(factory=NameKeeper)
     _named: dict[str, dict[Claimant, bool]] = attrs.field(factory=dict)
     """name → the clients at home here that have it: one, or for a moment two connections of its session"""
     _known: dict[str, tuple[str, str]] = attrs.field(factory=dict)
@@ -193,7 +192,7 @@ class Claims:
             for claimant in claimants
             if claimant not in self._claiming and self.topology.registrar(name) == peer
         }
-        self.ways[peer].send(NamesMessage(list(granted.values())))
+        self.ways[peer].send(NamesGranted(list(granted.values())))
         for claimant in self._claiming:
             if self.topology.registrar(claimant.name or "") == peer:
                 self._tell_keeper(self._claim_of(claimant, resumes=self._is_named(claimant)))
@@ -248,7 +247,7 @@ class Claims:
             self._granted[name] = True
             self._answer(peer, Claim(name, session, holder.identity))
 
-    def handle_names(self, peer: int, message: NamesMessage) -> None:
+    def handle_names(self, peer: int, message: NamesGranted) -> None:
         """A home stage tells which names of those that are kept here its clients have."""
         for claim, refusal in zip(message.claims, self.names.restate(message.claims, peer), strict=True):
             code, refusal = (IN_USE, refusal) if refusal else self._write_down(claim)

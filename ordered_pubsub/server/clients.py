@@ -30,26 +30,26 @@ from ordered_pubsub.core.messages import (
     Answer,
     AskKeys,
     ChangeAsk,
-    Curious,
-    Decided,
     Ended,
-    Expect,
-    Follows,
     FromSubscriber,
-    Handed,
-    Here,
-    Inform,
+    KeepAlive,
     Keys,
+    LeaseRenewal,
     Locate,
     Located,
+    Nack,
+    NotArrivedCounts,
+    Progress,
     PublishAsk,
+    Recovered,
     Refusal,
     Request,
-    Seal,
-    Sealed,
+    SeenAsk,
+    SeenReply,
+    TopicHeads,
     ToSession,
-    Unarrived,
-    Undecided,
+    VoidAsk,
+    VoidDecision,
     find_change,
 )
 from ordered_pubsub.core.order.registrar import TOPICS_MAX
@@ -81,7 +81,7 @@ from ordered_pubsub.wire.reading import (
     Bound,
     Bounded,
     Find,
-    Found,
+    FoundTopics,
     FromReader,
     Read,
     Rows,
@@ -233,7 +233,7 @@ class ClientConnection:
         if isinstance(message, AskUnread):
             yield from self._look_at_requests(message.requests, who)
         elif isinstance(message, FromSubscriber):
-            if isinstance(message, Curious):
+            if isinstance(message, Nack):
                 yield from self._check_filters(want.where for want in message.wants)
             yield from self._judging(message)
             if self._may_follow(message):
@@ -365,7 +365,7 @@ class ClientConnection:
     def bring(self, message: ToReader) -> None:
         """What it has read, if it may have it now, too."""
         topic = self._reading.pop(message.number, None)
-        if isinstance(message, Found):
+        if isinstance(message, FoundTopics):
             topics = {topic: extent for topic, extent in message.topics.items() if self.may_read(topic)}
             message = replace(message, topics=topics)
         elif topic and isinstance(message, (Rows, Bounded)):
@@ -380,7 +380,7 @@ class ClientConnection:
             return self._may_locate(message)
         if isinstance(message, AskKeys):
             return self._may_ask_for_keys(message)
-        if isinstance(message, (Here, Handed, Sealed, Undecided, Unarrived)):
+        if isinstance(message, (KeepAlive, LeaseRenewal, SeenReply, VoidAsk, NotArrivedCounts)):
             return self._may_say(message)
         unfit = self._unfit(message.subscription)
         if unfit:
@@ -394,7 +394,7 @@ class ClientConnection:
         if is_new and len(self._following) >= limits.subscriptions_per_client_max:
             excess = f"{limits.subscriptions_per_client_max} subscriptions (limits.subscriptions_per_client_max)"
             return self._end(message.subscription, "limit", f"this client speaks for more than {excess}")
-        if isinstance(message, Follows):
+        if isinstance(message, Progress):
             if len(message.acked) > 2 * limits.topics_per_subscription_max:
                 excess = f"{limits.topics_per_subscription_max} topics (limits.topics_per_subscription_max)"
                 return self._end(message.subscription, "limit", f"it follows more than twice {excess}")
@@ -413,21 +413,21 @@ class ClientConnection:
 
     def _allowed(self, message: FromSubscriber) -> FromSubscriber:
         """As much of a message as it may say."""
-        if isinstance(message, Handed):
+        if isinstance(message, LeaseRenewal):
             return replace(message, asks=[span for span in message.asks if self._has_to_do_with(span.topic)])
         if isinstance(message, AskKeys):
             return replace(message, topics=[topic for topic in message.topics if not self._denial((topic,))])
-        if isinstance(message, Undecided):
+        if isinstance(message, VoidAsk):
             return replace(message, spans=[span for span in message.spans if not self._denial((span.topic,))])
-        if isinstance(message, Sealed) and message.seen:
+        if isinstance(message, SeenReply) and message.seen:
             topic = self.node.driver.rounds.topic(message)
             return message if topic is not None and not self._denial((topic,)) else replace(message, seen=[])
         return message
 
-    def _may_say(self, message: Here | Handed | Sealed | Undecided | Unarrived) -> bool:
+    def _may_say(self, message: KeepAlive | LeaseRenewal | SeenReply | VoidAsk | NotArrivedCounts) -> bool:
         """What is said of numbers whose events nobody keeps is said for the session itself, and is not much."""
         sessions, stretches = _own(message)
-        if sessions != [self.session] or stretches > (RANGES_MAX if isinstance(message, Sealed) else SPANS_MAX):
+        if sessions != [self.session] or stretches > (RANGES_MAX if isinstance(message, SeenReply) else SPANS_MAX):
             raise ProtocolError(f"session {self.session!r} said what it may not say: {message!r:.300}")
         return True
 
@@ -467,7 +467,7 @@ class ClientConnection:
         """Why it has no such right on a topic: a code and a reason."""
         return self._judged.get((right, topic)) or self._judge(right, topic)
 
-    def _note_following(self, message: Follows) -> None:
+    def _note_following(self, message: Progress) -> None:
         if message.acked or not message.is_all:
             self._following[message.subscription] = True
         else:
@@ -625,22 +625,22 @@ class ClientConnection:
 
     def _readable(self, message: ToSession) -> ToSession | None:
         """As much of a message as its rights are for."""
-        if isinstance(message, Inform):
+        if isinstance(message, Recovered):
             denial = self._denial((message.told.topic,))
             return Ended(message.subscription, self.session, FORBIDDEN, denial) if denial else message
-        if isinstance(message, Expect):
+        if isinstance(message, TopicHeads):
             counts = {topic: count for topic, count in message.counts.items() if self.may_read(topic)}
             return replace(message, counts=counts) if counts else None
         if isinstance(message, Located):
             return replace(message, numbers={t: number for t, number in message.numbers.items() if self.may_read(t)})
         if isinstance(message, Keys):
             return replace(message, keys={topic: keys for topic, keys in message.keys.items() if self.may_read(topic)})
-        if isinstance(message, Decided):
+        if isinstance(message, VoidDecision):
             return message if self.may_read(message.topic) else None
-        if isinstance(message, Seal) and not self.may_read(
+        if isinstance(message, SeenAsk) and not self.may_read(
             message.topic
         ):  # whatever it has seen, it has nothing to say of it
-            self.node.handle_subscriber(self.session, Sealed(message.serial, message.rank, [self.session], []))
+            self.node.handle_subscriber(self.session, SeenReply(message.serial, message.rank, [self.session], []))
             return None
         return message
 
@@ -688,22 +688,22 @@ def _named(message: FromSubscriber | ChangeAsk) -> tuple[str, Sequence[str]]:
         return "subscribe", message.add
     if isinstance(message, (Locate, AskKeys)):
         return "subscribe", message.topics
-    if isinstance(message, Follows):
+    if isinstance(message, Progress):
         return "subscribe", list(message.acked)
-    if isinstance(message, Curious):
+    if isinstance(message, Nack):
         return "subscribe", [want.topic for want in message.wants]
-    if isinstance(message, Handed):
+    if isinstance(message, LeaseRenewal):
         return "publish", [span.topic for span in message.asks]
-    return "subscribe", [span.topic for span in message.spans] if isinstance(message, Undecided) else ()
+    return "subscribe", [span.topic for span in message.spans] if isinstance(message, VoidAsk) else ()
 
 
-def _own(message: Here | Handed | Sealed | Undecided | Unarrived) -> tuple[list[str], int]:
+def _own(message: KeepAlive | LeaseRenewal | SeenReply | VoidAsk | NotArrivedCounts) -> tuple[list[str], int]:
     """For which sessions a message speaks, and of how many stretches of numbers."""
-    if isinstance(message, Sealed):
+    if isinstance(message, SeenReply):
         return message.sessions, len(message.seen)
-    if isinstance(message, (Here, Unarrived)):
+    if isinstance(message, (KeepAlive, NotArrivedCounts)):
         return [message.session], 0
-    return [message.session], len(message.asks if isinstance(message, Handed) else message.spans)
+    return [message.session], len(message.asks if isinstance(message, LeaseRenewal) else message.spans)
 
 
 def _pattern_error(pattern: str) -> TopicError | None:

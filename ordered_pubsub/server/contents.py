@@ -41,7 +41,7 @@ _PIECE = struct.Struct(">QQ")
 
 
 @attrs.frozen
-class Found:
+class StoredJournal:
     """The journal that a store holds, as far as it is good."""
 
     snapshot: bytes | None
@@ -69,7 +69,7 @@ def piece_sum(key: int, pieces: int, state: bytes) -> int:
     return crc32(state, crc32(_PIECE.pack(key, pieces)))
 
 
-def read_journal(connection: sqlite3.Connection) -> Found:
+def read_journal(connection: sqlite3.Connection) -> StoredJournal:
     """Read the snapshot and the rows since then, up to the first that is not as it must be."""
     pieces, unfinished = _find_snapshot(connection)
     states: list[bytes] = []
@@ -79,7 +79,7 @@ def read_journal(connection: sqlite3.Connection) -> Found:
             "SELECT pieces, checksum, state FROM snapshot WHERE key = ?", (key,)
         ).fetchone()
         if type(state) is not bytes or piece_sum(key, total, state) != checksum:
-            return Found(None, [], 0, f"piece {len(states)} of the snapshot is missing, or fails its checksum")
+            return StoredJournal(None, [], 0, f"piece {len(states)} of the snapshot is missing, or fails its checksum")
         states.append(state)
         covered = key >> SHIFT
     snapshot = b"".join(states) if pieces else None
@@ -91,13 +91,13 @@ def read_journal(connection: sqlite3.Connection) -> Found:
     for number, checksum, data in rows:
         if number != commits + 1:
             missing = unfinished if commits == covered and unfinished else f"commit {commits + 1} is missing"
-            return Found(snapshot, records, commits, missing, covered)
+            return StoredJournal(snapshot, records, commits, missing, covered)
         if not (_are_counts(number) and type(data) is bytes and batch_sum(number, data) == checksum):
-            return Found(snapshot, records, commits, f"commit {number} fails its checksum", covered)
+            return StoredJournal(snapshot, records, commits, f"commit {number} fails its checksum", covered)
         records += split_records(data)
         commits = number
     trouble = "" if commits else unfinished
-    return Found(snapshot, records, commits, trouble, covered)
+    return StoredJournal(snapshot, records, commits, trouble, covered)
 
 
 def _find_snapshot(connection: sqlite3.Connection) -> tuple[list[int], str]:

@@ -50,7 +50,7 @@ class Visitor:
 
 
 @attrs.define(eq=False)
-class Doors:
+class Admission:
     """How many are in, from where, and as whom."""
 
     limits: LimitsSection
@@ -77,7 +77,7 @@ class Doors:
     def channel(self) -> Channel:
         """For a connection that was just accepted."""
         tls = TlsLayer(self.tls.server, is_server=True) if self.tls.server is not None else None
-        doorstep = Doorstep(self)
+        doorstep = NewConnection(self)
         channel = Channel(doorstep, self.limits.unauthenticated_bytes_max, self.limits.buffered_bytes_max, tls)
         channel.arrival = doorstep.arrived
         return channel
@@ -225,10 +225,10 @@ def neighbourhood(address: str) -> str:
 
 
 @attrs.define(eq=False)
-class Doorstep:
+class NewConnection:
     """The first owner of a connection. It counts it for as long as it lasts, whoever owns it later."""
 
-    doors: Doors
+    doors: Admission
     channel: Channel = attrs.field(init=False)
     address: str = ""
     identity: str | None = None

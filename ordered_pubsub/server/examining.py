@@ -21,7 +21,7 @@ import attrs
 
 from ordered_pubsub.errors import JournalError, UnknownVersion
 from ordered_pubsub.server.contents import CHECK, EARLIER_FORMATS, FORMAT, TABLES, about_sum, last_commit, read_about
-from ordered_pubsub.server.mark import Mark, mark_of
+from ordered_pubsub.server.mark import HighWaterMark, mark_of
 from ordered_pubsub.server.shelf import SQLITE_ERRORS, damaged, failed
 from ordered_pubsub.server.write_ahead import PAGE_BYTES, judge
 
@@ -39,7 +39,7 @@ class Examined:
 
     about: dict[str, str]
     commits: int
-    mark: Mark
+    mark: HighWaterMark
 
 
 def log_of(file: Path) -> Path:
@@ -47,7 +47,7 @@ def log_of(file: Path) -> Path:
     return file.with_name(file.name + "-wal")
 
 
-def examine(file: Path, mark: Mark | None, boot: bytes) -> Examined | None:
+def examine(file: Path, mark: HighWaterMark | None, boot: bytes) -> Examined | None:
     """Look at a store; None if nothing was ever in it. Raises what is wrong with it.
 
     `boot` tells this start of the machine from another: what the machine had written to before it lost its power may be torn.
@@ -85,7 +85,7 @@ def examine(file: Path, mark: Mark | None, boot: bytes) -> Examined | None:
         raise failed(file, error) from error
 
 
-def _look_inside(file: Path, connection: sqlite3.Connection, mark: Mark | None, has_history: bool) -> Examined | None:
+def _look_inside(file: Path, connection: sqlite3.Connection, mark: HighWaterMark | None, has_history: bool) -> Examined | None:
     tables = dict(connection.execute("SELECT name, sql FROM sqlite_master"))
     if not tables and not has_history:
         return None

@@ -41,7 +41,7 @@ _SLOTS_AT = (0, 4096)
 
 
 @attrs.frozen
-class Mark:
+class HighWaterMark:
     """What is known of a store from outside of it."""
 
     store: bytes
@@ -68,11 +68,11 @@ class MarkFile:
     path: Path
     _file: int
     _sequence: int = 0
-    _mark: Mark = Mark(bytes(STORE_BYTES))
+    _mark: HighWaterMark = HighWaterMark(bytes(STORE_BYTES))
     _synced_at: float = float("-inf")
 
     @classmethod
-    def open(cls, path: Path) -> tuple[MarkFile, Mark | None]:
+    def open(cls, path: Path) -> tuple[MarkFile, HighWaterMark | None]:
         """Open it, or make it, readable by its owner only; with what it says, if that was not made just now."""
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -82,7 +82,7 @@ class MarkFile:
             raise
         return cls(path, file, sequence), mark
 
-    def begin(self, mark: Mark) -> None:
+    def begin(self, mark: HighWaterMark) -> None:
         """Say it in both slots, on the disk, as well as that there is such a file."""
         self._mark = mark
         self._write(mark.commits, mark.given)
@@ -128,7 +128,7 @@ def mark_of(store: Path) -> Path:
     return store.with_name(store.name + SUFFIX)
 
 
-def read_mark(path: Path) -> Mark | None:
+def read_mark(path: Path) -> HighWaterMark | None:
     """What a mark says; None if there is none."""
     try:
         file = os.open(path, os.O_RDONLY)
@@ -140,7 +140,7 @@ def read_mark(path: Path) -> Mark | None:
         os.close(file)
 
 
-def _read(path: Path, file: int) -> tuple[int, Mark | None]:
+def _read(path: Path, file: int) -> tuple[int, HighWaterMark | None]:
     if not os.fstat(file).st_size:
         return 0, None
     found = [slot for at in _SLOTS_AT if (slot := _read_slot(os.pread(file, _SLOT_BYTES, at))) is not None]
@@ -152,13 +152,13 @@ def _read(path: Path, file: int) -> tuple[int, Mark | None]:
     return max(found, key=lambda slot: slot[0])
 
 
-def _read_slot(data: bytes) -> tuple[int, Mark] | None:
+def _read_slot(data: bytes) -> tuple[int, HighWaterMark] | None:
     if len(data) != _SLOT_BYTES or _CHECKSUM.unpack_from(data, _SLOT.size)[0] != crc32(data[: _SLOT.size]):
         return None
     magic, sequence, store, commits, given, is_open, boot = _SLOT.unpack_from(data)
     if magic != _MAGIC:
         return None
-    return sequence, Mark(store, commits, given, bool(is_open), boot)
+    return sequence, HighWaterMark(store, commits, given, bool(is_open), boot)
 
 
 def full_sync(file: int) -> None:

@@ -29,7 +29,7 @@ class Holder:
 
 
 @attrs.define
-class Names:
+class NameKeeper:
     """The names that one stage keeps."""
 
     holders: dict[str, Holder] = attrs.field(factory=dict)

@@ -44,15 +44,15 @@ from ordered_pubsub.core.stage.driver import (
     SNAPSHOT_AFTER_PARTS,
     SNAPSHOT_AFTER_RECORDS,
     USUAL,
-    Batch,
     Driver,
+    FlushBatch,
 )
 from ordered_pubsub.core.stage.stage import Effects
 from ordered_pubsub.core.stage.turns import Turns, Work
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.core.trust.keys import PLAIN, Security
 from ordered_pubsub.errors import JournalDamaged, JournalError, OrderedPubSubError, ProtocolError
-from ordered_pubsub.server.bulk import Bulk, Reader
+from ordered_pubsub.server.bulk import Bulk, BulkReader
 from ordered_pubsub.server.choosing import choosing
 from ordered_pubsub.server.shelf import IN_USE_MAX
 from ordered_pubsub.server.store import Store
@@ -255,7 +255,7 @@ class Node:
         """Whether something that a client said before still waits for its turn."""
         return self.driver.is_busy_with(identity, session)
 
-    def forget(self, identity: str, connection: Reader) -> None:
+    def forget(self, identity: str, connection: BulkReader) -> None:
         """A connection is gone: nobody waits for what was said on it."""
         self.turns.forget(identity, connection)
         self.bulk.forget(connection)
@@ -308,7 +308,7 @@ class Node:
         known = self.driver.stage.state.requests.sessions.get(session)
         return (0, []) if known is None else (known.epoch, sorted((*known.answers, *known.pending)))
 
-    def handle_reader(self, reader: Reader, message: LogQuestion) -> None:
+    def handle_reader(self, reader: BulkReader, message: LogQuestion) -> None:
         """A client that may asks for much of a log. Who asks while the stage stops asks again elsewhere."""
         if not self._is_over:
             try:
@@ -508,11 +508,11 @@ class Node:
         else:
             self._finish(batch, self._make_sure(batch))
 
-    def _written(self, batch: Batch, written: asyncio.Future[JournalError | float]) -> None:
+    def _written(self, batch: FlushBatch, written: asyncio.Future[JournalError | float]) -> None:
         """A thread has written a batch."""
         self._finish(batch, written.result())
 
-    def _make_sure(self, batch: Batch) -> JournalError | float:
+    def _make_sure(self, batch: FlushBatch) -> JournalError | float:
         """See to it that a batch is on disk; return how long it took, or why it failed. May run in a thread.
 
         Only this does: whoever writes row by row in a thread waits for the loop's thread at each of them, if that is busy.
@@ -526,7 +526,7 @@ class Node:
             return error
         return time.perf_counter() - started
 
-    def _finish(self, batch: Batch, outcome: JournalError | float) -> None:
+    def _finish(self, batch: FlushBatch, outcome: JournalError | float) -> None:
         if isinstance(outcome, JournalError):
             self._fail(outcome)
             return

@@ -27,7 +27,7 @@ from ordered_pubsub.wire.protocol import (
     Claimed,
     Differs,
     FromPeer,
-    Names,
+    NamesGranted,
     PeerGreeting,
     Ping,
     Pong,
@@ -86,7 +86,7 @@ class Handler(Protocol):
     def handle_claimed(self, claimed: Claimed) -> None:
         """The peer answers a claim."""
 
-    def handle_names(self, peer: int, names: Names) -> None:
+    def handle_names(self, peer: int, names: NamesGranted) -> None:
         """The peer says which names its clients have."""
 
 
@@ -261,7 +261,7 @@ class PeerLink:
         else:
             self._write(frame)
 
-    def send(self, message: Claim | Claimed | Names) -> None:
+    def send(self, message: Claim | Claimed | NamesGranted) -> None:
         """Say something about names, if the link is there. If not, it is said when it is."""
         if self._is_up:
             self._write(encode(message))
@@ -298,7 +298,7 @@ class PeerLink:
             self.handler.drop(self.rank, error)
         return readable
 
-    def _handle(self, message: Welcome | Rejected | Differs | Claim | Claimed | Names | Ping | Pong) -> None:
+    def _handle(self, message: Welcome | Rejected | Differs | Claim | Claimed | NamesGranted | Ping | Pong) -> None:
         if isinstance(message, Ping):
             self._write(_PONG)
         elif isinstance(message, Welcome):

@@ -32,10 +32,10 @@ from ordered_pubsub.core.log.log import ENDLESS, KINDS, Kind, LogStamp, Row
 from ordered_pubsub.core.ranges import Range, Ranges, shown
 from ordered_pubsub.core.stage.stage import Stage
 from ordered_pubsub.errors import JournalDamaged, JournalError, OrderedPubSubError, UsageError
-from ordered_pubsub.server.contents import Found, read_about, read_journal
+from ordered_pubsub.server.contents import StoredJournal, read_about, read_journal
 from ordered_pubsub.server.examining import check_pages, examine, log_of
 from ordered_pubsub.server.lock import FileLock
-from ordered_pubsub.server.mark import Mark, boot_mark, mark_of, read_mark
+from ordered_pubsub.server.mark import HighWaterMark, boot_mark, mark_of, read_mark
 from ordered_pubsub.server.shelf import SHIFT, SQLITE_ERRORS, is_number_sound, is_topic_sound, sound_row
 from ordered_pubsub.server.store import SqliteJournal, boot_id
 from ordered_pubsub.server.write_ahead import PAGE_BYTES, mended
@@ -92,8 +92,8 @@ class Findings:
 
     troubles: list[str] = attrs.field(factory=list)
     about: dict[str, str] = attrs.field(factory=dict)
-    mark: Mark | None = None
-    journal: Found | None = None
+    mark: HighWaterMark | None = None
+    journal: StoredJournal | None = None
     stage: Stage | None = None
     topics: list[TopicLog] = attrs.field(factory=list)
     numbers: dict[str, int] = attrs.field(factory=dict)

@@ -28,7 +28,7 @@ from ordered_pubsub.server.access import Access, Proof, has_lost_keys
 from ordered_pubsub.server.agreement import Common, Disagreement
 from ordered_pubsub.server.claims import Claimant, Claims
 from ordered_pubsub.server.clients import ClientConnection, Rules
-from ordered_pubsub.server.doorstep import Doors, Visitor
+from ordered_pubsub.server.doorstep import Admission, Visitor
 from ordered_pubsub.server.node import Node
 from ordered_pubsub.server.peers import PeerLink
 from ordered_pubsub.server.shelf import plainly
@@ -36,7 +36,16 @@ from ordered_pubsub.server.store import Store, open_store
 from ordered_pubsub.server.tls import StageTlsContexts
 from ordered_pubsub.supervision import Backoff, Repeated, Supervisor
 from ordered_pubsub.wire.channel import Channel
-from ordered_pubsub.wire.protocol import VERSION, Claim, Claimed, ClientGreeting, Names, PeerGreeting, Welcome, encode
+from ordered_pubsub.wire.protocol import (
+    VERSION,
+    Claim,
+    Claimed,
+    ClientGreeting,
+    NamesGranted,
+    PeerGreeting,
+    Welcome,
+    encode,
+)
 from ordered_pubsub.wire.sessions import NAMELESS, is_proven
 from ordered_pubsub.wire.tasks import end_task
 
@@ -72,7 +81,7 @@ class Server:
     room: int = 1 << 62
     """so many connections this process has files for"""
     node: Node = attrs.field(init=False)
-    doors: Doors = attrs.field(init=False)
+    doors: Admission = attrs.field(init=False)
     claims: Claims = attrs.field(init=False)
     links: dict[int, PeerLink] = attrs.field(factory=dict)
     port: int = 0
@@ -116,7 +125,7 @@ class Server:
             lambda identity, channel: self.doors.sent(identity, channel),
         )
         access = Access.of(configuration.identity)
-        self.doors = Doors(configuration.limits, access, tls, self._admit_client, self._admit_peer, room=self.room)
+        self.doors = Admission(configuration.limits, access, tls, self._admit_client, self._admit_peer, room=self.room)
         self._make_links()
         self.claims = Claims(
             self.rank,
@@ -334,7 +343,7 @@ class Server:
         """The keeper of a name has answered."""
         self.claims.handle_claimed(claimed)
 
-    def handle_names(self, peer: int, names: Names) -> None:
+    def handle_names(self, peer: int, names: NamesGranted) -> None:
         """A home stage says which of the names that are kept here its clients have."""
         self.claims.handle_names(peer, names)
 

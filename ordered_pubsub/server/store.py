@@ -50,7 +50,7 @@ from ordered_pubsub.server.contents import (
 )
 from ordered_pubsub.server.examining import Examined, examine
 from ordered_pubsub.server.lock import FileLock
-from ordered_pubsub.server.mark import STORE_BYTES, Mark, MarkFile, boot_mark, mark_of, read_mark
+from ordered_pubsub.server.mark import STORE_BYTES, HighWaterMark, MarkFile, boot_mark, mark_of, read_mark
 from ordered_pubsub.server.shelf import SQLITE_ERRORS, SqliteShelf, damaged, failed, may_not_write
 
 PIECE_BYTES = 1 << 17
@@ -150,7 +150,7 @@ class SqliteJournal:
                 about = _about_after_start(file, found, durability, stage, boot)
                 mark, _ = MarkFile.open(mark_path)
                 undo.callback(mark.close)
-                state = found.mark if found is not None else Mark(bytes.fromhex(about["store"]), is_open=False)
+                state = found.mark if found is not None else HighWaterMark(bytes.fromhex(about["store"]), is_open=False)
                 if found is None:
                     mark.begin(state)
                 connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False, timeout=0)

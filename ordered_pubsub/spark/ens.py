@@ -26,7 +26,7 @@ Run = tuple[str, list[Outgoing]]
 
 
 @attrs.define(eq=False)
-class Ens:
+class TaskEns:
     """The broker on which subscribers hear of events at once; what does not reach them there, they get from the logs."""
 
     adapter: Adapter
@@ -35,7 +35,7 @@ class Ens:
     """when it is tried again, if it did not take something"""
 
     @classmethod
-    def open(cls, url: str, timeout_s: float) -> Ens:
+    def open(cls, url: str, timeout_s: float) -> TaskEns:
         """Connect, or raise what is the matter with it."""
         adapter = load_adapter(url)
         if adapter.local_system is not None:

@@ -20,8 +20,8 @@ import attrs
 
 from ordered_pubsub.core.messages import Answer, Publication, PublishAsk, Refusal, Request
 from ordered_pubsub.errors import OrderedPubSubError, SessionExpired, UnavailableError, UsageError
-from ordered_pubsub.reading.line import Line
-from ordered_pubsub.reading.stages import ASK_AGAIN_S, Stages, refused
+from ordered_pubsub.reading.line import StageLine
+from ordered_pubsub.reading.stages import ASK_AGAIN_S, StageLines, refused
 from ordered_pubsub.wire.protocol import Ask, Tell
 from ordered_pubsub.wire.reading import Trace, Traced
 from ordered_pubsub.wire.sessions import SessionKey
@@ -57,16 +57,16 @@ class Reach:
 
 
 @attrs.define(eq=False)
-class Lane:
+class StageWriter:
     """The rows of one task that go to one stage."""
 
-    stages: Stages
+    stages: StageLines
     rank: int
     topic: str
     """one of the stage's"""
     key: SessionKey
     epoch: int
-    _line: Line | None = None
+    _line: StageLine | None = None
     _published: Reach = Reach()
     """what is on the stage's disk"""
     _taken: int | None = None
@@ -151,7 +151,7 @@ class Lane:
         self._taken, self._published = sequence, Reach.of(sequence)
         return answer
 
-    def _ask(self, line: Line) -> None:
+    def _ask(self, line: StageLine) -> None:
         assert self._pending is not None
         assert self._taken is not None
         sequence, parts = self._pending
@@ -160,7 +160,7 @@ class Lane:
         line.say(Ask([Request(self.key.session, self.epoch, sequence, self._taken, done, parts)]))
         self._is_asked = True
 
-    def _hear(self, line: Line, sequence: int) -> Answer | Refusal:
+    def _hear(self, line: StageLine, sequence: int) -> Answer | Refusal:
         while True:
             message = line.hear(ASK_AGAIN_S)
             for answer in message.answers if isinstance(message, Tell) else ():
@@ -186,7 +186,7 @@ class Lane:
             raise
         self._line, self._is_asked = line, False
 
-    def _trace(self, line: Line) -> list[int]:
+    def _trace(self, line: StageLine) -> list[int]:
         """The sequences that the stage remembers of this batch."""
         line.say(Trace(1))
         while not isinstance(traced := line.hear(ASK_AGAIN_S), Traced):
@@ -198,7 +198,7 @@ class Lane:
             )
         return sorted(traced.sequences) if traced.epoch == self.epoch else []
 
-    def _find_published(self, line: Line, sequences: list[int]) -> int:
+    def _find_published(self, line: StageLine, sequences: list[int]) -> int:
         """The last one that was not refused; its answer says that it is on disk."""
         for sequence in reversed(sequences):
             # A stage that does not have it must not take it now: there is nothing that it could come after.

@@ -14,7 +14,7 @@ from ordered_pubsub.config.kinds import redacted
 from ordered_pubsub.core.filters import Filter
 from ordered_pubsub.core.topics import check_pattern, check_topic
 from ordered_pubsub.errors import ConfigurationError, FilterError, NotOffered, TopicError
-from ordered_pubsub.reading.access import Access
+from ordered_pubsub.reading.access import ReaderAccess
 
 Clock = dict[str, int]
 Place = Literal["earliest", "latest"] | Clock | datetime
@@ -42,7 +42,7 @@ PUBLISHER_LENGTH_MAX = 255
 class Options:
     """One source's."""
 
-    access: Access
+    access: ReaderAccess
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     starting: Place | None = None
@@ -98,7 +98,7 @@ class Options:
 class SinkOptions:
     """One sink's."""
 
-    access: Access
+    access: ReaderAccess
     topic: str | None = None
     sort: str | None = None
     ens: str | None = attrs.field(default=None, repr=lambda text: repr(None if text is None else redacted(text)))
@@ -158,7 +158,7 @@ def _topics_of(read: _Reader) -> tuple[tuple[str, ...], str | None]:
     return tuple(read.checked("topics", topic, check_topic) for topic in topics), None
 
 
-def _access_of(read: _Reader) -> Access:
+def _access_of(read: _Reader) -> ReaderAccess:
     sequencer = read.text("sequencer")
     tls = {
         key: value
@@ -171,7 +171,7 @@ def _access_of(read: _Reader) -> Access:
         "tls": tls or None,
         "timeout_s": read.seconds("timeoutSeconds", None),
     }
-    return Access.of(read.text("config"), arguments)
+    return ReaderAccess.of(read.text("config"), arguments)
 
 
 def _filter_of(read: _Reader) -> str | None:

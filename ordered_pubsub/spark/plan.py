@@ -15,9 +15,9 @@ import attrs
 from ordered_pubsub.errors import ConfigurationError, TopicError
 from ordered_pubsub.reading.cuts import divide, events_between, first_part, lower
 from ordered_pubsub.reading.merging import merged, raise_lost
-from ordered_pubsub.reading.stages import Extent, Stages, Turns
+from ordered_pubsub.reading.stages import Extent, SessionEpochs, StageLines
 from ordered_pubsub.spark.options import Clock, Options, Place
-from ordered_pubsub.spark.progress import Progress
+from ordered_pubsub.spark.progress import ReaderProgress
 from ordered_pubsub.spark.selecting import Selection
 from ordered_pubsub.wire.sessions import make_session
 
@@ -40,12 +40,12 @@ class Range:
 
 
 @attrs.define
-class Plan:
+class ReadPlan:
     """One source's; it is sent to executors."""
 
     options: Options
-    progress: Progress | None = None
-    _turns: Turns = attrs.field(factory=lambda: Turns(make_session(None)))
+    progress: ReaderProgress | None = None
+    _turns: SessionEpochs = attrs.field(factory=lambda: SessionEpochs(make_session(None)))
     selection: Selection = attrs.field(factory=Selection)
     """what is wanted of the rows, as far as Spark says"""
     seen: Clock | None = None
@@ -53,16 +53,16 @@ class Plan:
 
     def __attrs_post_init__(self) -> None:
         if self.options.reader is not None:
-            self.progress = Progress(self.options.reader)
+            self.progress = ReaderProgress(self.options.reader)
 
     # -- where --------------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
         """Raise what is wrong with the topics, and with the way to the stages."""
-        with Stages(self.options.access) as stages:
+        with StageLines(self.options.access) as stages:
             self._extents(stages)
 
-    def _extents(self, stages: Stages) -> dict[str, Extent]:
+    def _extents(self, stages: StageLines) -> dict[str, Extent]:
         options = self.options
         if options.pattern is None:
             try:
@@ -75,14 +75,14 @@ class Plan:
 
     def first(self, otherwise: Place) -> Clock:
         """Where the source begins."""
-        with Stages(self.options.access) as stages:
+        with StageLines(self.options.access) as stages:
             extents = self._extents(stages)
             place = self.options.starting if self.options.starting is not None else otherwise
             return self._at(stages, place, extents, is_start=True)
 
     def last(self) -> Clock:
         """Where a source that is read once ends: a cut."""
-        with Stages(self.options.access) as stages:
+        with StageLines(self.options.access) as stages:
             extents = self._extents(stages)
             now = stages.cut(list(extents)) if extents else {}
             if self.options.ending == "latest":
@@ -96,7 +96,7 @@ class Plan:
                 )
             return lowered
 
-    def _at(self, stages: Stages, place: Place, extents: Mapping[str, Extent], is_start: bool) -> Clock:
+    def _at(self, stages: StageLines, place: Place, extents: Mapping[str, Extent], is_start: bool) -> Clock:
         floors = {topic: extent.floor for topic, extent in extents.items()}
         if place == "earliest":
             return floors
@@ -113,7 +113,7 @@ class Plan:
                 )
         return {topic: place.get(topic, floors[topic] if is_start else extents[topic].last) for topic in extents}
 
-    def _at_time(self, stages: Stages, at: datetime, extents: Mapping[str, Extent], is_start: bool) -> Clock:
+    def _at_time(self, stages: StageLines, at: datetime, extents: Mapping[str, Extent], is_start: bool) -> Clock:
         clock = stages.located(list(extents), at.timestamp()) if extents else {}
         is_beyond = all(clock[topic] >= extent.last for topic, extent in extents.items())
         if is_start and is_beyond and self.options.starting_time_strategy == "error":
@@ -131,7 +131,7 @@ class Plan:
         until: Clock | None = None,
     ) -> tuple[Clock, int]:
         """Where the batch after this place ends: at a cut, with about so many rows, or bytes, at the most. Also what there is."""
-        with Stages(self.options.access) as stages:
+        with StageLines(self.options.access) as stages:
             end = self.seen = self._now(stages, start)
             end = {topic: min(last, until.get(topic, 0)) for topic, last in end.items()} if until is not None else end
             end = {topic: max(last, start.get(topic, 0)) for topic, last in end.items()}
@@ -143,7 +143,7 @@ class Plan:
                 return first_part(stages, start, end, rows_max), there
             return end, there
 
-    def _now(self, stages: Stages, start: Mapping[str, int]) -> Clock:
+    def _now(self, stages: StageLines, start: Mapping[str, int]) -> Clock:
         """A cut; the start itself, which is one, if nothing has come since. That is found out without an operation."""
         extents = stages.find(self.options.topics or [self.options.pattern or ""])
         topics = list(self.options.topics) or [topic for topic in extents if stages.levels.is_kept(topic)]
@@ -156,7 +156,7 @@ class Plan:
 
     def now(self) -> Clock:
         """A cut, now."""
-        with Stages(self.options.access) as stages:
+        with StageLines(self.options.access) as stages:
             return self._now(stages, {})
 
     def parts(self, start: Mapping[str, int], end: Clock) -> list[Range]:
@@ -169,7 +169,7 @@ class Plan:
         begin = {topic: start.get(topic, 0) for topic in end}
         if wanted == 1:
             return [Range(begin, end)]
-        with Stages(self.options.access) as stages:
+        with StageLines(self.options.access) as stages:
             cuts = divide(stages, begin, end, wanted)
         parts = zip([begin, *cuts], cuts, strict=False)
         meets = self.selection.meets
@@ -177,7 +177,7 @@ class Plan:
 
     def _check_kept(self, start: Mapping[str, int], end: Clock) -> None:
         """Say now what is lost, not when it is read."""
-        with Stages(self.options.access) as stages:
+        with StageLines(self.options.access) as stages:
             found = stages.find([topic for topic in end if end[topic] > start.get(topic, 0)])
         for topic, extent in found.items():
             if extent.floor > start.get(topic, 0):
@@ -192,7 +192,7 @@ class Plan:
         options = self.options
         wants = None if options.where is None else wanted_by(options.where)
         table = Table(sorted(part.end), part.start, part.end, wants, options.with_headers, self.selection.has_topic)
-        with Stages(options.access) as stages:
+        with StageLines(options.access) as stages:
             source = merged(stages, part.start, part.end, self._lose, options.where or "")
             yield from table.record_batches(source)
 

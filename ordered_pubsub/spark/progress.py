@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from ordered_pubsub.core.messages import Acked, Change, ChangeAsk, Refusal, Saved
+from ordered_pubsub.core.messages import Acked, AckSaved, Change, ChangeAsk, Refusal
 from ordered_pubsub.core.order.registrar import epoch_after
 from ordered_pubsub.errors import ConfigurationError, NameInUse, UnavailableError
-from ordered_pubsub.reading.stages import ASK_AGAIN_S, Place, Stages, Turns, refused
+from ordered_pubsub.reading.stages import ASK_AGAIN_S, OperationLine, SessionEpochs, StageLines, refused
 from ordered_pubsub.wire.sessions import make_session
 
 SUBSCRIPTION = "spark"
@@ -23,11 +23,11 @@ TELL_S = 60.0
 
 
 @attrs.define
-class Progress:
+class ReaderProgress:
     """Of one name. Its session lasts as long as this does: it has the name whatever becomes of a connection, or a stage."""
 
     name: str
-    _turns: Turns = attrs.field(init=False)
+    _turns: SessionEpochs = attrs.field(init=False)
     _epoch: int = 0
     """in which this session has the subscription"""
     _was_in: bool = False
@@ -36,18 +36,18 @@ class Progress:
     _told_at: float = 0.0
 
     def __attrs_post_init__(self) -> None:
-        self._turns = Turns(make_session(self.name))
+        self._turns = SessionEpochs(make_session(self.name))
 
     def is_due(self, start: Mapping[str, int]) -> bool:
         """Whether stages have to hear of this one, though nothing new is there for it."""
         return start != self._told or time.monotonic() >= self._told_at + TELL_S
 
-    def cut(self, stages: Stages, topics: Sequence[str], start: Mapping[str, int]) -> dict[str, int]:
+    def cut(self, stages: StageLines, topics: Sequence[str], start: Mapping[str, int]) -> dict[str, int]:
         """A place in the order, now; what comes before `start` was committed."""
         return stages.again(f"the progress of reader {self.name!r}", lambda: self._cut(stages, topics, start))
 
-    def _cut(self, stages: Stages, topics: Sequence[str], start: Mapping[str, int]) -> dict[str, int]:
-        place = Place(stages, self.name, self._turns.key, self._was_in, self._turns.next())
+    def _cut(self, stages: StageLines, topics: Sequence[str], start: Mapping[str, int]) -> dict[str, int]:
+        place = OperationLine(stages, self.name, self._turns.key, self._was_in, self._turns.next())
         try:
             with place:
                 self._was_in = True
@@ -65,7 +65,7 @@ class Progress:
     def _subscription(self) -> str:
         return f"{self.name}//{SUBSCRIPTION}"
 
-    def _open(self, place: Place, topics: Sequence[str], start: Mapping[str, int]) -> Change:
+    def _open(self, place: OperationLine, topics: Sequence[str], start: Mapping[str, int]) -> Change:
         """Begin it, or go on with it; if it is there in another epoch, in the one after that."""
         epoch = self._epoch + 1
         ask = ChangeAsk(self._subscription, tuple(topics) if epoch == 1 else (), opens=epoch, start=dict(start))
@@ -89,7 +89,7 @@ class Progress:
             else:
                 raise refused(answer)
 
-    def _acknowledge(self, place: Place, change: Change, start: Mapping[str, int]) -> None:
+    def _acknowledge(self, place: OperationLine, change: Change, start: Mapping[str, int]) -> None:
         resume = change.resume
         clock = {topic: start.get(topic, 0) for topic in change.new}
         if resume is not None:
@@ -97,5 +97,5 @@ class Progress:
                 clock[topic] = max(clock.get(topic, 0), count)
         position = max(sum(clock.values()), 0 if resume is None else resume.position)
         place.line.say(Acked(self._subscription, place.session, 1, change.version, clock, position))
-        while not isinstance(place.line.hear(ASK_AGAIN_S), Saved):
+        while not isinstance(place.line.hear(ASK_AGAIN_S), AckSaved):
             pass

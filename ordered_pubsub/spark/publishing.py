@@ -14,9 +14,9 @@ from ordered_pubsub.client.logged import LogPacker
 from ordered_pubsub.client.publisher import Outgoing
 from ordered_pubsub.core.client.session import REQUEST_BYTES_MAX
 from ordered_pubsub.errors import UsageError
-from ordered_pubsub.reading.stages import Stages
-from ordered_pubsub.spark.ens import Ens, Run
-from ordered_pubsub.spark.lane import ROWS_MAX, Lane
+from ordered_pubsub.reading.stages import StageLines
+from ordered_pubsub.spark.ens import Run, TaskEns
+from ordered_pubsub.spark.lane import ROWS_MAX, StageWriter
 from ordered_pubsub.wire.sessions import derive_session, publisher_of
 
 REQUEST_EVENTS_MAX = 10_000
@@ -69,22 +69,22 @@ class _Filling:
 class _Way:
     """The way to one owner: what is sent next, and what was sent last."""
 
-    lane: Lane
+    lane: StageWriter
     packer: LogPacker
     filling: _Filling = attrs.field(factory=_Filling)
     sent: list[Run] = attrs.field(factory=list)
 
 
 @attrs.define(eq=False)
-class Publishing:
+class TaskPublishing:
     """What one task publishes."""
 
-    stages: Stages
+    stages: StageLines
     identity: Identity
     publisher: str | None = None
     """with which name it signs; None: with one of its own for each stage"""
     is_in_one_order: bool = False
-    ens: Ens | None = None
+    ens: TaskEns | None = None
     rows: int = 0
     """how many there were"""
     _digest: int = 0
@@ -145,7 +145,7 @@ class Publishing:
         stage = self.stages.topology.stages[owner].name
         key = derive_session("ordered_pubsub writer", identity.writer, str(identity.part), stage)
         way = self._ways[owner] = _Way(
-            Lane(self.stages, owner, topic, key, identity.batch + 1),
+            StageWriter(self.stages, owner, topic, key, identity.batch + 1),
             LogPacker(self.publisher or publisher_of(key.session, None), self.stages, is_tagged=self.ens is not None),
         )
         way.lane.open(self.rows)

@@ -24,11 +24,11 @@ from ordered_pubsub.client.frames import EVENT_BYTES, check_headers, content_typ
 from ordered_pubsub.client.publisher import Outgoing
 from ordered_pubsub.core.topics import check_topic
 from ordered_pubsub.errors import ConfigurationError, UnavailableError, UsageError
-from ordered_pubsub.reading.stages import Stages
-from ordered_pubsub.spark.ens import Ens
+from ordered_pubsub.reading.stages import StageLines
+from ordered_pubsub.spark.ens import TaskEns
 from ordered_pubsub.spark.options import SinkOptions
 from ordered_pubsub.spark.plainly import plainly
-from ordered_pubsub.spark.publishing import Identity, Publishing
+from ordered_pubsub.spark.publishing import Identity, TaskPublishing
 from ordered_pubsub.spark.spilling import in_order
 from ordered_pubsub.spark.whole import Input
 from ordered_pubsub.wire.content import BYTES, JSON
@@ -139,9 +139,9 @@ class Sink:
     def publish(self, pieces: Iterable[Any], identity: Identity) -> int:
         """Publish them, and say how many they are."""
         options, came_by = self.options, Input.now()
-        with Stages(options.access) as stages:
-            ens = None if options.ens is None else Ens.open(options.ens, options.access.timeout_s)
-            publishing = Publishing(stages, identity, options.publisher, options.sort is not None, ens)
+        with StageLines(options.access) as stages:
+            ens = None if options.ens is None else TaskEns.open(options.ens, options.access.timeout_s)
+            publishing = TaskPublishing(stages, identity, options.publisher, options.sort is not None, ens)
             try:
                 for item in self._items(pieces, stages.payload_bytes_max, came_by):
                     publishing.put(item)
@@ -276,7 +276,7 @@ def make_sink(schema: StructType, given: Mapping[str, Any], overwrite: bool) -> 
         )
     options = SinkOptions.read(given)
     sink = Sink(options, Columns.of(schema, options))
-    with Stages(options.access) as stages:
+    with StageLines(options.access) as stages:
         if options.topic is not None:
             stages.check_kept([options.topic])
     return sink

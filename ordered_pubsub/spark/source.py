@@ -20,7 +20,7 @@ from ordered_pubsub.errors import ConfigurationError
 from ordered_pubsub.spark import version, version_text
 from ordered_pubsub.spark.options import ONLY_BATCH, ONLY_STREAM, Clock, Options
 from ordered_pubsub.spark.plainly import plainly
-from ordered_pubsub.spark.plan import Plan, Range
+from ordered_pubsub.spark.plan import Range, ReadPlan
 from ordered_pubsub.spark.selecting import Selection
 from ordered_pubsub.spark.table import schema_text
 
@@ -64,7 +64,7 @@ class OrderedSource(DataSource):
         options = self._read_options()
         if options.push_filters and version() < (4, 1):
             self._refuse(("pushFilters",), f"needs PySpark 4.1 or later; there is {version_text()}")
-        return (SelectingReader if options.push_filters else OrderedReader)(Plan(options))
+        return (SelectingReader if options.push_filters else OrderedReader)(ReadPlan(options))
 
     @plainly
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -73,7 +73,7 @@ class OrderedSource(DataSource):
         options = self._read_options()
         if not HAS_LIMITS:
             self._refuse(NEEDS_LIMITS, f"needs PySpark 4.2 or later; there is {version_text()}")
-        plan = Plan(options)
+        plan = ReadPlan(options)
         plan.check()
         return LimitedStreamReader(plan) if HAS_LIMITS else OrderedStreamReader(plan)
 
@@ -93,7 +93,7 @@ class OrderedSource(DataSource):
         return cast(DataSourceStreamWriter, OrderedStreamWriter(make_sink(schema, self.options, overwrite)))
 
 
-def _rows_of(plan: Plan, partition: InputPartition) -> Iterator[Any]:
+def _rows_of(plan: ReadPlan, partition: InputPartition) -> Iterator[Any]:
     """The rows of a part; of no part at all, which Spark reads as well, there are none."""
     return plan.read(partition.part) if isinstance(partition, RangePartition) else iter(())
 
@@ -101,7 +101,7 @@ def _rows_of(plan: Plan, partition: InputPartition) -> Iterator[Any]:
 class OrderedReader(DataSourceReader):
     """What there is between two places, read once."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: ReadPlan) -> None:
         self.plan = plan
 
     @plainly
@@ -129,7 +129,7 @@ class SelectingReader(OrderedReader):
 class OrderedStreamReader(DataSourceStreamReader):
     """What comes, in batches that end at cuts."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: ReadPlan) -> None:
         self.plan = plan
         self.start: Clock | None = None
         """where the last batch ended, as far as it is known"""
@@ -167,7 +167,7 @@ if HAS_LIMITS:
     class LimitedStreamReader(OrderedStreamReader, SupportsTriggerAvailableNow):
         """With limits to the size of a batch."""
 
-        def __init__(self, plan: Plan) -> None:
+        def __init__(self, plan: ReadPlan) -> None:
             super().__init__(plan)
             self.target: Clock | None = None
             """where a query that takes what there is ends"""

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from ordered_pubsub.core.filters import Filter
 from ordered_pubsub.errors import ProtocolError
-from ordered_pubsub.reading.merging import Batch
+from ordered_pubsub.reading.merging import LogBatch
 from ordered_pubsub.wire.content import fields_of
 from ordered_pubsub.wire.pack import Logged, PackedEvent, Unreadable, decode_logged, packed_headers, unreadable
 
@@ -58,7 +58,7 @@ class _Rows:
     """(row, topic) → up to which number the topic was passed without an event, before that row"""
     bytes: int = 0
 
-    def add(self, topic: int, first: int, position: int, batch: Batch, publisher: str, events: Sequence[Any]) -> None:
+    def add(self, topic: int, first: int, position: int, batch: LogBatch, publisher: str, events: Sequence[Any]) -> None:
         """Consecutive events of one batch; the first one has this number, and this position."""
         count = len(events)
         self.topics += [topic] * count
@@ -100,7 +100,7 @@ class Table:
         self._clock = np.array(self._passed, dtype=np.int64)
         self._position = sum(self._passed)
 
-    def record_batches(self, source: Iterable[Batch]) -> Iterator[pa.RecordBatch]:
+    def record_batches(self, source: Iterable[LogBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of these batches, in their order."""
         rows_max = max(1, min(ROWS_MAX, CELLS_MAX // max(1, len(self.topics))))
         for batch in source:
@@ -110,7 +110,7 @@ class Table:
         if self._rows.numbers:
             yield self._make()
 
-    def _take(self, batch: Batch) -> None:
+    def _take(self, batch: LogBatch) -> None:
         topic = self._places[batch.topic]
         last = min(batch.last, self.end[batch.topic])
         for first, chunk_last, data in batch.chunks if self.has_topic(batch.topic) else ():
@@ -133,7 +133,7 @@ class Table:
             else:
                 self._clock[topic] = number
 
-    def _add(self, topic: int, first: int, batch: Batch, publisher: str, events: Sequence[PackedEvent]) -> None:
+    def _add(self, topic: int, first: int, batch: LogBatch, publisher: str, events: Sequence[PackedEvent]) -> None:
         if self.wants is None:
             self._rows.add(topic, first, self._position + 1, batch, publisher, events)
             self._passed[topic] += len(events)

@@ -22,7 +22,7 @@ from ordered_pubsub.client.subscription import Subscription as AsyncSubscription
 from ordered_pubsub.errors import OrderedPubSubError, Timeout, UsageError
 from ordered_pubsub.sync.handlers import Handler, HandlerThread, check_plain
 from ordered_pubsub.sync.loops import GRACE_S, LoopThread, check_may_block, enter, is_late, outcome
-from ordered_pubsub.sync.outbox import Outbox, Receipts
+from ordered_pubsub.sync.outbox import BlockingOutbox, Receipts
 from ordered_pubsub.sync.subscription import Subscription
 
 _Result = TypeVar("_Result")
@@ -67,7 +67,7 @@ class Client:
         self._thread = thread
         self._user = user
         self._timeout_s: float = inner._settings.timeout_s
-        self._outbox = Outbox(inner, thread)
+        self._outbox = BlockingOutbox(inner, thread)
         self._subscriptions: WeakSet[Subscription] = WeakSet()
         """changed and read in the loop only"""
         self._handlers: WeakSet[HandlerThread] = WeakSet()

@@ -33,7 +33,7 @@ from ordered_pubsub.errors import Closed, OrderedPubSubError, Timeout, WouldBloc
 from ordered_pubsub.sync.loops import LoopThread
 
 
-class Outcome(Protocol):
+class BlockingOutcome(Protocol):
     """Who is told what became of a publication: a future, for one."""
 
     def set_result(self, result: Receipt, /) -> None:
@@ -64,7 +64,7 @@ class Receipts:
 
 
 @attrs.define(eq=False)
-class Outbox:
+class BlockingOutbox:
     """Publications of one client that have no receipt yet."""
 
     client: Client
@@ -73,9 +73,9 @@ class Outbox:
     """guards all below; notified when there may be room"""
     _unfinished_events: int = 0
     _unfinished_bytes: int = 0
-    _put: deque[tuple[Outgoing, Outcome]] = attrs.field(factory=deque)
+    _put: deque[tuple[Outgoing, BlockingOutcome]] = attrs.field(factory=deque)
     """not yet in the loop"""
-    _sent: dict[str, deque[tuple[Outgoing, Outcome]]] = attrs.field(factory=dict)
+    _sent: dict[str, deque[tuple[Outgoing, BlockingOutcome]]] = attrs.field(factory=dict)
     """belongs to the loop: by topic, what the publisher has"""
     _queue: deque[object] = attrs.field(factory=deque)
     """threads that wait for room, in their order"""
@@ -106,7 +106,7 @@ class Outbox:
             self._take(item, future)
             return future
 
-    def put(self, items: Sequence[Outgoing], outcome: Outcome, give_up_at: float) -> None:
+    def put(self, items: Sequence[Outgoing], outcome: BlockingOutcome, give_up_at: float) -> None:
         """Take publications as soon as there is room, one after the other. Interrupted, the rest is not taken."""
         self.thread.check_process()
         with self._room:
@@ -119,7 +119,7 @@ class Outbox:
                 self._queue.remove(ticket)
                 self._room.notify_all()
 
-    def _take_in_turn(self, item: Outgoing, outcome: Outcome, ticket: object, give_up_at: float) -> None:
+    def _take_in_turn(self, item: Outgoing, outcome: BlockingOutcome, ticket: object, give_up_at: float) -> None:
         def may_go() -> bool:
             return self._is_closed or (self._queue[0] is ticket and self._has_room(item))
 
@@ -138,7 +138,7 @@ class Outbox:
             and self._unfinished_bytes + item.held <= settings.pipeline_bytes_max
         )
 
-    def _take(self, item: Outgoing, outcome: Outcome) -> None:
+    def _take(self, item: Outgoing, outcome: BlockingOutcome) -> None:
         self._unfinished_events += 1
         self._unfinished_bytes += item.held
         self._put.append((item, outcome))
@@ -171,7 +171,7 @@ class Outbox:
     def _settle(self, topic: str, _: LoopFuture[Receipt]) -> None:
         """The first publication of a topic has its outcome, and perhaps others."""
         sent = self._sent[topic]
-        settled: list[tuple[Outgoing, Outcome]] = []
+        settled: list[tuple[Outgoing, BlockingOutcome]] = []
         while sent and sent[0][0].future.done():
             settled.append(sent.popleft())
         if sent:
@@ -186,7 +186,7 @@ class Outbox:
             else:
                 outcome.set_exception(error)
 
-    def _free(self, settled: Sequence[tuple[Outgoing, Outcome]]) -> None:
+    def _free(self, settled: Sequence[tuple[Outgoing, BlockingOutcome]]) -> None:
         with self._room:
             self._unfinished_events -= len(settled)
             self._unfinished_bytes -= sum([item.held for item, _ in settled])

@@ -29,7 +29,7 @@ _KIND_AND_QOS = 0xF6
 """The bits of a packet's first byte that say so; the others are DUP and RETAIN."""
 
 
-class Splitter(ABC):
+class FrameSplitter(ABC):
     """Cuts one direction of one connection."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Splitter(ABC):
         """How many bytes the frame has that begins here, and whether it is an event; 0 if that is not known yet."""
 
 
-class MqttSplitter(Splitter):
+class MqttSplitter(FrameSplitter):
     """MQTT: a byte with the kind, the length in 1 to 4 bytes of 7 bits, the lowest first, and the rest."""
 
     def _look(self, held: bytearray, at: int) -> tuple[int, bool]:
@@ -94,7 +94,7 @@ class MqttSplitter(Splitter):
         return len(held) - at, False
 
 
-class NatsSplitter(Splitter):
+class NatsSplitter(FrameSplitter):
     """NATS: lines; after one with MSG or HMSG as many bytes as its last word says, and the end of a line."""
 
     def __init__(self) -> None:
@@ -124,5 +124,5 @@ class NatsSplitter(Splitter):
         return end + 1 - at + int(size) + 2, True
 
 
-SPLITTERS: dict[str, type[Splitter]] = {"mqtt": MqttSplitter, "nats": NatsSplitter}
+SPLITTERS: dict[str, type[FrameSplitter]] = {"mqtt": MqttSplitter, "nats": NatsSplitter}
 """By the scheme of a broker's URL."""

@@ -16,7 +16,7 @@ import attrs
 from ordered_pubsub.core.messages import Change
 from ordered_pubsub.core.subscriber.buffer import Arrival
 from ordered_pubsub.core.subscriber.delivery import Delivery
-from ordered_pubsub.testing.history import Logged, full_timestamp, replay
+from ordered_pubsub.testing.history import LoggedEvent, full_timestamp, replay
 from ordered_pubsub.testing.record import EventRecord, Identity, Notified, Record, SubscriptionRecord
 
 
@@ -485,7 +485,7 @@ def _check_history(record: Record, numbers: _Numbers) -> None:
     """Who reads the logs later, from any clock, sees no pair in another order than those who were there."""
     logs = {
         topic: [
-            Logged(
+            LoggedEvent(
                 entry.topic,
                 entry.first,
                 entry.last,
@@ -510,7 +510,7 @@ def _check_history(record: Record, numbers: _Numbers) -> None:
             _compare_history(record, subscription, f"a subscriber that began at {clock}", clock, order, numbers)
 
 
-def _begin_anew(logs: dict[str, list[Logged]], clock: dict[str, int], seed: int) -> list[tuple[str, int]]:
+def _begin_anew(logs: dict[str, list[LoggedEvent]], clock: dict[str, int], seed: int) -> list[tuple[str, int]]:
     """What a subscriber is notified of that begins at a clock and gets the events since, in no order."""
     delivery = Delivery("reader")
     delivery.begin_at(clock)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from ordered_pubsub.core.checking import EPOCH_MAX
 from ordered_pubsub.core.log.log import ENDLESS
-from ordered_pubsub.core.messages import Mark, SystemKeys
+from ordered_pubsub.core.messages import ChangeMark, SystemKeys
 from ordered_pubsub.core.trust.authenticity import (
     Stamp,
     digest_of,
@@ -103,7 +103,7 @@ class Forger:
 
     def marks(self, carried: Carried, stamp: Stamp, subscription: str) -> Carried:
         """One that waits for a change that was never asked for, too."""
-        mark = Mark(subscription, self.chance.choice((1000, 1 << 30)))
+        mark = ChangeMark(subscription, self.chance.choice((1000, 1 << 30)))
         return _written(carried, replace(stamp, marks=[*stamp.marks, mark]))
 
     def replayed(self, carried: Carried, stamp: Stamp, subscription: str) -> Carried:

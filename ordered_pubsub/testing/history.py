@@ -23,7 +23,7 @@ import attrs
 
 
 @attrs.frozen(slots=True)
-class Logged:
+class LoggedEvent:
     """A complete batch of publications in its owner's log."""
 
     topic: str
@@ -41,10 +41,10 @@ class PastEvent:
 
     topic: str
     number: int
-    logged: Logged
+    logged: LoggedEvent
 
 
-def full_timestamp(log: Sequence[Logged], number: int) -> dict[str, int]:
+def full_timestamp(log: Sequence[LoggedEvent], number: int) -> dict[str, int]:
     """The full timestamp of a topic's event, from the deltas of its log up to there."""
     full: dict[str, int] = {}
     for logged in log:
@@ -54,7 +54,7 @@ def full_timestamp(log: Sequence[Logged], number: int) -> dict[str, int]:
     return full
 
 
-def replay(logs: Mapping[str, Sequence[Logged]], clock: Mapping[str, int]) -> Iterator[PastEvent]:
+def replay(logs: Mapping[str, Sequence[LoggedEvent]], clock: Mapping[str, int]) -> Iterator[PastEvent]:
     """The events of the clock's topics after it, in order. Each log is sorted by number and begins with number 1.
 
     Stops where nothing more is satisfied: at the end, or where a log ends before what another one's entries need.
@@ -80,9 +80,9 @@ def replay(logs: Mapping[str, Sequence[Logged]], clock: Mapping[str, int]) -> It
             heads[owner] = following
 
 
-def _queues(logs: Mapping[str, Sequence[Logged]], clock: Mapping[str, int]) -> dict[int, Iterator[Logged]]:
+def _queues(logs: Mapping[str, Sequence[LoggedEvent]], clock: Mapping[str, int]) -> dict[int, Iterator[LoggedEvent]]:
     """For each owner its batches after the clock, in the order of its journal."""
-    by_owner: dict[int, list[list[Logged]]] = {}
+    by_owner: dict[int, list[list[LoggedEvent]]] = {}
     for topic, count in clock.items():
         after = [logged for logged in logs.get(topic, ()) if logged.last > count]
         if after:
@@ -90,11 +90,11 @@ def _queues(logs: Mapping[str, Sequence[Logged]], clock: Mapping[str, int]) -> d
     return {owner: merge(*found, key=lambda logged: logged.place) for owner, found in by_owner.items()}
 
 
-def _needs(logs: Mapping[str, Sequence[Logged]], head: Logged, clock: Mapping[str, int]) -> dict[str, int]:
+def _needs(logs: Mapping[str, Sequence[LoggedEvent]], head: LoggedEvent, clock: Mapping[str, int]) -> dict[str, int]:
     """What must come before a batch: its entries, or all of its timestamp if it is the first of its topic."""
     is_first = head.first <= clock[head.topic] + 1
     return full_timestamp(logs[head.topic], head.first) if is_first else head.entries
 
 
-def _is_satisfied(head: Logged, needs: Mapping[str, int], counts: Mapping[str, int]) -> bool:
+def _is_satisfied(head: LoggedEvent, needs: Mapping[str, int], counts: Mapping[str, int]) -> bool:
     return all(needed <= counts[topic] for topic, needed in needs.items() if topic in counts and topic != head.topic)

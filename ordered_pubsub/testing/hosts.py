@@ -13,8 +13,8 @@ import attrs
 import msgspec
 from msgspec.structs import replace
 
-from ordered_pubsub.core.client.batches import Batches
-from ordered_pubsub.core.client.holding import Operation
+from ordered_pubsub.core.client.batches import UnkeptBatches
+from ordered_pubsub.core.client.holding import EnsOperation
 from ordered_pubsub.core.client.machine import ClientMachine
 from ordered_pubsub.core.client.outbox import Outbox
 from ordered_pubsub.core.client.session import Outcome, Session
@@ -24,19 +24,19 @@ from ordered_pubsub.core.liveness.lifeline import Lifeline
 from ordered_pubsub.core.log.retention import Policies, Policy
 from ordered_pubsub.core.messages import (
     Acked,
+    AckSaved,
     Answer,
     Chunk,
     Ended,
-    Expect,
     Keys,
+    LogItem,
     Publication,
     PublishAsk,
-    Reading,
-    Recalled,
     Refusal,
     Request,
     Resume,
-    Saved,
+    SubscribeRights,
+    TopicHeads,
     ToSession,
     find_change,
 )
@@ -48,7 +48,7 @@ from ordered_pubsub.core.subscriber.best_effort import BestEffort
 from ordered_pubsub.core.subscriber.buffer import Arrival, Notification
 from ordered_pubsub.core.subscriber.delivery import WEIGHTS, Delivery, Wants
 from ordered_pubsub.core.subscriber.subscriber import Leaving, Subscriber
-from ordered_pubsub.core.subscriber.subscriber_log import Subend
+from ordered_pubsub.core.subscriber.subscriber_log import SubscriberLog
 from ordered_pubsub.core.trust.authenticity import (
     NO_TAG,
     TAG_BYTES,
@@ -262,7 +262,7 @@ class StageHost:
         change, now = find_change(request.parts), self.simulation.now
         forbidden = tuple(topic for topic, until in self.forbidden_until.items() if until > now)
         opens = change is not None and change.opens
-        return replace(request, identity=identity, reading=Reading(("**",), forbidden) if opens else None)
+        return replace(request, identity=identity, reading=SubscribeRights(("**",), forbidden) if opens else None)
 
     def taken_in(self, request: Request) -> Request:
         """What a client at home here asks, with the digests that the stage makes of what is kept."""
@@ -337,7 +337,7 @@ class StageHost:
 
 
 @attrs.frozen
-class Packer:
+class RecordPacker:
     """Writes events for the log: their indices in the record, a few in a chunk."""
 
     simulation: Simulation
@@ -380,7 +380,7 @@ class Packer:
             entries, marks = entries if stamp.full else {}, []
         return arrivals
 
-    def unpack(self, topic: str, item: Recalled) -> list[Arrival]:
+    def unpack(self, topic: str, item: LogItem) -> list[Arrival]:
         """The events, or the silence, that the log tells of."""
         if not item.chunks:
             return [Arrival(topic, item.first, item.entries, item.marks, item.full, last=item.last, is_logged=True)]
@@ -399,13 +399,13 @@ class Packer:
         arrivals[0].entries, arrivals[0].marks = item.entries, item.marks
         return arrivals
 
-    def choose(self, every: str, items: Iterable[Recalled]) -> Iterator[Recalled | None]:
+    def choose(self, every: str, items: Iterable[LogItem]) -> Iterator[LogItem | None]:
         """What a home stage leaves of these for a subscription with this filter, each in a step of its own."""
         for item in items:
             yield self._chosen(every, item)
             yield None
 
-    def _chosen(self, every: str, item: Recalled) -> Recalled:
+    def _chosen(self, every: str, item: LogItem) -> LogItem:
         """Whole chunks, or a few events of them."""
         chunks: list[Chunk] = []
         for chunk in item.chunks:
@@ -481,7 +481,7 @@ class ClientHost:
     def _begin_session(self) -> None:
         simulation, world = self.simulation, self.simulation.world
         name = f"client-{self.index}.{self.lives}" if self.lives else f"client-{self.index}"
-        batches = Batches(Lease(name, world.lease_s), lambda topic: simulation.topology.owner(topic))
+        batches = UnkeptBatches(Lease(name, world.lease_s), lambda topic: simulation.topology.owner(topic))
         self.machine = ClientMachine(
             Session(name, simulation.topology, packer=simulation.packer),
             Inspection(name, world.tags, simulation.now),
@@ -560,7 +560,7 @@ class ClientHost:
             after_s = ENS_ANSWERS_S + (0.0 if is_failing else away_s)
             simulation.after(after_s, self._at_ens, operation, self.lives, is_failing)
 
-    def _at_ens(self, operation: Operation, life: int, is_failing: bool) -> None:
+    def _at_ens(self, operation: EnsOperation, life: int, is_failing: bool) -> None:
         """The ENS answers: it brings these topics from now on, or no more; or it could not be reached."""
         if life != self.lives or self.is_dead or operation is not self.machine.holding.under_way:
             return
@@ -632,7 +632,7 @@ class ClientHost:
             missing = Missing(lambda topic: topic in world.kept, now=self.simulation.now)
             buffer = Delivery(name, order=action.order, missing=missing, wants_of=_wants_of)
             owner, unpack = self.simulation.topology.owner, self.simulation.packer.unpack
-            subend = Subend(buffer, missing, owner, unpack, start, self.name, self.simulation.world.silent)
+            subend = SubscriberLog(buffer, missing, owner, unpack, start, self.name, self.simulation.world.silent)
             subscriber = Subscriber(subend, self.name, action.named, SAID_FOR_S)
         subscription = ClientSubscription(
             name, buffer, subscriber, self._now(), WEIGHTS[action.order], action.named, start if action.named else None
@@ -1040,13 +1040,13 @@ class ClientHost:
                 # it is right only if it was this client that ended it
                 self.simulation.record.violation("I3", f"{message.subscription} was ended: {message.reason}")
             machine.hear(message)
-            if isinstance(message, Saved):
+            if isinstance(message, AckSaved):
                 self._note_saved(message)
-            elif isinstance(message, Expect) and message.subscription in self.subscriptions:
+            elif isinstance(message, TopicHeads) and message.subscription in self.subscriptions:
                 self._say_what_is_due(self.subscriptions[message.subscription])
         self._do()
 
-    def _note_saved(self, saved: Saved) -> None:
+    def _note_saved(self, saved: AckSaved) -> None:
         subscription = self.subscriptions.get(saved.subscription)
         acknowledging = (
             None if subscription is None or subscription.subscriber is None else subscription.subscriber.acknowledging

@@ -27,7 +27,7 @@ from typing import Any, cast
 import attrs
 
 from ordered_pubsub.errors import ConfigurationError
-from ordered_pubsub.testing.broker_frames import SPLITTERS, Splitter
+from ordered_pubsub.testing.broker_frames import SPLITTERS, FrameSplitter
 
 OVERTAKERS_MAX = 16
 HOLD_S = 0.05
@@ -70,7 +70,7 @@ class Losses:
 class Fates:
     """What becomes of the events of one connection."""
 
-    splitter: Splitter
+    splitter: FrameSplitter
     loss: Loss
     random: Random
     losses: Losses

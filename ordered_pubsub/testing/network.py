@@ -9,9 +9,9 @@ import msgspec
 
 from ordered_pubsub.core.messages import (
     Answer,
-    Frame,
     FromSubscriber,
     Hello,
+    LinkFrame,
     PeerMessage,
     Refusal,
     Request,
@@ -42,7 +42,7 @@ class Carried(msgspec.Struct, frozen=True, gc=False):
 
 
 @attrs.define(eq=False)
-class Ens:
+class SimulatedEns:
     """The broker: reorders without bound, repeats, and loses if told to; and forges, if the world has a forger."""
 
     simulation: Simulation
@@ -174,7 +174,7 @@ class Network:
             return
         message = _peer_decoder.decode(data)
         host = self.simulation.stages[target]
-        kind = type(message.message if isinstance(message, Frame) else message).__name__.lower()
+        kind = type(message.message if isinstance(message, LinkFrame) else message).__name__.lower()
         host.handle(kind, lambda driver: driver.handle_peer(source, message, host.wall_clock))
 
     def _arrival(self, channel: Any, delay_s: float, reorder: float) -> float:

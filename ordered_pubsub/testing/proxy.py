@@ -28,12 +28,12 @@ DIAL_S = 10.0
 
 
 @attrs.define(eq=False)
-class _Lane(asyncio.Protocol):
+class _Direction(asyncio.Protocol):
     """One direction of a connection: what it receives, the other lane's transport sends, later."""
 
     proxy: Proxy
     transport: asyncio.Transport = attrs.field(init=False)
-    other: _Lane | None = None
+    other: _Direction | None = None
     _waiting: deque[tuple[float, bytes]] = attrs.field(factory=deque)
     """(when it is due, what); the end of the stream is an empty one"""
     _bytes: int = 0
@@ -135,7 +135,7 @@ class Proxy:
     host: str = "127.0.0.1"
     is_cut: bool = False
     is_frozen: bool = False
-    lanes: dict[_Lane, bool] = attrs.field(factory=dict)
+    lanes: dict[_Direction, bool] = attrs.field(factory=dict)
     loop: asyncio.AbstractEventLoop = attrs.field(factory=asyncio.get_running_loop)
     _server: asyncio.Server | None = None
     _dialling: dict[asyncio.Task[None], bool] = attrs.field(factory=dict)
@@ -158,14 +158,14 @@ class Proxy:
         if self.lanes:
             await self._unused.wait()
 
-    def made(self, lane: _Lane) -> None:
+    def made(self, lane: _Direction) -> None:
         """A side of a connection is there."""
         self.lanes[lane] = True
         self._unused.clear()
         if self.is_cut:
             lane.transport.abort()
 
-    def gone(self, lane: _Lane) -> None:
+    def gone(self, lane: _Direction) -> None:
         """It is gone."""
         self.lanes.pop(lane, None)
         if not self.lanes:
@@ -198,19 +198,19 @@ class Proxy:
         for lane in list(self.lanes):
             lane.move()
 
-    def _accept(self) -> _Lane:
-        lane = _Lane(self)
+    def _accept(self) -> _Direction:
+        lane = _Direction(self)
         task = self.loop.create_task(self._connect(lane))
         self._dialling[task] = True
         task.add_done_callback(self._dialling.pop)
         return lane
 
-    async def _connect(self, lane: _Lane) -> None:
+    async def _connect(self, lane: _Direction) -> None:
         """Join an accepted connection with one to the target."""
         try:
             if self.is_cut:
                 raise ConnectionAbortedError("the line is cut")
-            connecting = self.loop.create_connection(lambda: _Lane(self), *self.target)
+            connecting = self.loop.create_connection(lambda: _Direction(self), *self.target)
             _, other = await asyncio.wait_for(connecting, DIAL_S)
         except (OSError, asyncio.TimeoutError, asyncio.CancelledError):
             if lane in self.lanes:  # else it is broken as soon as it is there

@@ -26,8 +26,8 @@ from ordered_pubsub.core.trust.keys import founded
 from ordered_pubsub.testing.checkers import check
 from ordered_pubsub.testing.disk import Disk
 from ordered_pubsub.testing.forger import Forger
-from ordered_pubsub.testing.hosts import ClientHost, Packer, StageHost
-from ordered_pubsub.testing.network import Ens, Network
+from ordered_pubsub.testing.hosts import ClientHost, RecordPacker, StageHost
+from ordered_pubsub.testing.network import Network, SimulatedEns
 from ordered_pubsub.testing.record import Record
 from ordered_pubsub.testing.stranger import Stranger, check_stages
 from ordered_pubsub.testing.world import (
@@ -46,8 +46,8 @@ from ordered_pubsub.testing.world import (
     Fault,
     Forbid,
     Publish,
+    RotateKeys,
     Subscribe,
-    Turn,
     World,
 )
 
@@ -87,7 +87,7 @@ class Simulation:
         self.record = Record(world)
         self.founding = _keys(f"system {world.seed}")
         self.forger = _make_forger(world, self.founding)
-        self.ens = Ens(self)
+        self.ens = SimulatedEns(self)
         self.network = Network(self)
         self.stages: list[StageHost] = []
         for rank in range(world.stages):
@@ -100,7 +100,7 @@ class Simulation:
             )
             self.stages.append(StageHost(self, rank, disk, self.chance.uniform(-100, 100)))
         self.topology = world.topology()
-        self.packer = Packer(self)
+        self.packer = RecordPacker(self)
         self.clients = [ClientHost(self, i) for i in range(world.clients)]
         self.clients_by_name = {client.name: client for client in self.clients}
         self.strangers: dict[str, Stranger] = {}
@@ -215,7 +215,7 @@ class Simulation:
             self.clients[fault.client].die(fault.for_s)
         elif isinstance(fault, Forbid):
             self.stages[fault.stage].forbidden_until[fault.topic] = self.now + fault.for_s
-        elif isinstance(fault, Turn):
+        elif isinstance(fault, RotateKeys):
             self.stages[fault.stage].handle("rotated", lambda driver: driver.rotate_keys(fault.revokes))
         elif isinstance(fault, Babble):
             stranger = Stranger(self, fault, f"stranger-{len(self.strangers)}")

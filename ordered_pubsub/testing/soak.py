@@ -25,23 +25,23 @@ COVERAGE_FROM_SEEDS = 1_000
 
 
 @attrs.define
-class Tally:
+class SoakTally:
     """What some worlds covered, and which of them failed."""
 
     counts: Counter[str] = attrs.field(factory=Counter)
     deaths: Counter[str] = attrs.field(factory=Counter)
     failures: list[tuple[int, str]] = attrs.field(factory=list)
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: SoakTally) -> None:
         """Add what other worlds covered."""
         self.counts.update(other.counts)
         self.deaths.update(other.deaths)
         self.failures.extend(other.failures)
 
 
-def run_seeds(seeds: range) -> Tally:
+def run_seeds(seeds: range) -> SoakTally:
     """Run the worlds of these seeds."""
-    tally = Tally()
+    tally = SoakTally()
     for seed in seeds:
         record = Simulation(draw(seed)).run()
         tally.counts.update(
@@ -66,7 +66,7 @@ def run_seeds(seeds: range) -> Tally:
     return tally
 
 
-def run_many(first: int, seeds: int, workers: int) -> Iterator[Tally]:
+def run_many(first: int, seeds: int, workers: int) -> Iterator[SoakTally]:
     """Run worlds in several processes; yields what each piece covered."""
     pieces = [range(at, min(at + CHUNK_SEEDS, first + seeds)) for at in range(first, first + seeds, CHUNK_SEEDS)]
     if workers == 1:
@@ -76,7 +76,7 @@ def run_many(first: int, seeds: int, workers: int) -> Iterator[Tally]:
         yield from pool.map(run_seeds, pieces)
 
 
-def report(tally: Tally, seconds: float) -> str:
+def report(tally: SoakTally, seconds: float) -> str:
     """What was covered, in words."""
     counts = tally.counts
     lines = [
@@ -102,7 +102,7 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.seeds < 1 or arguments.workers < 1:
         parser.error("--seeds and --workers must be at least 1")
     started = time.monotonic()
-    total = Tally()
+    total = SoakTally()
     for tally in run_many(arguments.first, arguments.seeds, arguments.workers):
         total.add(tally)
         if sys.stderr.isatty():

@@ -22,20 +22,20 @@ from ordered_pubsub.core.messages import (
     AskKeys,
     ChangeAsk,
     Chunk,
-    Curious,
-    Follows,
     FromSubscriber,
-    Handed,
-    Here,
+    KeepAlive,
+    LeaseRenewal,
     Locate,
+    Nack,
+    NackRange,
+    NotArrivedCounts,
+    Progress,
     PublishAsk,
     Refusal,
     Request,
-    Sealed,
-    Span,
-    Unarrived,
-    Undecided,
-    Want,
+    SeenReply,
+    TopicRange,
+    VoidAsk,
 )
 from ordered_pubsub.core.stage.driver import Driver
 from ordered_pubsub.testing.world import Babble
@@ -64,7 +64,7 @@ EXTREMES = (
     -1,
 )
 """Numbers at the edges of what can be."""
-SAID: tuple[type[Any], ...] = (Curious, Follows, Acked, Here, Handed, Sealed, Undecided, Locate, AskKeys, Unarrived)
+SAID: tuple[type[Any], ...] = (Nack, Progress, Acked, KeepAlive, LeaseRenewal, SeenReply, VoidAsk, Locate, AskKeys, NotArrivedCounts)
 
 
 @attrs.define(eq=False)
@@ -147,25 +147,25 @@ def check_stages(simulation: Simulation) -> None:
 def draw_said(random: Random, session: str, topics: list[str]) -> FromSubscriber:
     """Something that a client may say, or may not, at the edge of what can be."""
     mine, kind = f"{session}/{random.choice('12')}", random.choice(SAID)
-    spans = [Span(random.choice(topics), *_draw_stretch(random)) for _ in range(random.randrange(3))]
-    if kind is Curious:
-        return Curious(mine, [Want(span.topic, span.first, span.last, random.random() < 0.5) for span in spans])
-    if kind is Follows:
-        return Follows(mine, draw_clock(random, topics), random.random() < 0.5, random.choice(EXTREMES))
+    spans = [TopicRange(random.choice(topics), *_draw_stretch(random)) for _ in range(random.randrange(3))]
+    if kind is Nack:
+        return Nack(mine, [NackRange(span.topic, span.first, span.last, random.random() < 0.5) for span in spans])
+    if kind is Progress:
+        return Progress(mine, draw_clock(random, topics), random.random() < 0.5, random.choice(EXTREMES))
     if kind is Acked:
         serial, version, position = (random.choice(EXTREMES) for _ in range(3))
         return Acked(mine, session, serial, version, draw_clock(random, topics), position)
-    if kind is Here:
-        return Here(session, random.choice(EXTREMES))
-    if kind is Handed:
+    if kind is KeepAlive:
+        return KeepAlive(session, random.choice(EXTREMES))
+    if kind is LeaseRenewal:
         ranks = random.choice(([], [0], [1], [0, 1], [-1], [0, 0]))
-        return Handed(session, random.choice(EXTREMES), random.choice(EXTREMES), ranks, spans)
-    if kind is Sealed:
-        return Sealed(random.choice(EXTREMES), random.randrange(2), [session], [_draw_stretch(random) for _ in spans])
-    if kind is Undecided:
-        return Undecided(session, spans)
-    if kind is Unarrived:
-        return Unarrived(session, {"tag": random.choice(EXTREMES)})
+        return LeaseRenewal(session, random.choice(EXTREMES), random.choice(EXTREMES), ranks, spans)
+    if kind is SeenReply:
+        return SeenReply(random.choice(EXTREMES), random.randrange(2), [session], [_draw_stretch(random) for _ in spans])
+    if kind is VoidAsk:
+        return VoidAsk(session, spans)
+    if kind is NotArrivedCounts:
+        return NotArrivedCounts(session, {"tag": random.choice(EXTREMES)})
     if kind is AskKeys:
         return AskKeys(session, [span.topic for span in spans], random.choice(EXTREMES))
     at = random.choice((0.0, 1e6, -1e300, float("inf"), float("nan")))

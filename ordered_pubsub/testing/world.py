@@ -148,7 +148,7 @@ class Forbid:
 
 
 @attrs.frozen
-class Turn:
+class RotateKeys:
     """An operator wants other keys at a stage, or somebody has lost a right there."""
 
     at: float
@@ -166,7 +166,7 @@ class Babble:
     """another number, other words"""
 
 
-Fault = Crash | Cut | Away | Edit | ClockJump | Forbid | Die | Turn | Babble | Deaf
+Fault = Crash | Cut | Away | Edit | ClockJump | Forbid | Die | RotateKeys | Babble | Deaf
 
 
 @attrs.frozen
@@ -356,7 +356,7 @@ def draw(seed: int) -> World:
 def _with_forger(world: World, random: Random) -> World:
     """The same world; in some, keys are changed, and somebody forges: with keys of his own only where logs keep everything."""
     turns = [
-        Turn(random.uniform(0.5, FAULTS_END_S * 0.8), random.randrange(world.stages), random.random() < 0.5)
+        RotateKeys(random.uniform(0.5, FAULTS_END_S * 0.8), random.randrange(world.stages), random.random() < 0.5)
         for _ in range(random.choice((0, 0, 1, 3)))
     ]
     world = attrs.evolve(world, faults=(*world.faults, *turns))

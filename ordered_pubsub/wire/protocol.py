@@ -206,7 +206,7 @@ class Claimed(_Base, frozen=True, tag="claimed"):
     """of the refusal, one of `REJECTIONS`"""
 
 
-class Names(_Base, frozen=True, tag="names"):
+class NamesGranted(_Base, frozen=True, tag="names"):
     """All the names of one keeper that clients of this home stage have: so the keeper knows when a link is there again."""
 
     claims: Annotated[list[Claim], msgspec.Meta(max_length=CLAIMS_MAX)]
@@ -216,7 +216,7 @@ Greeting = ClientGreeting | PeerGreeting
 FromClientUnread = AskUnread | FromSubscriber | FromReader | Inquire | TurnKeys | Ping | Pong
 FromClient = Ask | FromSubscriber | FromReader | Inquire | TurnKeys | Ping | Pong
 ToClient = Welcome | Rejected | Tell | ToSession | ToReader | Report | Ping | Pong
-FromPeer = Welcome | Rejected | Differs | Say | Claim | Claimed | Names | Ping | Pong
+FromPeer = Welcome | Rejected | Differs | Say | Claim | Claimed | NamesGranted | Ping | Pong
 
 _encoder = msgspec.msgpack.Encoder()
 greetings: msgspec.msgpack.Decoder[Greeting] = msgspec.msgpack.Decoder(Greeting)

@@ -36,7 +36,7 @@ class Find(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="find"):
     patterns: Annotated[list[str], msgspec.Meta(max_length=PATTERNS_MAX)]
 
 
-class Found(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="found"):
+class FoundTopics(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="found"):
     """Those that it may read."""
 
     number: int
@@ -124,4 +124,4 @@ class Traced(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="traced
 
 LogQuestion = Find | Read | Bound
 FromReader = LogQuestion | Trace
-ToReader = Found | Rows | Bounded | Traced | Unread
+ToReader = FoundTopics | Rows | Bounded | Traced | Unread

@@ -18,41 +18,41 @@ import attrs
 from fuzz.mutation import TEXTS, mutate_bytes, mutated, split
 from ordered_pubsub.config.reading import read_text
 from ordered_pubsub.core.messages import (
-    Ack,
     Acked,
     AckExpected,
-    Alive,
+    AckSaved,
     Answer,
     AskFloors,
     Change,
     ChangeAsk,
+    ChangeMark,
     Chunk,
-    Curious,
     Done,
     Ended,
     Floors,
-    Follows,
-    Frame,
     FromSubscriber,
     Hello,
-    Hosts,
+    HomeFloors,
     Launch,
-    Mark,
+    LinkAck,
+    LinkFrame,
+    LogItem,
+    LogReply,
+    LogRequest,
+    Nack,
+    NackRange,
     Operation,
     Pass,
     PeerMessage,
     Progress,
+    ProgressReports,
     Publication,
     PublishAsk,
-    Recall,
-    Recalled,
     Refusal,
     Relay,
     Reply,
     Request,
-    Saved,
-    Told,
-    Want,
+    SessionsAlive,
 )
 from ordered_pubsub.errors import JournalDamaged
 from ordered_pubsub.server.server import Server
@@ -68,7 +68,7 @@ from ordered_pubsub.wire.protocol import (
     ClientGreeting,
     Differs,
     Inquire,
-    Names,
+    NamesGranted,
     PeerGreeting,
     Ping,
     Pong,
@@ -329,9 +329,9 @@ NUMBERS = (1, 1, 2, 3, 7) * 4 + (0, -1, 2**39, 2**39 + 1, 2**62)
 FILTERS = ("", "", "", "n > 1", "n > 1", "n >", "x" * 5_000)
 
 
-def _wants(random: Random) -> list[Want]:
+def _wants(random: Random) -> list[NackRange]:
     return [
-        Want(
+        NackRange(
             _topic(random),
             random.choice(NUMBERS),
             random.choice(NUMBERS),
@@ -351,9 +351,9 @@ def draw_of_subscriber(random: Random, session: str) -> FromSubscriber:
     identity = f"{session}/1" if random.random() < 0.95 else random.choice(TEXTS)
     kind = random.randrange(5)
     if kind < 2:
-        return Curious(identity, _wants(random))
+        return Nack(identity, _wants(random))
     if kind < 4:
-        return Follows(identity, _counts(random), random.random() < 0.3, random.choice(NUMBERS))
+        return Progress(identity, _counts(random), random.random() < 0.3, random.choice(NUMBERS))
     serial, version, position = (random.choice(NUMBERS) for _ in range(3))
     return Acked(identity, session, serial, version, _counts(random), position)
 
@@ -364,21 +364,21 @@ def draw_of_log(random: Random) -> PeerMessage:
     hosts = {topic: None if random.random() < 0.2 else count for topic, count in counts.items()}
     first, last, floor = (random.choice(NUMBERS) for _ in range(3))
     recalled = [
-        Recalled(first, last, _counts(random), random.random() < 0.3, [Mark("s", 1)], first, 1, 1.7e9, list(chunks))
+        LogItem(first, last, _counts(random), random.random() < 0.3, [ChangeMark("s", 1)], first, 1, 1.7e9, list(chunks))
         for chunks in (_chunks(random, last - first + 1) for _ in range(random.randrange(3)))
     ]
     return random.choice(
         (
-            Recall(_wants(random)),
-            Told(_topic(random), first, last, floor, recalled),
-            Hosts(hosts, random.random() < 0.3),
+            LogRequest(_wants(random)),
+            LogReply(_topic(random), first, last, floor, recalled),
+            HomeFloors(hosts, random.random() < 0.3),
             AckExpected(counts),
             Floors(first, counts),
             AskFloors(last),
-            Progress([Follows(random.choice(("s#1/1", *TEXTS)), counts, random.random() < 0.3, first)]),
-            Alive(dict.fromkeys(random.sample(("s#1", "s#2", *TEXTS), random.randrange(3)), random.randrange(9))),
+            ProgressReports([Progress(random.choice(("s#1/1", *TEXTS)), counts, random.random() < 0.3, first)]),
+            SessionsAlive(dict.fromkeys(random.sample(("s#1", "s#2", *TEXTS), random.randrange(3)), random.randrange(9))),
             Acked("s#1/1", "s#1", first, last, counts, floor),
-            Saved("s#1/1", "s#1", first),
+            AckSaved("s#1/1", "s#1", first),
             Ended("s#1/1", "s#1", "ended", "reason"),
         )
     )
@@ -433,7 +433,7 @@ def draw_operation(random: Random) -> Operation:
         entries = {_topic(random): random.choice((0, 1, 7) * 5 + (-1, 2**62)) for _ in range(random.randrange(3))}
         if random.random() < 0.6:
             first, place = (random.choice((0, 0, 1, 2, 9) * 4 + (-4, 2**62)) for _ in range(2))
-            marks = [Mark("s", 1)] * random.randrange(3)
+            marks = [ChangeMark("s", 1)] * random.randrange(3)
             count = random.choice((1, 1, 3) * 5 + (0, -2, 2**62))
             part = Publication(_topic(random), count, 1.7e9, first, place, random.random() < 0.2, entries, marks)
             part.is_kept, part.chunks = random.random() < 0.5, _chunks(random, count)
@@ -454,9 +454,9 @@ def draw_peer_message(random: Random, number: int, fingerprint: str) -> PeerMess
     if kind > 9:
         return draw_of_log(random)
     if kind < 5:
-        return Frame(number, random.choice((Launch, Pass, Done))(draw_operation(random)))
+        return LinkFrame(number, random.choice((Launch, Pass, Done))(draw_operation(random)))
     if kind == 5:
-        return Ack(random.choice((0, 1, 2, 5, -1, 2**62)))
+        return LinkAck(random.choice((0, 1, 2, 5, -1, 2**62)))
     if kind == 6:
         return Hello(fingerprint if random.random() < 0.8 else random.choice(TEXTS), random.choice((0, 0, 0, 1, 7, -1)))
     if kind == 7:
@@ -466,12 +466,12 @@ def draw_peer_message(random: Random, number: int, fingerprint: str) -> PeerMess
     return Relay(random.choice((0, 1, 2, 2, 9, -1)), draw_request(random, "c", random.randrange(4)))
 
 
-def draw_of_names(random: Random) -> Claim | Claimed | Names:
+def draw_of_names(random: Random) -> Claim | Claimed | NamesGranted:
     claims = [
         Claim(random.choice(TEXTS), random.choice(("s#1", "s#2")), "x", random.random() < 0.3, random.random() < 0.5)
         for _ in range(random.choice((0, 1, 4)))
     ]
-    return random.choice((Claimed(random.choice(TEXTS), "s#1", random.choice(("", "no"))), Names(claims), *claims[:1]))
+    return random.choice((Claimed(random.choice(TEXTS), "s#1", random.choice(("", "no"))), NamesGranted(claims), *claims[:1]))
 
 
 async def peer_frames(bench: Bench, random: Random) -> None:

@@ -17,7 +17,7 @@ from fuzz.mutation import mutate_bytes, mutated, split
 from ordered_pubsub.adapter import Frame
 from ordered_pubsub.client.frames import CONTENT_TYPE, PACK, STAMP, read_arrivals
 from ordered_pubsub.client.logged import read_recalled
-from ordered_pubsub.core.messages import Change, Chunk, Mark, Recalled
+from ordered_pubsub.core.messages import Change, ChangeMark, Chunk, LogItem
 from ordered_pubsub.core.subscriber.best_effort import BestEffort
 from ordered_pubsub.core.subscriber.delivery import Delivery
 from ordered_pubsub.core.trust.authenticity import Stamp
@@ -44,9 +44,9 @@ def _entries(random: Random) -> dict[str, int]:
     }
 
 
-def _marks(random: Random) -> list[Mark]:
+def _marks(random: Random) -> list[ChangeMark]:
     return [
-        Mark(random.choice((SUBSCRIPTION, "", "x")), random.choice((0, 1, 2, -1)))
+        ChangeMark(random.choice((SUBSCRIPTION, "", "x")), random.choice((0, 1, 2, -1)))
         for _ in range(random.choice((0, 0, 1, 3)))
     ]
 
@@ -110,7 +110,7 @@ def logged(random: Random) -> None:
     events = [PackedEvent(f"id-{n}", b"1", "text/plain", {"k": "v"}, {"b": b"v"}) for n in range(random.randrange(4))]
     chunk = Chunk(count, _versioned(random, encode_logged(Logged("p", events))))
     first = random.choice((1, 2, 7, 2**39))
-    item = Recalled(
+    item = LogItem(
         first, first + count - 1, _entries(random), random.random() < 0.3, _marks(random), first, 1, 1.7e9, [chunk]
     )
     with suppress(ProtocolError):

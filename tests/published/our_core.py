@@ -12,9 +12,9 @@ from random import Random
 from attrs import define, field
 
 from ordered_pubsub.core.messages import (
-    Ack,
     Answer,
     ChangeAsk,
+    LinkAck,
     PeerMessage,
     Publication,
     PublishAsk,
@@ -70,7 +70,7 @@ class Line:
         for stage in self.stages:
             effects = stage.take_effects()
             for peer, message in effects.sends:
-                if not isinstance(message, Ack):
+                if not isinstance(message, LinkAck):
                     self.links.setdefault((stage.rank, peer), deque()).append(message)
             for answer in effects.replies:
                 assert isinstance(answer, Answer)

@@ -5,55 +5,55 @@ from __future__ import annotations
 from typing import Any
 
 from ordered_pubsub.core.messages import (
-    Ack,
     Acked,
     AckExpected,
-    Alive,
+    AckSaved,
     Answer,
     AskFloors,
     Change,
     ChangeAsk,
+    ChangeMark,
     Chunk,
-    Curious,
-    Decided,
     Done,
     Ended,
-    Expect,
     Floors,
-    Follows,
-    Frame,
-    Handed,
-    Heard,
     Hello,
-    Here,
     Holders,
-    Hosts,
-    Inform,
+    HomeFloors,
+    KeepAlive,
+    KeepAliveAck,
+    KeepAliveSeen,
     Launch,
-    Leased,
-    Mark,
-    Noted,
+    LeaseRenewal,
+    LeaseReply,
+    LinkAck,
+    LinkFrame,
+    LogItem,
+    LogReply,
+    LogRequest,
+    Nack,
+    NackRange,
+    NotArrivedCounts,
     Operation,
     Pass,
     PeerMessage,
     Progress,
+    ProgressReports,
     Publication,
     PublishAsk,
-    Recall,
-    Recalled,
+    Recovered,
     Refusal,
     Relay,
     Reply,
     Request,
     Resume,
-    Saved,
-    Seal,
-    Sealed,
-    Span,
-    Told,
-    Unarrived,
-    Undecided,
-    Want,
+    SeenAsk,
+    SeenReply,
+    SessionsAlive,
+    TopicHeads,
+    TopicRange,
+    VoidAsk,
+    VoidDecision,
 )
 from ordered_pubsub.wire.pack import Logged, PackedEvent, encode_logged
 from ordered_pubsub.wire.protocol import (
@@ -64,7 +64,7 @@ from ordered_pubsub.wire.protocol import (
     ClientGreeting,
     Differs,
     Inquire,
-    Names,
+    NamesGranted,
     PeerGreeting,
     Ping,
     Pong,
@@ -74,7 +74,7 @@ from ordered_pubsub.wire.protocol import (
     Tell,
     Welcome,
 )
-from ordered_pubsub.wire.reading import Bound, Bounded, Find, Found, Read, Rows, Unread
+from ordered_pubsub.wire.reading import Bound, Bounded, Find, FoundTopics, Read, Rows, Unread
 from ordered_pubsub.wire.sessions import SessionKey, make_session, publisher_of
 
 KEY: SessionKey = make_session("desk-1")
@@ -108,30 +108,30 @@ def with_events(part: PublishAsk | ChangeAsk, session: str) -> PublishAsk | Chan
 
 
 CHUNKS = (Chunk(2, b"\x01two"), Chunk(1, b"\x01one"))
-PUBLICATION = Publication("a", 3, 1.7e9, 7, 12, True, {"b": 4, "c": 1}, [Mark(SUBSCRIPTION, 2)], True, CHUNKS)
+PUBLICATION = Publication("a", 3, 1.7e9, 7, 12, True, {"b": 4, "c": 1}, [ChangeMark(SUBSCRIPTION, 2)], True, CHUNKS)
 RESUME = Resume(1, ("a",), {"a": 3}, 5, {"a": 1}, {"a": "x > 1"}, [Change(SUBSCRIPTION, 2, (), ("a",), 2, False)])
 CHANGE = Change(SUBSCRIPTION, 3, ("a",), ("a", "b"), 2, False, {"a": 9}, RESUME)
 OPERATION = Operation(KEY.session, 1, 5, 0, 0, 1, 0, [PUBLICATION, CHANGE])
 ANSWER = Answer(KEY.session, 1, 5, [PUBLICATION, CHANGE])
 REFUSAL = Refusal(KEY.session, 1, 6, "forbidden", "it may not", False)
-WANTS = [Want("a", 7, 9, True), Want("b", 1, 1)]
-TOLD = Told(
+WANTS = [NackRange("a", 7, 9, True), NackRange("b", 1, 1)]
+TOLD = LogReply(
     "a", 7, 12, 2,
     [
-        Recalled(7, 9, {"b": 4, "c": 1}, True, [Mark(SUBSCRIPTION, 2)], 7, 12, 1.7e9, list(CHUNKS)),
-        Recalled(10, 12, {}, False, [], 10, 13, 1.7e9, []),
+        LogItem(7, 9, {"b": 4, "c": 1}, True, [ChangeMark(SUBSCRIPTION, 2)], 7, 12, 1.7e9, list(CHUNKS)),
+        LogItem(10, 12, {}, False, [], 10, 13, 1.7e9, []),
     ],
 )  # fmt: skip
-FOLLOWS = Follows(SUBSCRIPTION, {"a": 6, "b": 0}, True, 2)
+FOLLOWS = Progress(SUBSCRIPTION, {"a": 6, "b": 0}, True, 2)
 ACKED = Acked(SUBSCRIPTION, KEY.session, 3, 2, {"a": 7}, 9)
-SAVED, ENDED = Saved(SUBSCRIPTION, KEY.session, 3), Ended(SUBSCRIPTION, KEY.session, "taken-over", "elsewhere")
+SAVED, ENDED = AckSaved(SUBSCRIPTION, KEY.session, 3), Ended(SUBSCRIPTION, KEY.session, "taken-over", "elsewhere")
 
-HANDED = Handed(KEY.session, 3, 7, [0, 1], [Span("a", 3, 4)])
-LEASED = Leased(KEY.session, 3, 1, [Span("a", 4, 4)])
-SEAL = Seal(KEY.session, 3, 1, "a", [(3, 4), (7, 7)])
-SEALED = Sealed(3, 1, [KEY.session], [(4, 4)])
-UNDECIDED = Undecided(KEY.session, [Span("a", 3, 4)])
-DECIDED = Decided(KEY.session, "a", [Recalled(3, 3, {"b": 2}, True, [], 3, 9, 1.5, [])], [(4, 4)])
+HANDED = LeaseRenewal(KEY.session, 3, 7, [0, 1], [TopicRange("a", 3, 4)])
+LEASED = LeaseReply(KEY.session, 3, 1, [TopicRange("a", 4, 4)])
+SEAL = SeenAsk(KEY.session, 3, 1, "a", [(3, 4), (7, 7)])
+SEALED = SeenReply(3, 1, [KEY.session], [(4, 4)])
+UNDECIDED = VoidAsk(KEY.session, [TopicRange("a", 3, 4)])
+DECIDED = VoidDecision(KEY.session, "a", [LogItem(3, 3, {"b": 2}, True, [], 3, 9, 1.5, [])], [(4, 4)])
 FROM_CLIENT = (
     Ask(
         [
@@ -141,11 +141,11 @@ FROM_CLIENT = (
             )
         ]
     ),
-    Curious(SUBSCRIPTION, WANTS),
+    Nack(SUBSCRIPTION, WANTS),
     FOLLOWS,
     ACKED,
-    Here(KEY.session, 3),
-    Unarrived(KEY.session, {"tag": 2}),
+    KeepAlive(KEY.session, 3),
+    NotArrivedCounts(KEY.session, {"tag": 2}),
     HANDED,
     SEALED,
     UNDECIDED,
@@ -162,15 +162,15 @@ TO_CLIENT = (
     ),
     Rejected("denied", "nobody knows it"),
     Tell([ANSWER, REFUSAL]),
-    Inform(SUBSCRIPTION, TOLD),
-    Expect(SUBSCRIPTION, {"a": 12}),
+    Recovered(SUBSCRIPTION, TOLD),
+    TopicHeads(SUBSCRIPTION, {"a": 12}),
     SAVED,
     ENDED,
-    Heard(KEY.session, 3, 1),
+    KeepAliveAck(KEY.session, 3, 1),
     LEASED,
     SEAL,
     DECIDED,
-    Found(5, {"a": (2, 9)}),
+    FoundTopics(5, {"a": (2, 9)}),
     Rows(6, 2, 4, {"b": 12}, [(3, 4, b"stamp")], [(3, 3, b"one"), (4, 4, b"two")]),
     Bounded(7, 8, False),
     Unread(8, "forbidden", "it may not"),
@@ -182,20 +182,20 @@ PEER_MESSAGES: tuple[PeerMessage, ...] = (
     Relay(1, request()),
     Reply(ANSWER),
     Reply(REFUSAL),
-    Frame(1, Launch(OPERATION)),
-    Frame(2, Pass(OPERATION)),
-    Frame(3, Done(OPERATION)),
+    LinkFrame(1, Launch(OPERATION)),
+    LinkFrame(2, Pass(OPERATION)),
+    LinkFrame(3, Done(OPERATION)),
     Hello("fingerprint", 3),
-    Ack(3),
-    Recall(WANTS),
+    LinkAck(3),
+    LogRequest(WANTS),
     TOLD,
-    Hosts({"a": 7, "b": None}, True),
+    HomeFloors({"a": 7, "b": None}, True),
     AckExpected({"a": 12}),
-    Progress([FOLLOWS]),
+    ProgressReports([FOLLOWS]),
     AskFloors(4),
     Floors(4, {"a": 7}),
-    Alive({KEY.session: 3}),
-    Noted({KEY.session: 3}),
+    SessionsAlive({KEY.session: 3}),
+    KeepAliveSeen({KEY.session: 3}),
     ACKED,
     SAVED,
     ENDED,
@@ -214,7 +214,7 @@ FROM_PEER = (
     Say(list(PEER_MESSAGES)),
     Claim("desk-1", KEY.session, "trader", True, False),
     Claimed("desk-1", KEY.session, "somebody has it"),
-    Names([Claim("desk-1", KEY.session, "trader", False, True)]),
+    NamesGranted([Claim("desk-1", KEY.session, "trader", False, True)]),
     Ping(),
     Pong(),
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ordered_pubsub.core.messages import Follows
+from ordered_pubsub.core.messages import Progress
 from ordered_pubsub.core.stage._behind import TOPICS_MAX
 from ordered_pubsub.server.monitoring import metrics
 from ordered_pubsub.wire.protocol import Ping, Pong, Welcome
@@ -55,7 +55,7 @@ async def test_whoever_lies_makes_a_stage_remember_a_bounded_number_of_topics(ca
         await line.expect(Welcome)
         for number in range(3):
             topics = {f"{number}/{at}": 7 for at in range(TOPICS_MAX // 2)}
-            line.send(Follows(f"{key.session}/{number}", topics, True, 1), Ping())
+            line.send(Progress(f"{key.session}/{number}", topics, True, 1), Ping())
             await line.find(Pong)
         await until(lambda: server.node.status()["behind"] == TOPICS_MAX)
         await until(lambda: "a client says that it has topic" in caplog.text)

@@ -18,7 +18,7 @@ from ordered_pubsub.testing.processes import HOST
 from ordered_pubsub.wire.content import JSON
 from ordered_pubsub.wire.pack import Logged, PackedEvent, decode_logged, encode_logged
 from ordered_pubsub.wire.protocol import Rejected, Welcome, encode
-from ordered_pubsub.wire.reading import ASKED_MAX, Bound, Bounded, Find, Found, Read, Rows, ToReader, Unread
+from ordered_pubsub.wire.reading import ASKED_MAX, Bound, Bounded, Find, FoundTopics, Read, Rows, ToReader, Unread
 from ordered_pubsub.wire.sessions import make_session
 from server.messages import greeting
 from server.systems import Raw, System, configure, connect, one_stage, raw, serving
@@ -99,7 +99,7 @@ async def test_much_comes_in_pieces_without_gaps(server: Server) -> None:
 
 async def last_of(line: Raw, topic: str) -> int:
     line.send(Find(2, [topic]))
-    found = await line.expect(Found)
+    found = await line.expect(FoundTopics)
     return int(found.topics[topic][1])
 
 
@@ -123,7 +123,7 @@ async def test_topics_are_found_by_name_and_pattern_where_they_are_owned(tmp_pat
             async with raw(system.ports[rank]) as line:
                 await enter(line)
                 line.send(Find(7, patterns))
-                found.append((await line.expect(Found)).topics)
+                found.append((await line.expect(FoundTopics)).topics)
 
         async with raw(system.ports[1]) as line:
             await enter(line)
@@ -279,4 +279,4 @@ async def test_rights_hold_for_readers(tmp_path: Path) -> None:
             await enter(line, token)
             line.send(Find(1, ["**"]), Read(2, "b", 1, 9), Bound(3, "b", 0, 9, {}))
             assert [(await line.expect(Unread)).code for _ in range(2)] == ["forbidden", "forbidden"]
-            assert (await line.expect(Found)).topics == {"a": (0, 1)}
+            assert (await line.expect(FoundTopics)).topics == {"a": (0, 1)}

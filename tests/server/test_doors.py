@@ -10,17 +10,17 @@ import pytest
 
 from ordered_pubsub.core.checking import COUNT_MAX, ID_LENGTH_MAX, REASON_LENGTH_MAX
 from ordered_pubsub.core.messages import (
-    Ack,
     Acked,
     Answer,
     ChangeAsk,
-    Follows,
-    Frame,
     Hello,
+    LinkAck,
+    LinkFrame,
+    LogRequest,
+    NackRange,
     Pass,
+    Progress,
     PublishAsk,
-    Recall,
-    Want,
 )
 from ordered_pubsub.errors import ProtocolError
 from ordered_pubsub.server.monitoring import metrics
@@ -29,7 +29,7 @@ from ordered_pubsub.wire.protocol import (
     Ask,
     Claim,
     Claimed,
-    Names,
+    NamesGranted,
     Ping,
     Pong,
     Rejected,
@@ -86,7 +86,7 @@ async def test_no_number_that_a_client_says_cuts_the_link_of_its_stage(system: S
             key = await enter(line, name)
             said = (
                 Acked(f"{name}//s", key.session, 1, 1, {"hi/a": number, "a": number}, 1),
-                Follows(f"{key.session}/1", {"hi/a": number, "a": number}, True, 1),
+                Progress(f"{key.session}/1", {"hi/a": number, "a": number}, True, 1),
             )
             for message in said:
                 line.send(message)
@@ -121,8 +121,8 @@ async def test_a_stage_that_says_what_cannot_be_stays_linked_and_is_counted_and_
 ) -> None:
     before, low, high = channels(system), system.servers[1], system.servers[0]
     for _ in range(5):
-        low.links[0].say([Recall([Want("hi/a", 0, 1)]), Ack(1 << 62)])
-    low.links[0]._write(frame(encode(Say([Recall([Want("hi/a", 1, 1)])]))[HEAD_BYTES:].replace(b"hi/a", b"hi/\xff")))
+        low.links[0].say([LogRequest([NackRange("hi/a", 0, 1)]), LinkAck(1 << 62)])
+    low.links[0]._write(frame(encode(Say([LogRequest([NackRange("hi/a", 1, 1)])]))[HEAD_BYTES:].replace(b"hi/a", b"hi/\xff")))
     await until(lambda: high.node.status()["since_start"]["unfit_messages"] == 11)
     assert "ordered_pubsub_unfit_messages_total" in metrics(high.status())
     assert await crosses(system)
@@ -138,7 +138,7 @@ async def test_a_frame_that_cannot_be_ends_the_link_and_says_whose_it_is(
     number = system.servers[0].node.driver.stage.state.links[1].received + 1
     bad = OPERATION.__copy__()
     bad.home = 7
-    low.links[0].say([Frame(number, Pass(bad))])
+    low.links[0].say([LinkFrame(number, Pass(bad))])
     await until(lambda: channels(system) != before and system.is_linked)
     assert any("no link to stage s1" in record.getMessage() for record in caplog.records)
 
@@ -151,29 +151,29 @@ def payload_of(*messages: object) -> bytes:
 
 
 def test_of_what_is_said_at_once_the_rest_is_taken() -> None:
-    payload = payload_of(Ack(1), Recall([Want("unreadable", 1, 1)]), Ack(2)).replace(
+    payload = payload_of(LinkAck(1), LogRequest([NackRange("unreadable", 1, 1)]), LinkAck(2)).replace(
         b"unreadable", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"
     )
     said, errors = decode_said(payload, "stage s1")
-    assert said.messages == [Ack(1), Ack(2)]
+    assert said.messages == [LinkAck(1), LinkAck(2)]
     assert len(errors) == 1
     assert str(errors[0]).startswith("stage s1 sent a frame of")
 
 
 UNREADABLE = "x" * (ID_LENGTH_MAX + 1)
-OF_NAMES: list[Claim | Claimed | Names] = [
+OF_NAMES: list[Claim | Claimed | NamesGranted] = [
     Claim("", "desk#1", "anyone"),
     Claim(UNREADABLE, "desk#1", "anyone"),
     Claim("desk", UNREADABLE, "anyone"),
     Claim("desk", "desk#1", UNREADABLE),
     Claimed("desk", "desk#1", "x" * (REASON_LENGTH_MAX + 1)),
     Claimed(UNREADABLE, "desk#1", ""),
-    Names([Claim("desk", UNREADABLE, "anyone")]),
+    NamesGranted([Claim("desk", UNREADABLE, "anyone")]),
 ]
 
 
 @pytest.mark.parametrize("message", OF_NAMES, ids=lambda message: type(message).__name__)
-def test_of_names_too_what_cannot_be_is_only_dropped(message: Claim | Claimed | Names) -> None:
+def test_of_names_too_what_cannot_be_is_only_dropped(message: Claim | Claimed | NamesGranted) -> None:
     said, errors = decode_from_peer(encode(message)[HEAD_BYTES:], "stage s1")
     assert said == Say([])
     assert [str(error)[: len("stage s1 sent a frame")] for error in errors] == ["stage s1 sent a frame"]
@@ -188,9 +188,9 @@ async def test_what_a_stage_says_of_names_and_cannot_be_leaves_the_link_as_it_is
     assert channels(system) == before
 
 
-@pytest.mark.parametrize("message", [Frame(1, Pass(OPERATION)), Hello("fingerprint", 1)])
-def test_what_must_not_get_lost_and_cannot_be_read_is_an_error(message: Frame | Hello) -> None:
-    payload = payload_of(Ack(1), message)
+@pytest.mark.parametrize("message", [LinkFrame(1, Pass(OPERATION)), Hello("fingerprint", 1)])
+def test_what_must_not_get_lost_and_cannot_be_read_is_an_error(message: LinkFrame | Hello) -> None:
+    payload = payload_of(LinkAck(1), message)
     broken = payload.replace(b"fingerprint", b"\xff" * 11).replace(b"desk-1", b"\xff" * 6)
     assert broken != payload
     with pytest.raises(ProtocolError):

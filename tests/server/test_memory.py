@@ -14,7 +14,7 @@ import pytest
 from ordered_pubsub.core.levels import Levels
 from ordered_pubsub.core.log.log import log as log_module
 from ordered_pubsub.core.log.retention import Policies
-from ordered_pubsub.core.messages import Answer, ChangeAsk, Chunk, Follows, Handed, PublishAsk, Request
+from ordered_pubsub.core.messages import Answer, ChangeAsk, Chunk, LeaseRenewal, Progress, PublishAsk, Request
 from ordered_pubsub.core.stage.driver import Driver
 from ordered_pubsub.core.topics import check_topic
 from ordered_pubsub.core.topology import StageSpec, Topology
@@ -89,7 +89,7 @@ def publish(running: Running, length: int, is_kept: bool) -> None:
     for first in range(0, COUNT, AT_ONCE):
         chunks = (Chunk(1, b"x"),) if is_kept else ()
         running.ask(*(PublishAsk(name, 1, is_kept, chunks) for name in names(first, AT_ONCE, length)))
-        handed = Handed("c", running.sequences["c"], running.sequences["c"], [0], [])
+        handed = LeaseRenewal("c", running.sequences["c"], running.sequences["c"], [0], [])
         running.driver.handle_subscriber("c", handed, running.now, WHO)
         running.finish()
 
@@ -100,7 +100,7 @@ def hold(running: Running, length: int) -> None:
         client = f"c{first}"
         running.driver.client_is_here(client, WHO)
         running.ask(ChangeAsk(f"{client}/s", names(first, AT_ONCE, length), weight=0), client=client)
-        follows = Follows(f"{client}/s", dict.fromkeys(names(first, AT_ONCE, length), 0), is_all=True, version=1)
+        follows = Progress(f"{client}/s", dict.fromkeys(names(first, AT_ONCE, length), 0), is_all=True, version=1)
         running.driver.handle_subscriber(client, follows, running.now, WHO)
         running.tick_for(0.5)
 

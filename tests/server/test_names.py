@@ -13,9 +13,9 @@ from ordered_pubsub.core.stage.driver import Driver, MemoryJournal
 from ordered_pubsub.core.stage.naming import NameTable
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.server.claims import CLAIM_S, SETTLE_S, Claims
-from ordered_pubsub.server.names import Names
+from ordered_pubsub.server.names import NamesGranted
 from ordered_pubsub.wire.protocol import Claim, Claimed
-from ordered_pubsub.wire.protocol import Names as NamesMessage
+from ordered_pubsub.wire.protocol import NamesGranted as NamesMessage
 
 HERE, THERE, ELSEWHERE = 0, 1, 2
 
@@ -28,7 +28,7 @@ def claim(session: str = "desk#1", identity: str = "trader", **fields: bool) -> 
 
 
 def test_a_name_is_given_once() -> None:
-    names = Names()
+    names = NamesGranted()
 
     assert names.claim(claim(), HERE) == ""
     assert "the name 'desk' is in use by another client" in names.claim(claim("desk#2"), HERE)
@@ -36,7 +36,7 @@ def test_a_name_is_given_once() -> None:
 
 
 def test_only_who_is_the_same_is_told_who_has_it() -> None:
-    names = Names()
+    names = NamesGranted()
     names.claim(claim(), HERE)
 
     assert "of identity 'trader'" in names.claim(claim("desk#2"), HERE)
@@ -44,7 +44,7 @@ def test_only_who_is_the_same_is_told_who_has_it() -> None:
 
 
 def test_a_session_takes_its_name_along_to_another_home() -> None:
-    names = Names()
+    names = NamesGranted()
     names.claim(claim(), HERE)
 
     assert names.claim(claim(), THERE) == ""
@@ -53,7 +53,7 @@ def test_a_session_takes_its_name_along_to_another_home() -> None:
 
 
 def test_only_its_home_gives_a_name_back() -> None:
-    names = Names()
+    names = NamesGranted()
     names.claim(claim(), HERE)
     names.release(claim("desk#2"), HERE)
     names.release(claim(), THERE)
@@ -65,7 +65,7 @@ def test_only_its_home_gives_a_name_back() -> None:
 
 
 def test_a_home_that_is_back_keeps_what_it_says_and_no_more() -> None:
-    names = Names()
+    names = NamesGranted()
     names.claim(claim(), THERE)
     names.claim(Claim("gone", "gone#1", "trader"), THERE)
     names.claim(Claim("other", "other#1", "trader"), ELSEWHERE)
@@ -76,7 +76,7 @@ def test_a_home_that_is_back_keeps_what_it_says_and_no_more() -> None:
 
 
 def test_a_keeper_that_has_forgotten_hears_who_has_its_names() -> None:
-    names = Names()
+    names = NamesGranted()
 
     assert names.restate([claim()], THERE) == [""]
 
@@ -84,7 +84,7 @@ def test_a_keeper_that_has_forgotten_hears_who_has_its_names() -> None:
 
 
 def test_a_home_that_has_not_noticed_yet_does_not_take_a_name_from_where_its_client_is() -> None:
-    names = Names()
+    names = NamesGranted()
     names.claim(claim(), HERE)
     names.claim(claim(), THERE)
 
@@ -94,7 +94,7 @@ def test_a_home_that_has_not_noticed_yet_does_not_take_a_name_from_where_its_cli
 
 
 def test_a_home_that_was_away_does_not_get_back_what_another_client_has_now() -> None:
-    names = Names()
+    names = NamesGranted()
     names.claim(claim("desk#2"), HERE)
 
     (refusal,) = names.restate([claim()], THERE)

@@ -14,20 +14,20 @@ import pytest
 
 from ordered_pubsub.core.levels import ORDERED, Levels
 from ordered_pubsub.core.messages import (
-    Ack,
     Answer,
     Chunk,
-    Curious,
     Hello,
+    LinkAck,
+    Nack,
+    NackRange,
     PeerMessage,
     PublishAsk,
     Refusal,
     Request,
     Secrets,
-    Span,
+    TopicRange,
     ToSubscriber,
-    Undecided,
-    Want,
+    VoidAsk,
 )
 from ordered_pubsub.core.stage.driver import SNAPSHOT_AFTER_RECORDS, Journal, MemoryJournal
 from ordered_pubsub.core.stage.stage import Stage
@@ -184,7 +184,7 @@ async def test_a_link_is_read_no_faster_than_what_it_brings_is_handled(disk: Dis
     node = make(disk, TWO, rank=0)
     peer = node.neighbours[1] = Neighbour(disk.events)
     node.connected(1)
-    node.handle_peer(1, [Undecided("c", [Span("t", 1, 1)])] * 20_000)
+    node.handle_peer(1, [VoidAsk("c", [TopicRange("t", 1, 1)])] * 20_000)
 
     assert node.is_behind(1)
     await until(lambda: "go on" in peer.events)
@@ -473,7 +473,7 @@ async def test_a_stage_that_cannot_read_its_log_says_so_and_is_not_ready(
     stored: Node, statement: str, what: str
 ) -> None:
     break_in(stored, statement)
-    stored.handle_subscriber("c", Curious("c/1", [Want("a", 1, 1)]))
+    stored.handle_subscriber("c", Nack("c/1", [NackRange("a", 1, 1)]))
 
     with pytest.raises(JournalDamaged, match=rf"the store .*stage.db is damaged: .*({what}).*store check"):
         await soon(stored.failed)
@@ -555,7 +555,7 @@ async def test_what_a_peer_must_not_say_changes_nothing(disk: Disk) -> None:
     with pytest.raises(ProtocolError):
         node.handle_peer(0, [Hello("another topology", 0)])
     with pytest.raises(ProtocolError, match="no peer of rank 7"):
-        node.handle_peer(7, [Ack(1)])
+        node.handle_peer(7, [LinkAck(1)])
 
     assert not node.failed.done()
     await node.close()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ordered_pubsub.config.files import hash_token
-from ordered_pubsub.core.messages import Acked, Answer, Change, ChangeAsk, Ended, PublishAsk, Refusal, Saved
+from ordered_pubsub.core.messages import Acked, AckSaved, Answer, Change, ChangeAsk, Ended, PublishAsk, Refusal
 from ordered_pubsub.core.stage.naming import NameTable
 from ordered_pubsub.wire.protocol import Ask, Rejected, Tell, Welcome
 from ordered_pubsub.wire.sessions import SessionKey, make_session
@@ -148,7 +148,7 @@ async def test_its_owner_acknowledges_opens_and_ends_it(system: System) -> None:
         key = await enter(line, "desk", "desk-1")
         assert isinstance(await resumed(line, key, 2, 1), Change)
         line.send(Acked(BOOK, key.session, 1, 2, {"a/b": 2}, 2))
-        assert isinstance(await line.find(Saved), Saved)
+        assert isinstance(await line.find(AckSaved), AckSaved)
         assert isinstance(await ask(line, key, ChangeAsk(BOOK, remove=("a/b",), ends=True), sequence=2), Answer)
 
 

@@ -13,13 +13,13 @@ from ordered_pubsub.client.publisher import Outgoing
 from ordered_pubsub.config.files import hash_token, make_token
 from ordered_pubsub.config.schema import ClientSection
 from ordered_pubsub.errors import AccessDenied, NotOffered, SessionExpired, UnavailableError, UsageError
-from ordered_pubsub.reading.access import Access
+from ordered_pubsub.reading.access import ReaderAccess
 from ordered_pubsub.reading.merging import merged, raise_lost
-from ordered_pubsub.reading.stages import Stages
+from ordered_pubsub.reading.stages import StageLines
 from ordered_pubsub.spark import publishing
 from ordered_pubsub.spark.lane import DIGEST_BITS, ROWS_MAX, TRIES_MAX, Reach
-from ordered_pubsub.spark.progress import Progress
-from ordered_pubsub.spark.publishing import Identity, Publishing
+from ordered_pubsub.spark.progress import ReaderProgress
+from ordered_pubsub.spark.publishing import Identity, TaskPublishing
 from ordered_pubsub.testing.processes import HOST
 from ordered_pubsub.wire.pack import NO_HEADERS, decode_logged
 from ordered_pubsub.wire.sessions import derive_session
@@ -30,9 +30,9 @@ TOPICS = ("a", "b", "c", "d")
 Row = tuple[str, int]
 
 
-def access(*ports: int, timeout_s: float = 30.0, token_file: str | None = None) -> Access:
+def access(*ports: int, timeout_s: float = 30.0, token_file: str | None = None) -> ReaderAccess:
     addresses = tuple(f"ops://{HOST}:{port}" for port in ports)
-    return Access(ClientSection(sequencer=addresses, timeout_s=timeout_s, token_file=token_file))
+    return ReaderAccess(ClientSection(sequencer=addresses, timeout_s=timeout_s, token_file=token_file))
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def outgoing(row: Row) -> Outgoing:
 
 
 def publish(
-    through: Access,
+    through: ReaderAccess,
     rows: Sequence[Row],
     identity: Identity,
     is_in_one_order: bool = False,
@@ -62,8 +62,8 @@ def publish(
     is_whole: bool = True,
 ) -> None:
     """What a task does; one that is killed does not finish, and one whose rows break off does not have all of them."""
-    with Stages(through) as stages:
-        task = Publishing(stages, identity, "spark", is_in_one_order)
+    with StageLines(through) as stages:
+        task = TaskPublishing(stages, identity, "spark", is_in_one_order)
         try:
             for row in rows:
                 task.put(outgoing(row))
@@ -73,10 +73,10 @@ def publish(
             task.close()
 
 
-def published(through: Access) -> list[Row]:
+def published(through: ReaderAccess) -> list[Row]:
     """What is there, in the one order."""
     found: list[Row] = []
-    with Stages(through) as stages:
+    with StageLines(through) as stages:
         end = stages.cut(TOPICS)
         for batch in merged(stages, {}, end, raise_lost("test")):
             for first, last, data in batch.chunks:
@@ -104,8 +104,8 @@ async def test_a_task_that_is_broken_off_anywhere_and_run_again_publishes_each_r
     identity = Identity("query", 3, 0)
 
     def run() -> list[Row]:
-        with Stages(through) as stages:
-            Progress("holder").cut(stages, TOPICS, {})
+        with StageLines(through) as stages:
+            ReaderProgress("holder").cut(stages, TOPICS, {})
         for count in sorted(random.sample(range(300), 4)):
             publish(through, rows[:count], identity, is_in_one_order, random.random() < 0.5, is_whole=False)
         publish(through, rows, identity, is_in_one_order)
@@ -125,8 +125,8 @@ async def test_stages_that_are_killed_meanwhile_are_waited_for(system: System, i
     loop = asyncio.get_running_loop()
 
     def run() -> list[Row]:
-        with Stages(through) as stages:
-            task = Publishing(stages, Identity("query", 0, 0), "spark", is_in_one_order)
+        with StageLines(through) as stages:
+            task = TaskPublishing(stages, Identity("query", 0, 0), "spark", is_in_one_order)
             for at, row in enumerate(rows):
                 if at % 50 == 49:
                     asyncio.run_coroutine_threadsafe(system.restart(at // 50 % 3), loop).result()
@@ -144,8 +144,8 @@ async def test_what_was_asked_and_not_heard_of_is_found_by_the_next_run(system: 
     rows, through = [("a", number) for number in range(40)], access(*system.ports)
 
     def run() -> list[Row]:
-        with Stages(through) as stages:
-            task = Publishing(stages, Identity("query", 0, 0), "spark")
+        with StageLines(through) as stages:
+            task = TaskPublishing(stages, Identity("query", 0, 0), "spark")
             for row in rows[:21]:
                 task.put(outgoing(row))  # the third request is under way
             task.close()
@@ -205,8 +205,8 @@ async def test_a_task_of_a_batch_that_is_over_publishes_nothing(system: System) 
     through = access(*system.ports)
 
     def run() -> list[Row]:
-        with Stages(through) as stages:
-            late = Publishing(stages, Identity("query", 0, 4), "spark")
+        with StageLines(through) as stages:
+            late = TaskPublishing(stages, Identity("query", 0, 4), "spark")
             late.put(outgoing(("a", 1)))
             publish(through, [("a", 2)], Identity("query", 0, 5))
             with pytest.raises(SessionExpired, match="batch 4 is over: batch 5 was written already"):
@@ -224,8 +224,8 @@ async def test_a_task_of_which_another_run_goes_on_ends(system: System) -> None:
     through = access(*system.ports)
 
     def run() -> None:
-        with Stages(through) as stages:
-            one = Publishing(stages, Identity("query", 0, 0), "spark")
+        with StageLines(through) as stages:
+            one = TaskPublishing(stages, Identity("query", 0, 0), "spark")
             one.put(outgoing(("a", 1)))
             publish(through, [("a", 1), ("a", 2)], Identity("query", 0, 0))
             one.put(outgoing(("a", 2)))

@@ -26,14 +26,14 @@ from ordered_pubsub.errors import (
     UnavailableError,
 )
 from ordered_pubsub.reading import merging
-from ordered_pubsub.reading.access import Access
+from ordered_pubsub.reading.access import ReaderAccess
 from ordered_pubsub.reading.cuts import divide, events_between, first_part, lower
-from ordered_pubsub.reading.line import Line
-from ordered_pubsub.reading.merging import Batch, merged, raise_lost
-from ordered_pubsub.reading.stages import Stages
+from ordered_pubsub.reading.line import StageLine
+from ordered_pubsub.reading.merging import LogBatch, merged, raise_lost
+from ordered_pubsub.reading.stages import StageLines
 from ordered_pubsub.spark.options import Options
-from ordered_pubsub.spark.plan import Plan
-from ordered_pubsub.spark.progress import SUBSCRIPTION, Progress
+from ordered_pubsub.spark.plan import ReadPlan
+from ordered_pubsub.spark.progress import SUBSCRIPTION, ReaderProgress
 from ordered_pubsub.testing.processes import HOST
 from ordered_pubsub.wire.pack import decode_logged
 from ordered_pubsub.wire.protocol import Ask
@@ -44,11 +44,11 @@ TOPICS = ("a", "b", "c", "d")
 Event = tuple[str, int, bytes]
 
 
-def access(*ports: int, timeout_s: float = 30.0) -> Access:
-    return Access(ClientSection(sequencer=tuple(f"ops://{HOST}:{port}" for port in ports), timeout_s=timeout_s))
+def access(*ports: int, timeout_s: float = 30.0) -> ReaderAccess:
+    return ReaderAccess(ClientSection(sequencer=tuple(f"ops://{HOST}:{port}" for port in ports), timeout_s=timeout_s))
 
 
-def events_of(batches: Iterator[Batch], start: Mapping[str, int], end: Mapping[str, int]) -> list[Event]:
+def events_of(batches: Iterator[LogBatch], start: Mapping[str, int], end: Mapping[str, int]) -> list[Event]:
     """What is in them, as far as it is in the range."""
     found: list[Event] = []
     for batch in batches:
@@ -62,7 +62,7 @@ def events_of(batches: Iterator[Batch], start: Mapping[str, int], end: Mapping[s
     return found
 
 
-def read(stages: Stages, start: Mapping[str, int], end: Mapping[str, int]) -> list[Event]:
+def read(stages: StageLines, start: Mapping[str, int], end: Mapping[str, int]) -> list[Event]:
     return events_of(merged(stages, start, end, raise_lost("test")), start, end)
 
 
@@ -105,7 +105,7 @@ async def test_a_range_is_what_a_subscriber_was_notified_of_in_its_order(
         await asyncio.gather(*(publish_somehow(client, random, 150) for client in (one, other)))
 
         def look() -> tuple[dict[str, int], list[Event], list[list[Event]], list[Event]]:
-            with Stages(access(*system.ports)) as stages:
+            with StageLines(access(*system.ports)) as stages:
                 end = stages.cut(TOPICS)
                 cuts = divide(stages, {}, end, 5)
                 parts = [read(stages, before, after) for before, after in zip([{}, *cuts], cuts, strict=False)]
@@ -138,7 +138,7 @@ async def test_a_cut_lacks_nothing_that_comes_before_what_is_in_it(system: Syste
             await publish_somehow(client, random, 10)
 
     def take_cuts() -> None:
-        with Stages(access(*system.ports)) as stages:
+        with StageLines(access(*system.ports)) as stages:
             found.append(stages.cut(TOPICS))
             lowered = lower(stages, {}, {topic: 2 * count // 3 for topic, count in found[-1].items()})
             assert lowered is not None
@@ -168,7 +168,7 @@ async def test_the_first_part_has_about_as_many_events_as_asked_and_one_batch_at
             await client.publish("c", 1)
 
         def sizes() -> list[int]:
-            with Stages(access(*system.ports)) as stages:
+            with StageLines(access(*system.ports)) as stages:
                 end = stages.cut(TOPICS)
                 return [events_between({}, first_part(stages, {}, end, most)) for most in (1, 10, 60, 300, 5_000)]
 
@@ -189,7 +189,7 @@ async def test_stages_that_are_killed_are_waited_for(system: System) -> None:
     loop = asyncio.get_running_loop()
 
     def look() -> tuple[dict[str, int], list[Event]]:
-        with Stages(access(*system.ports)) as stages:
+        with StageLines(access(*system.ports)) as stages:
             end = stages.cut(TOPICS)
             found = iter(merged(stages, {}, end, raise_lost("test")))
             first = next(found)
@@ -211,7 +211,7 @@ async def test_topics_are_found_with_their_extent_and_a_wrong_name_is_said(syste
             await client.publish(topic, 1)
 
     def look() -> tuple[list[tuple[str, int]], str]:
-        with Stages(access(system.ports[1])) as stages:  # it tells of the others
+        with StageLines(access(system.ports[1])) as stages:  # it tells of the others
             found = [(topic, extent.last) for topic, extent in stages.find(["**"]).items()]
             with pytest.raises(TopicError) as caught:
                 stages.existing(["a", "dd"])
@@ -232,7 +232,7 @@ async def test_what_retention_has_taken_is_said() -> None:
 
         def look() -> tuple[str, list[tuple[str, int, int]], list[Event]]:
             left_out: list[tuple[str, int, int]] = []
-            with Stages(access(server.port)) as stages:
+            with StageLines(access(server.port)) as stages:
                 end = stages.cut(["a"])
                 with pytest.raises(HistoryLost) as caught:
                     read(stages, {}, end)
@@ -264,7 +264,7 @@ async def test_what_is_taken_while_it_is_read_is_left_out_and_nothing_else_chang
         node.driver.journal.sync()
 
     def look() -> list[Event]:
-        with Stages(access(*system.ports)) as stages:
+        with StageLines(access(*system.ports)) as stages:
             end = stages.cut(["a", "c"])
             batches = merged(stages, {}, end, lambda *gone: lost.append(gone))
             found = events_of(iter([next(batches) for _ in range(10)]), {}, end)
@@ -288,7 +288,7 @@ async def test_what_is_held_is_bounded_though_one_topic_waits(system: System, mo
         await client.publish("b", 1)
 
     def look() -> int:
-        with Stages(access(*system.ports, timeout_s=0.3)) as stages:
+        with StageLines(access(*system.ports, timeout_s=0.3)) as stages:
             end = {**stages.cut(["a", "b"]), "b": 2}  # which is not there
             owner = merging._Owner(
                 stages, 0, [merging._Reading(topic, 0, last) for topic, last in end.items()], 2_000, raise_lost("test")
@@ -305,7 +305,7 @@ async def test_a_thousand_names_and_more_are_looked_for(system: System) -> None:
         await client.publish("a", 1)
 
     def look() -> dict[str, Any]:
-        with Stages(access(*system.ports)) as stages:
+        with StageLines(access(*system.ports)) as stages:
             return dict(stages.find([f"x/{number}" for number in range(2_500)] + ["a"]))
 
     assert list(await asyncio.to_thread(look)) == ["a"]
@@ -317,16 +317,16 @@ async def test_a_reader_has_its_name_though_an_earlier_connection_is_not_missed_
         await client.publish("a", 1)
 
     def look() -> list[dict[str, int]]:
-        progress, reached = Progress("reader"), access(*system.ports)
-        with Stages(reached) as stages:
+        progress, reached = ReaderProgress("reader"), access(*system.ports)
+        with StageLines(reached) as stages:
             cuts = [progress.cut(stages, ["a"], {}), progress.cut(stages, ["a"], {"a": 1})]
-            left = Line(reached.addresses[2], reached, "reader", progress._turns.key, resumes=True)
+            left = StageLine(reached.addresses[2], reached, "reader", progress._turns.key, resumes=True)
             try:
                 cuts.append(progress.cut(stages, ["a"], {"a": 1}))
             finally:
                 left.close()
-        with Stages(access(*system.ports)) as stages:  # another process
-            cuts.append(Progress("reader").cut(stages, ["a"], {"a": 1}))
+        with StageLines(access(*system.ports)) as stages:  # another process
+            cuts.append(ReaderProgress("reader").cut(stages, ["a"], {"a": 1}))
         return cuts
 
     assert await asyncio.to_thread(look) == [{"a": 1}] * 4
@@ -341,18 +341,18 @@ async def test_a_cut_is_asked_for_again_if_the_stage_that_takes_it_was_away(
     decides = system.servers[0].node.topology.registrar
     names = map(str, range(99))
     reader = next(name for name in names if (decides(name), decides(f"{name}//{SUBSCRIPTION}")) == (0, 2))
-    asked, say = threading.Event(), Line.say
+    asked, say = threading.Event(), StageLine.say
 
-    def say_and_note(line: Line, *messages: Any) -> None:
+    def say_and_note(line: StageLine, *messages: Any) -> None:
         say(line, *messages)
         if any(isinstance(message, Ask) for message in messages):
             asked.set()
 
     def look() -> dict[str, int]:
-        with Stages(access(*system.ports[:2])) as stages:
-            return Progress(reader).cut(stages, ["a"], {})
+        with StageLines(access(*system.ports[:2])) as stages:
+            return ReaderProgress(reader).cut(stages, ["a"], {})
 
-    monkeypatch.setattr(Line, "say", say_and_note)
+    monkeypatch.setattr(StageLine, "say", say_and_note)
     await system.stop(2)
     cut = asyncio.create_task(asyncio.to_thread(look))
     assert await asyncio.to_thread(asked.wait, 30.0)
@@ -368,8 +368,8 @@ async def test_a_reader_may_take_more_cuts_than_a_stage_remembers_answers(
         await client.publish("a", 1)
 
     def look() -> list[dict[str, int]]:
-        progress = Progress("reader")
-        with Stages(access(*system.ports, timeout_s=5.0)) as stages:
+        progress = ReaderProgress("reader")
+        with StageLines(access(*system.ports, timeout_s=5.0)) as stages:
             return [progress.cut(stages, ["a"], {}) for _ in range(10)]
 
     assert await asyncio.to_thread(look) == [{"a": 1}] * 10
@@ -384,7 +384,7 @@ async def test_a_stream_that_polls_leaves_little_behind(system: System) -> None:
         return sum(node.counters.requests for node in nodes), sessions
 
     options = {"sequencer": ",".join(f"ops://{HOST}:{port}" for port in system.ports), "topics": "a,d"}
-    plan = Plan(Options.read(options))
+    plan = ReadPlan(Options.read(options))
     async with system.connect(0) as client:
         await client.publish("a", 1)
         await client.publish("d", 1)
@@ -408,7 +408,7 @@ async def test_events_that_a_stage_does_not_bring_are_not_taken_for_silence(monk
 
         def look() -> None:
             missing = "no events of topic 'a' from number 1 on, though it says that they were kept"
-            with Stages(access(server.port)) as stages, pytest.raises(ProtocolError, match=missing):
+            with StageLines(access(server.port)) as stages, pytest.raises(ProtocolError, match=missing):
                 read(stages, {}, {"a": 3})
 
         await asyncio.to_thread(look)
@@ -419,7 +419,7 @@ async def test_what_nobody_keeps_cannot_be_read() -> None:
     async with serving(one_stage(before=before)) as server:
 
         def look() -> None:
-            with Stages(access(server.port)) as stages, pytest.raises(NotOffered, match="its events are kept nowhere"):
+            with StageLines(access(server.port)) as stages, pytest.raises(NotOffered, match="its events are kept nowhere"):
                 stages.existing(["a"])
 
         await asyncio.to_thread(look)
@@ -429,7 +429,7 @@ def test_without_a_stage_it_says_what_it_has_tried(unused_tcp_port: int) -> None
     with pytest.raises(
         UnavailableError, match=rf"ops://{HOST}:{unused_tcp_port} cannot be reached.*check that it runs"
     ):
-        Stages(access(unused_tcp_port, timeout_s=0.2)).__enter__()
+        StageLines(access(unused_tcp_port, timeout_s=0.2)).__enter__()
 
 
 def test_who_is_no_stage_is_noticed() -> None:
@@ -445,11 +445,11 @@ def test_who_is_no_stage_is_noticed() -> None:
         thread = threading.Thread(target=answer)
         thread.start()
         with pytest.raises(UnavailableError, match="does not answer like a stage"):
-            Stages(access(port, timeout_s=1e-6)).__enter__()
+            StageLines(access(port, timeout_s=1e-6)).__enter__()
         thread.join()
 
 
 def test_without_an_address_it_says_which_option_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigurationError, match="give sequencer"):
-        Access.of()
+        ReaderAccess.of()

@@ -22,15 +22,15 @@ from ordered_pubsub.core.messages import (
     Answer,
     ChangeAsk,
     Chunk,
-    Curious,
-    Follows,
-    Inform,
+    LogReply,
+    Nack,
+    NackRange,
+    Progress,
     PublishAsk,
+    Recovered,
     Request,
-    Told,
-    Want,
 )
-from ordered_pubsub.core.recovery.owner_log import Pubends
+from ordered_pubsub.core.recovery.owner_log import OwnerLogs
 from ordered_pubsub.errors import AccessDenied, NotOffered
 from ordered_pubsub.server.server import Server
 from ordered_pubsub.server.serving import Serving
@@ -53,7 +53,7 @@ def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ordered_pubsub.client.engine.TICK_S", 0.1)
     monkeypatch.setattr("ordered_pubsub.client.engine.ClientMachine", partial(ClientMachine, report_s=0.1))
     monkeypatch.setattr("ordered_pubsub.server.node.TICK_S", 0.05)
-    monkeypatch.setattr("ordered_pubsub.core.stage.driver.Pubends", lambda reader: Pubends(reader, aet_s=0.2))
+    monkeypatch.setattr("ordered_pubsub.core.stage.driver.Pubends", lambda reader: OwnerLogs(reader, aet_s=0.2))
 
 
 @pytest.fixture
@@ -250,17 +250,17 @@ async def subscribe(line: Raw, key: SessionKey, *topics: str) -> str:
     line.send(Ask([Request(key.session, 1, 1, 0, 0, (ChangeAsk(mine, topics),))]))
     (answer,) = (await line.expect(Tell)).answers
     assert isinstance(answer, Answer)
-    line.send(Follows(mine, dict.fromkeys(topics, 0), is_all=True))
+    line.send(Progress(mine, dict.fromkeys(topics, 0), is_all=True))
     return mine
 
 
-async def recalled(line: Raw, message: Curious) -> Told | None:
+async def recalled(line: Raw, message: Nack) -> LogReply | None:
     """What the stage tells of what is missing; None if it is silent, though it has had time to read its log."""
     line.send(message)
     for _ in range(20):
         line.send(Ping())
         while not isinstance(heard := await line.receive(), Pong):
-            if isinstance(heard, Inform):
+            if isinstance(heard, Recovered):
                 return heard.told
             assert heard is not None, "the stage has closed the connection"
         await asyncio.sleep(0)
@@ -268,16 +268,16 @@ async def recalled(line: Raw, message: Curious) -> Told | None:
 
 
 UNFIT = {
-    "before the first": lambda mine: Curious(mine, [Want("a", 0, 1)]),
-    "below zero": lambda mine: Curious(mine, [Want("a", -5, 1)]),
-    "backwards": lambda mine: Curious(mine, [Want("a", 5, 4)]),
-    "too far": lambda mine: Curious(mine, [Want("a", 1, NUMBERS_END + 1)]),
-    "one of several": lambda mine: Curious(mine, [Want("a", 1, 1), Want("a", 0, 0)]),
-    "acknowledged below zero": lambda mine: Follows(mine, {"a": -1}),
-    "acknowledged too far": lambda mine: Follows(mine, {"a": NUMBERS_END + 1}),
-    "by no filter": lambda mine: Curious(mine, [Want("a", 1, 1, where="n >")]),
-    "somebody else's misses": lambda mine: Curious("other#0011/1", [Want("a", 1, 1)]),
-    "somebody else's state": lambda mine: Follows("other#0011/1", {"a": 1}),
+    "before the first": lambda mine: Nack(mine, [NackRange("a", 0, 1)]),
+    "below zero": lambda mine: Nack(mine, [NackRange("a", -5, 1)]),
+    "backwards": lambda mine: Nack(mine, [NackRange("a", 5, 4)]),
+    "too far": lambda mine: Nack(mine, [NackRange("a", 1, NUMBERS_END + 1)]),
+    "one of several": lambda mine: Nack(mine, [NackRange("a", 1, 1), NackRange("a", 0, 0)]),
+    "acknowledged below zero": lambda mine: Progress(mine, {"a": -1}),
+    "acknowledged too far": lambda mine: Progress(mine, {"a": NUMBERS_END + 1}),
+    "by no filter": lambda mine: Nack(mine, [NackRange("a", 1, 1, where="n >")]),
+    "somebody else's misses": lambda mine: Nack("other#0011/1", [NackRange("a", 1, 1)]),
+    "somebody else's state": lambda mine: Progress("other#0011/1", {"a": 1}),
 }
 
 
@@ -301,7 +301,7 @@ async def test_what_may_be_does_not_end_it(server: Server, last: int) -> None:
         await enter(line, key)
         mine = await subscribe(line, key, "a")
         await client.publish("a", "x")
-        told = await recalled(line, Curious(mine, [Want("a", 1, last)]))
+        told = await recalled(line, Nack(mine, [NackRange("a", 1, last)]))
 
         assert told is not None
         (item,) = told.items
@@ -315,7 +315,7 @@ async def test_what_a_filter_does_not_let_through_stays_at_the_stage(server: Ser
         await enter(line, key)
         mine = await subscribe(line, key, "a")
         await client.publish_many("a", [{"n": n} for n in range(5)])
-        told = await recalled(line, Curious(mine, [Want("a", 1, 5, where="n = 3")]))
+        told = await recalled(line, Nack(mine, [NackRange("a", 1, 5, where="n = 3")]))
 
         assert told is not None
         (item,) = told.items
@@ -372,14 +372,14 @@ async def test_who_may_not_subscribe_any_more_gets_nothing_from_the_log(guarded:
         mine = await subscribe(reading, reader, "a", "b")
         await publish(writing, writer, "a", 1)
         await publish(writing, writer, "b", 2)
-        assert await recalled(reading, Curious(mine, [Want("a", 1, 1)])) is not None
+        assert await recalled(reading, Nack(mine, [NackRange("a", 1, 1)])) is not None
         (tmp_path / "ordered_pubsub.toml").write_text(rights('["b"]'))
         guarded.reload()
         await publish(writing, writer, "a", 3)
 
-        assert await recalled(reading, Curious(mine, [Want("a", 1, 2)])) is None
-        assert await recalled(reading, Curious(mine, [Want("a", 2, 2), Want("b", 1, 1)])) is None
-        told = await recalled(reading, Curious(mine, [Want("b", 1, 1)]))
+        assert await recalled(reading, Nack(mine, [NackRange("a", 1, 2)])) is None
+        assert await recalled(reading, Nack(mine, [NackRange("a", 2, 2), NackRange("b", 1, 1)])) is None
+        told = await recalled(reading, Nack(mine, [NackRange("b", 1, 1)]))
         assert told is not None
         assert told.topic == "b"
 
@@ -392,7 +392,7 @@ async def test_who_may_not_subscribe_gets_nothing_from_the_log_though_it_never_s
         await enter(line, writer, WRITER)
         await publish(line, writer, "a", 1)
 
-        assert await recalled(line, Curious(f"{writer.session}/1", [Want("a", 1, 1)])) is None
+        assert await recalled(line, Nack(f"{writer.session}/1", [NackRange("a", 1, 1)])) is None
 
 
 async def test_who_may_not_subscribe_any_more_is_told_so(guarded: Serving, tmp_path: Path) -> None:

@@ -12,25 +12,25 @@ from ordered_pubsub.config.schema import Configuration
 from ordered_pubsub.core.messages import (
     Answer,
     ChangeAsk,
-    Curious,
     Ended,
-    Expect,
-    Follows,
-    Inform,
     Keys,
     Located,
+    LogReply,
+    Nack,
+    NackRange,
+    Progress,
     PublishAsk,
-    Seal,
-    Sealed,
-    Told,
-    Want,
+    Recovered,
+    SeenAsk,
+    SeenReply,
+    TopicHeads,
 )
 from ordered_pubsub.errors import ProtocolError
 from ordered_pubsub.server.clients import ClientConnection
 from ordered_pubsub.server.server import Server
 from ordered_pubsub.wire.channel import Channel
 from ordered_pubsub.wire.protocol import Ask, Ping, Pong, Tell, Welcome
-from ordered_pubsub.wire.reading import Bound, Find, Found, Read, Rows, Trace, Unread
+from ordered_pubsub.wire.reading import Bound, Find, FoundTopics, Read, Rows, Trace, Unread
 from ordered_pubsub.wire.sessions import SessionKey, make_session
 from server.messages import greeting, request, with_events
 from server.systems import Raw, one_stage, raw, serving
@@ -82,14 +82,14 @@ async def test_what_was_asked_for_before_is_not_brought_and_the_subscription_end
     async with raw(server.port) as line:
         key = await enter(line)
         await ask(line, key, ChangeAsk(f"{key.session}/1", ("a",)), 1)
-        line.send(Curious(f"{key.session}/1", [Want("a", 1, 50)]), Ping())
+        line.send(Nack(f"{key.session}/1", [NackRange("a", 1, 50)]), Ping())
         await line.find(Pong)
         revoke(server)
         assert (await line.find(Ended)).code == "forbidden"
-        inform = Inform(f"{key.session}/1", Told("a", 1, 1, 0, []))
-        connection_of(server).inform([inform, replace(inform, told=Told("b", 1, 1, 0, []))])  # as it comes from the log
+        inform = Recovered(f"{key.session}/1", LogReply("a", 1, 1, 0, []))
+        connection_of(server).inform([inform, replace(inform, told=LogReply("b", 1, 1, 0, []))])  # as it comes from the log
         assert "may not subscribe to 'a'" in (await line.find(Ended)).reason
-        assert (await line.expect(Inform)).told.topic == "b"
+        assert (await line.expect(Recovered)).told.topic == "b"
 
 
 @pytest.mark.parametrize("says", [True, False])
@@ -100,7 +100,7 @@ async def test_a_subscription_is_told_at_once_that_it_has_ended_and_others_go_on
         await ask(line, key, ChangeAsk(f"{key.session}/1", ("a", "b")), 1)
         await ask(line, key, ChangeAsk(f"{key.session}/2", ("b",)), 2)
         if says:
-            line.send(Follows(f"{key.session}/1", {"a": 0, "b": 0}, True, 1), Ping())
+            line.send(Progress(f"{key.session}/1", {"a": 0, "b": 0}, True, 1), Ping())
             await line.find(Pong)
             connection_of(server)._held.clear()
         revoke(server)
@@ -122,7 +122,7 @@ async def test_what_is_read_of_the_logs_is_judged_when_it_is_brought(server: Ser
         for number in (1, 2):
             unread = await line.find(Unread)
             assert (unread.number, unread.code) == (number, "forbidden")
-        assert list((await line.find(Found)).topics) == ["b"]
+        assert list((await line.find(FoundTopics)).topics) == ["b"]
         assert connection._reading == {}
 
 
@@ -136,7 +136,7 @@ async def test_a_number_that_has_no_answer_yet_is_not_used_again(server: Server,
         connection._read(before)
         with pytest.raises(ProtocolError, match="under number 1, which has no answer yet"):
             connection._read(again)
-        await line.find(Found if isinstance(before, Find) else Rows)
+        await line.find(FoundTopics if isinstance(before, Find) else Rows)
         connection._read(again)
 
 
@@ -147,10 +147,10 @@ async def test_who_may_not_read_a_topic_is_not_asked_what_it_has_seen_of_it(serv
         connection, rounds = connection_of(server), server.node.driver.rounds
         revoke(server)
         for serial, topic in ((1, "a"), (2, "b")):
-            rounds.ask(Seal("", serial, 0, topic, [(1, 4)]), [key.session], server.node._loop.time())
-            connection.inform([Seal(key.session, serial, 0, topic, [(1, 4)])])
+            rounds.ask(SeenAsk("", serial, 0, topic, [(1, 4)]), [key.session], server.node._loop.time())
+            connection.inform([SeenAsk(key.session, serial, 0, topic, [(1, 4)])])
         assert (await line.receive()).topic == "b"
-        assert rounds.tick(server.node._loop.time()) == [Sealed(1, 0, [key.session], [])]
+        assert rounds.tick(server.node._loop.time()) == [SeenReply(1, 0, [key.session], [])]
 
 
 async def test_of_several_topics_only_what_it_may_have_is_told(server: Server) -> None:
@@ -160,8 +160,8 @@ async def test_of_several_topics_only_what_it_may_have_is_told(server: Server) -
         revoke(server)
         connection.inform(
             [
-                Expect(f"{session}/1", {"a": 7, "b": 8}),
-                Expect(f"{session}/1", {"a": 7}),
+                TopicHeads(f"{session}/1", {"a": 7, "b": 8}),
+                TopicHeads(f"{session}/1", {"a": 7}),
                 Located(session, 1, {"a": 7, "b": 8}),
                 Keys(session, b"", [], {"a": [b"1"], "b": [b"2"]}, age_s=0.0),
             ]

@@ -17,7 +17,7 @@ from ordered_pubsub.errors import ProtocolError
 from ordered_pubsub.server.server import Server
 from ordered_pubsub.wire.pack import Logged, PackedEvent, encode_logged
 from ordered_pubsub.wire.protocol import Ask, Rejected, Tell, Welcome
-from ordered_pubsub.wire.reading import Find, Found
+from ordered_pubsub.wire.reading import Find, FoundTopics
 from ordered_pubsub.wire.sessions import SessionKey, make_session, publisher_of
 from server.messages import greeting, request
 from server.systems import Raw, connect, one_stage, raw, serving
@@ -199,7 +199,7 @@ async def test_a_publisher_cannot_drop_the_log_of_a_topic(guarded: Server) -> No
         assert said.code == "level"
         assert isinstance(await say(evil, evil_key, kept(signed("evil")), sequence=2, after=0), Answer)
         line.send(Find(1, ["a/**"]))
-        assert (await line.expect(Found)).topics == {"a/b": (0, 11)}
+        assert (await line.expect(FoundTopics)).topics == {"a/b": (0, 11)}
     assert guarded.node.status()["since_start"]["refusals"] == 1
 
 

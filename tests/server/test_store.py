@@ -23,7 +23,7 @@ from ordered_pubsub.errors import JournalDamaged, JournalError, OrderedPubSubErr
 from ordered_pubsub.server import lock as locks
 from ordered_pubsub.server import store as stores
 from ordered_pubsub.server.contents import read_about, read_journal
-from ordered_pubsub.server.mark import Mark, MarkFile, mark_of, read_mark
+from ordered_pubsub.server.mark import HighWaterMark, MarkFile, mark_of, read_mark
 from ordered_pubsub.server.store import SqliteJournal, open_store
 
 ONE = Topology((StageSpec("main"),))
@@ -578,7 +578,7 @@ def test_after_a_clean_stop_there_is_no_log_and_the_store_says_so(file: Path) ->
 
 def test_a_start_that_was_cut_off_before_anything_was_said_begins_anew(file: Path) -> None:
     mark, _ = MarkFile.open(mark_of(file))
-    mark.begin(Mark(b"x" * 16))
+    mark.begin(HighWaterMark(b"x" * 16))
     mark.close()
 
     journal = opened(file)

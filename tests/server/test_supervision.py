@@ -29,12 +29,12 @@ from ordered_pubsub.core.client.session import Session
 from ordered_pubsub.core.levels import Levels
 from ordered_pubsub.core.liveness.lease import Lease
 from ordered_pubsub.core.liveness.lifeline import Lifeline
-from ordered_pubsub.core.messages import ChangeAsk, Follows
+from ordered_pubsub.core.messages import ChangeAsk, Progress
 from ordered_pubsub.core.recovery.hosting import Hosting
 from ordered_pubsub.core.stage.driver import Driver
 from ordered_pubsub.core.stage.stage import Stage
 from ordered_pubsub.core.subscriber.best_effort import BestEffort
-from ordered_pubsub.core.subscriber.subscriber_log import Subend
+from ordered_pubsub.core.subscriber.subscriber_log import SubscriberLog
 from ordered_pubsub.embedded import EmbeddedHome
 from ordered_pubsub.errors import JournalError, OrderedPubSubError
 from ordered_pubsub.server import node as node_module
@@ -206,7 +206,7 @@ async def test_who_waits_for_a_receipt_or_for_room_is_told(
         assert [type(outcome) for outcome in outcomes] == [Unexpected] * 3
 
 
-@pytest.mark.parametrize(("owner", "name"), [(Subend, "take_due"), (Subend, "take_ready")])
+@pytest.mark.parametrize(("owner", "name"), [(SubscriberLog, "take_due"), (SubscriberLog, "take_ready")])
 async def test_a_subscription_ends_by_an_error_of_its_own_and_its_client_goes_on(
     url: str, monkeypatch: pytest.MonkeyPatch, plant: Plant, owner: Any, name: str
 ) -> None:
@@ -231,7 +231,7 @@ async def test_a_subscription_ends_whose_timer_fails(url: str, monkeypatch: pyte
         subscription = await client.subscribe("a")
         following = subscription._intake._following
         assert following is not None
-        plant.into(monkeypatch, Subend, "take_due")
+        plant.into(monkeypatch, SubscriberLog, "take_due")
         following._set_timer(client._engine.loop.time())
         await until(lambda: subscription.error)
 
@@ -359,7 +359,7 @@ async def test_a_stage_fails_by_what_it_meets_when_a_client_is_heard_as_it_does_
         line.send(greeting(key, "desk"))
         await until(lambda: plant.was_raised or any(client.is_in for client in server._clients))
         line.send(Ask([request(ChangeAsk(f"{key.session}/1", ("a",)), client=key.session)]))
-        line.send(Follows(f"{key.session}/1", {"a": 0}, True, 1))
+        line.send(Progress(f"{key.session}/1", {"a": 0}, True, 1))
         line.send(Find(1, ["**"]))
     await stage_has_failed(server, "planted")
 

@@ -15,13 +15,13 @@ from ordered_pubsub.core.liveness.times import Times
 from ordered_pubsub.core.messages import (
     Answer,
     ChangeAsk,
-    Handed,
+    LeaseRenewal,
     PublishAsk,
     Request,
-    Seal,
-    Sealed,
-    Span,
-    Undecided,
+    SeenAsk,
+    SeenReply,
+    TopicRange,
+    VoidAsk,
 )
 from ordered_pubsub.errors import EventVoid
 from ordered_pubsub.testing.processes import HOST
@@ -128,7 +128,7 @@ async def test_who_is_there_and_does_not_answer_holds_nobody_up_for_ever(
             await publish_and_vanish(system, "a", 2)
             await client.publish("a", "after")
 
-            assert (await line.find(Seal)).topic == "a"
+            assert (await line.find(SeenAsk)).topic == "a"
             assert await take(subscription, 1) == [("after", 3)]
         registrars = [server.node.driver.stage.state.registrar for server in system.servers.values()]
         assert not any(f"{key.session}/1" in registrar.subscriptions for registrar in registrars)
@@ -198,14 +198,14 @@ async def test_what_is_at_the_ens_is_not_pending_any_more(system: System) -> Non
 # -- what may not be said -----------------------------------------------------------------------------------------------
 
 UNFIT = {
-    "for somebody else": lambda mine: Handed("other#0011", 1, 1, [0], []),
-    "to no stage": lambda mine: Handed(mine, 1, 1, [2], []),
-    "to one stage twice": lambda mine: Handed(mine, 1, 1, [0, 0], []),
-    "below zero": lambda mine: Undecided(mine, [Span("a", -1, 1)]),
-    "backwards": lambda mine: Undecided(mine, [Span("a", 2, 1)]),
-    "too far": lambda mine: Handed(mine, 1, 1, [0], [Span("a", 1, 1 << 40)]),
-    "too much": lambda mine: Sealed(1, 0, [mine], [(1, 1)] * 10_001),
-    "for several": lambda mine: Sealed(1, 0, [mine, "other#0011"], []),
+    "for somebody else": lambda mine: LeaseRenewal("other#0011", 1, 1, [0], []),
+    "to no stage": lambda mine: LeaseRenewal(mine, 1, 1, [2], []),
+    "to one stage twice": lambda mine: LeaseRenewal(mine, 1, 1, [0, 0], []),
+    "below zero": lambda mine: VoidAsk(mine, [TopicRange("a", -1, 1)]),
+    "backwards": lambda mine: VoidAsk(mine, [TopicRange("a", 2, 1)]),
+    "too far": lambda mine: LeaseRenewal(mine, 1, 1, [0], [TopicRange("a", 1, 1 << 40)]),
+    "too much": lambda mine: SeenReply(1, 0, [mine], [(1, 1)] * 10_001),
+    "for several": lambda mine: SeenReply(1, 0, [mine, "other#0011"], []),
 }
 
 

@@ -19,16 +19,16 @@ from ordered_pubsub.core.messages import (
     ChangeAsk,
     Chunk,
     Durable,
+    LogItem,
+    NackRange,
     Operation,
     PeerMessage,
     Publication,
     PublishAsk,
-    Recalled,
     Refusal,
     Request,
     Resume,
     SystemKeys,
-    Want,
 )
 from ordered_pubsub.core.trust.authenticity import Stamp
 from ordered_pubsub.wire import pack, protocol, stamp
@@ -41,7 +41,7 @@ UNIONS = (Greeting, FromClient, ToClient, FromPeer, PeerMessage, Durable)
 PARTS = (Request, PublishAsk, ChangeAsk, Answer, Refusal, Publication, Change)
 TAGGED = dict.fromkeys([*(kind for union in UNIONS for kind in get_args(union)), *PARTS])
 BARE = (
-    LogStamp, Operation, Stamp, pack.PackedBatch, SystemKeys, pack.PackedEvent, pack.Logged, Chunk, Recalled, Resume, Want,
+    LogStamp, Operation, Stamp, pack.PackedBatch, SystemKeys, pack.PackedEvent, pack.Logged, Chunk, LogItem, Resume, NackRange,
 )  # fmt: skip
 
 EXAMPLE = re.compile(r"((?:^    (?:[0-9a-f]{2} ?)+\n)+)\n((?:^    [\[ ].*\n)+)", re.MULTILINE)

@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ordered_pubsub.core import checking, history
-from ordered_pubsub.core.client.batches import Batches
+from ordered_pubsub.core.client.batches import UnkeptBatches
 from ordered_pubsub.core.client.holding import Hold, Holding, Pause
 from ordered_pubsub.core.client.outbox import Outbox
 from ordered_pubsub.core.client.session import Outcome, Session
@@ -26,8 +26,8 @@ from ordered_pubsub.core.client.subscription import QUEUED, ClientSubscription, 
 from ordered_pubsub.core.liveness.lease import Lease
 from ordered_pubsub.core.liveness.lifeline import Lifeline
 from ordered_pubsub.core.liveness.voids import _Round
-from ordered_pubsub.core.log.log import LogReader, LogWriter, Reading
-from ordered_pubsub.core.log.retention import Retention
+from ordered_pubsub.core.log.log import LogReader, LogReading, LogWriter
+from ordered_pubsub.core.log.retention import LogTrimmer
 from ordered_pubsub.core.messages import (
     Change,
     ChangeAsk,
@@ -35,38 +35,38 @@ from ordered_pubsub.core.messages import (
     Done,
     Durable,
     FromSubscriber,
-    Inform,
+    LogItem,
+    LogReply,
     Operation,
     Publication,
-    Recalled,
+    Recovered,
     Refusal,
     Request,
-    Told,
 )
 from ordered_pubsub.core.order.clocks import Clocks
 from ordered_pubsub.core.order.groups import IN_GROUP, Groups, _take_out
-from ordered_pubsub.core.order.registrar import Registrar, Subscription
+from ordered_pubsub.core.order.registrar import Registrar, SubscriptionState
 from ordered_pubsub.core.ranges import ENDLESS, Ranges
 from ordered_pubsub.core.recovery._curiosity import Consolidation
 from ordered_pubsub.core.recovery.hosting import Hosting, _Curious
-from ordered_pubsub.core.recovery.owner_log import Pubends
+from ordered_pubsub.core.recovery.owner_log import OwnerLogs
 from ordered_pubsub.core.stage._links import Link
-from ordered_pubsub.core.stage._requests import Requests, Verdict
+from ordered_pubsub.core.stage._requests import Requests, RequestVerdict
 from ordered_pubsub.core.stage._resting import LastNumbers, Resting
-from ordered_pubsub.core.stage.driver import Batch, Driver
+from ordered_pubsub.core.stage.driver import Driver, FlushBatch
 from ordered_pubsub.core.stage.stage import Stage, stage
 from ordered_pubsub.core.subscriber._changes import Changes
 from ordered_pubsub.core.subscriber._withheld import Withheld
 from ordered_pubsub.core.subscriber.acknowledging import Acknowledging, InHand
 from ordered_pubsub.core.subscriber.buffer import Arrival
-from ordered_pubsub.core.subscriber.delivery import Delivery, Lane
+from ordered_pubsub.core.subscriber.delivery import Delivery, TopicQueue
 from ordered_pubsub.core.subscriber.subscriber import Leaving, Subscriber
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.core.trust import inspection
 from ordered_pubsub.core.trust.authenticity import Stamp
 from ordered_pubsub.core.trust.inspection import ARRIVED, Inspection
 from ordered_pubsub.testing import checkers
-from ordered_pubsub.testing.hosts import Packer
+from ordered_pubsub.testing.hosts import RecordPacker
 from ordered_pubsub.testing.record import Violation
 from ordered_pubsub.testing.simulation import Simulation
 from ordered_pubsub.testing.world import World, draw
@@ -148,8 +148,8 @@ def _take_and_remember_holes(link: Link, number: int) -> None:
     _take(link, max(number, link.received))
 
 
-def _always_new(requests: Requests, request: Request, now: float) -> Verdict:
-    return Verdict.TAKE
+def _always_new(requests: Requests, request: Request, now: float) -> RequestVerdict:
+    return RequestVerdict.TAKE
 
 
 def _answer_at_once(driver: Driver) -> Any:
@@ -171,7 +171,7 @@ def _exactly(clock: int, need: int) -> bool:
 _demands_of = Delivery._demands_of
 
 
-def _without_baseline(delivery: Delivery, lane: Lane, head: Any) -> list[tuple[str, int]]:
+def _without_baseline(delivery: Delivery, lane: TopicQueue, head: Any) -> list[tuple[str, int]]:
     lane.segment.baseline = None
     return _demands_of(delivery, lane, head)
 
@@ -278,7 +278,7 @@ def _see_nothing(clocks: Clocks, topic: str, number: int) -> None:
 # -- the guards of exactly-once -------------------------------------------------------------------------------------------
 
 
-def _log_last(driver: Driver, batch: Batch) -> None:
+def _log_last(driver: Driver, batch: FlushBatch) -> None:
     """The journal first, and the log when that is on disk."""
     effects = batch.effects
     if effects.journal or effects.forget:
@@ -296,11 +296,11 @@ def _log_last(driver: Driver, batch: Batch) -> None:
         driver.journal.replace(batch.snapshot)
 
 
-def _last_number(retention: Retention, topic: str) -> int:
+def _last_number(retention: LogTrimmer, topic: str) -> int:
     return retention.shelf.last(topic)
 
 
-def _named_floors_only(retention: Retention, topic: str) -> int:
+def _named_floors_only(retention: LogTrimmer, topic: str) -> int:
     if len(retention._floors) < retention.registrars:
         return 0
     return min(acked.get(topic, ENDLESS) for acked, _ in retention._floors.values())
@@ -315,7 +315,7 @@ def _begin_at_by_delta(delivery: Delivery, *place: Any) -> None:
         lane.segment.needs_full = False
 
 
-def _expect_nothing(pubends: Pubends, now: float) -> list[Any]:
+def _expect_nothing(pubends: OwnerLogs, now: float) -> list[Any]:
     return []
 
 
@@ -328,10 +328,10 @@ def _acknowledge_what_was_in_hand(in_hand: InHand, holder: object) -> Any:
     return places[-1] if places else None
 
 
-_tick_pubends = Pubends.tick
+_tick_pubends = OwnerLogs.tick
 
 
-def _set_deadlines_anew(pubends: Pubends, now: float) -> list[Any]:
+def _set_deadlines_anew(pubends: OwnerLogs, now: float) -> list[Any]:
     for topic in pubends._stirred:
         for _, lasts in pubends._milestones:
             lasts.pop(topic, None)
@@ -353,25 +353,25 @@ _read = LogReader.read
 
 def _read_incomplete(
     reader: LogReader, topic: str, first: int, last: int, bytes_max: int, full: bool = False
-) -> Reading:
+) -> LogReading:
     reading = _read(reader, topic, first, last, bytes_max, full)
     told = {number for item in reading.items for number in range(item.first, item.last + 1)}
     items = list(reading.items)
     for row in reader.shelf.get("events", topic, max(first, reading.floor + 1), reading.read_to):
         if row.first not in told:
             chunk = Chunk(row.last - row.first + 1, row.data)
-            items.append(Recalled(row.first, row.last, {}, False, [], row.first, 0, 0.0, [chunk]))
-    return Reading(sorted(items, key=lambda item: item.first), reading.floor, reading.read_to)
+            items.append(LogItem(row.first, row.last, {}, False, [], row.first, 0, 0.0, [chunk]))
+    return LogReading(sorted(items, key=lambda item: item.first), reading.floor, reading.read_to)
 
 
 def _always_clean(delivery: Delivery) -> None:
     delivery.clean = delivery.changes.version
 
 
-_unpack = Packer.unpack
+_unpack = RecordPacker.unpack
 
 
-def _unpack_at_once(packer: Packer, topic: str, item: Recalled) -> list[Arrival]:
+def _unpack_at_once(packer: RecordPacker, topic: str, item: LogItem) -> list[Arrival]:
     """Silence waits for nothing."""
     arrivals = _unpack(packer, topic, item)
     if arrivals[0].last:
@@ -388,12 +388,12 @@ def _filter_of_last(delivery: Delivery, topic: str) -> str:
 _tell = Hosting._tell
 
 
-def _tell_all_what_one_wants(hosting: Hosting, told: Told, *others: Any) -> None:
+def _tell_all_what_one_wants(hosting: Hosting, told: LogReply, *others: Any) -> None:
     """What was left out for one subscription is left out for those that are told after it."""
     before = len(hosting.tells)
     _tell(hosting, told, *others)
     for _, said in hosting.tells[before:]:
-        assert isinstance(said, Inform)
+        assert isinstance(said, Recovered)
         left = {item.first: item for item in said.told.items}
         told.items[:] = [left.get(item.first, item) for item in told.items]
 
@@ -405,13 +405,13 @@ def _missed_by_any(curious: _Curious, where: str) -> Ranges:
     return curious.numbers.setdefault(where, Ranges())
 
 
-def _floors_without_gains(subscription: Subscription) -> dict[str, int]:
+def _floors_without_gains(subscription: SubscriptionState) -> dict[str, int]:
     if subscription.resume is None or subscription.ended:
         return dict(subscription.low)
     return subscription._named_floors(subscription.resume)
 
 
-def _nothing_unwanted(delivery: Delivery, topic: str, lane: Lane, head: Arrival) -> None:
+def _nothing_unwanted(delivery: Delivery, topic: str, lane: TopicQueue, head: Arrival) -> None:
     _notify(delivery, topic, lane, head)
     if lane.segment.wants is not None and not lane.segment.wants(head):
         delivery.position -= 1
@@ -480,11 +480,11 @@ def _leave_once(leaving: Leaving, subscription: str, now: float) -> None:
 _leave = Leaving.leave
 
 
-def _good_again(batches: Batches, part: Publication, items: list[Any], asked_at: float, voids: Any, now: float) -> Any:
+def _good_again(batches: UnkeptBatches, part: Publication, items: list[Any], asked_at: float, voids: Any, now: float) -> Any:
     return _settle_batch(batches, part, items, asked_at, (), now)
 
 
-_settle_batch = Batches.settled
+_settle_batch = UnkeptBatches.settled
 
 
 def _never_again(outbox: Outbox, name: str, trouble: str, now: float) -> None:
@@ -567,7 +567,7 @@ def _rest_at_once(resting: Resting, topic: str) -> bool:
     return topic not in state.kept or resting.shelf.floor(topic) >= state.kept[topic]
 
 
-def _named_by_nobody(retention: Retention, topic: str) -> bool:
+def _named_by_nobody(retention: LogTrimmer, topic: str) -> bool:
     return False
 
 
@@ -809,28 +809,28 @@ MUTANTS = (
     Mutant(
         "no-tail",
         "an owner says how far a topic is, to those who have not acknowledged its last events",
-        ((Pubends, "tick", _expect_nothing),),
+        ((OwnerLogs, "tick", _expect_nothing),),
     ),
     Mutant(
         "deadline-anew",
         "the time after which an owner says how far a topic is runs for each event, and not from the last one on",
-        ((Pubends, "tick", _set_deadlines_anew),),
+        ((OwnerLogs, "tick", _set_deadlines_anew),),
         "starved",
     ),
     Mutant(
         "forget-unasked",
         "what is not acknowledged is not forgotten",
-        ((Retention, "_acked", _last_number),),
+        ((LogTrimmer, "_acked", _last_number),),
     ),
     Mutant(
         "default-to-now",
         "of a topic that a registrar does not name only what there was when it was asked is not needed",
-        ((Retention, "_acked", _named_floors_only),),
+        ((LogTrimmer, "_acked", _named_floors_only),),
     ),
     Mutant(
         "gain-unblocked",
         "nothing is forgotten of a topic that changes under way gain",
-        ((Subscription, "floors", _floors_without_gains),),
+        ((SubscriptionState, "floors", _floors_without_gains),),
     ),
     Mutant(
         "resume-by-delta",
@@ -858,7 +858,7 @@ MUTANTS = (
     Mutant(
         "silence-at-once",
         "silence has its place in the order as events have",
-        ((Packer, "unpack", _unpack_at_once),),
+        ((RecordPacker, "unpack", _unpack_at_once),),
     ),
     Mutant(
         "filtered-for-void",
@@ -931,7 +931,7 @@ MUTANTS = (
     Mutant(
         "void-handed",
         "what has become void is not handed over",
-        ((Batches, "settled", _good_again),),
+        ((UnkeptBatches, "settled", _good_again),),
     ),
     Mutant(
         "not-taken-forgotten",
@@ -1064,7 +1064,7 @@ MUTANTS = (
     Mutant(
         "rest-needed",
         "no topic rests of which a registrar knows somebody who needs it, or is gaining it",
-        ((Retention, "is_named", _named_by_nobody),),
+        ((LogTrimmer, "is_named", _named_by_nobody),),
         "left-and-late",
     ),
     Mutant(

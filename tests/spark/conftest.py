@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import ordered_pubsub.spark
-from ordered_pubsub.testing.trial.stages import Stages
+from ordered_pubsub.testing.trial.stages import TrialStages
 
 # PySpark 4.0 leaves sockets of its own to the garbage collector. (Ours are watched by tests/server/test_reading.py.)
 SOCKETS_OF_SPARK = pytest.mark.filterwarnings(
@@ -49,16 +49,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="module")
-def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
+def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrialStages]:
     """Two stages: the first owns what is on eu/, the second the rest."""
-    system = Stages(tmp_path_factory.mktemp("stages"), [["eu/**"], ["**"]])
+    system = TrialStages(tmp_path_factory.mktemp("stages"), [["eu/**"], ["**"]])
     system.start()
     yield system
     system.kill()
 
 
 @pytest.fixture
-def sequencer(stages: Stages) -> str:
+def sequencer(stages: TrialStages) -> str:
     """Where they are."""
     return ",".join(stages.addresses)
 

@@ -15,8 +15,8 @@ import pytest
 
 import ordered_pubsub
 from ordered_pubsub.spark.options import Options
-from ordered_pubsub.spark.plan import Plan, Range
-from ordered_pubsub.testing.trial.stages import Stages
+from ordered_pubsub.spark.plan import Range, ReadPlan
+from ordered_pubsub.testing.trial.stages import TrialStages
 
 TOPICS = ("eu/trades", "us/trades", "eu/quotes", "us/quotes")
 HELD = (TOPICS, TOPICS[:2], TOPICS[1:3], (TOPICS[3], TOPICS[0]))
@@ -43,7 +43,7 @@ async def publish(sequencer: list[str], ens: str, random: Random, events: int) -
         await asyncio.gather(*pending)
 
 
-def take_batches(plan: Plan, random: Random, is_over: asyncio.Event) -> list[tuple[Clock, Clock, pa.Table]]:
+def take_batches(plan: ReadPlan, random: Random, is_over: asyncio.Event) -> list[tuple[Clock, Clock, pa.Table]]:
     """Batches with random limits, as they come, each read in its parts; the last one when nobody publishes any more."""
     batches: list[tuple[Clock, Clock, pa.Table]] = []
     at: Clock = plan.first("earliest")
@@ -57,7 +57,7 @@ def take_batches(plan: Plan, random: Random, is_over: asyncio.Event) -> list[tup
             return batches
 
 
-def read(plan: Plan, start: Clock, end: Clock) -> pa.Table:
+def read(plan: ReadPlan, start: Clock, end: Clock) -> pa.Table:
     """The rows of a batch, part by part."""
     return pa.Table.from_batches(
         [rows for part in plan.parts(start, dict(end)) for rows in plan.read(Range(part.start, part.end))]
@@ -65,12 +65,12 @@ def read(plan: Plan, start: Clock, end: Clock) -> pa.Table:
 
 
 async def run(
-    system: Stages, random: Random
+    system: TrialStages, random: Random
 ) -> tuple[list[tuple[Clock, Clock, pa.Table]], list[list[ordered_pubsub.Event]]]:
     """Batches that were taken while publishers were at work, and what subscribers were notified of."""
     ens, sequencer, is_over = f"memory://{uuid4().hex}", system.addresses, asyncio.Event()
     partitions = str(random.choice((1, 3)))
-    plan = Plan(
+    plan = ReadPlan(
         Options.read(
             {
                 "sequencer": ",".join(sequencer),
@@ -104,7 +104,7 @@ async def run(
 @pytest.mark.parametrize("seed", range(int(os.environ.get("ORDERED_PUBSUB_TEST_CUTS", "6"))))
 def test_a_batch_has_no_event_without_those_before_it_and_is_the_same_again(tmp_path: Path, seed: int) -> None:
     """Run again, after its stages were killed, each batch is identical, row by row."""
-    system = Stages(tmp_path, [["eu/**"], ["**"]])
+    system = TrialStages(tmp_path, [["eu/**"], ["**"]])
     system.start()
     try:
         batches, notified = asyncio.run(run(system, Random(seed)))
@@ -127,7 +127,7 @@ def test_a_batch_has_no_event_without_those_before_it_and_is_the_same_again(tmp_
 
 def test_a_cut_that_leaves_something_out_would_be_found(tmp_path: Path) -> None:
     """One that is made by hand, of a clock that is none."""
-    system = Stages(tmp_path, [["eu/**"], ["**"]])
+    system = TrialStages(tmp_path, [["eu/**"], ["**"]])
     system.start()
     try:
         batches, notified = asyncio.run(run(system, Random(99)))

@@ -15,10 +15,10 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from ordered_pubsub.config.schema import ClientSection
-from ordered_pubsub.reading.access import Access
-from ordered_pubsub.reading.stages import Stages as SeenStages
+from ordered_pubsub.reading.access import ReaderAccess
+from ordered_pubsub.reading.stages import StageLines as SeenStages
 from ordered_pubsub.spark.options import SinkOptions
-from ordered_pubsub.spark.progress import Progress
+from ordered_pubsub.spark.progress import ReaderProgress
 from ordered_pubsub.spark.sink import Columns, _outgoing
 
 TIMEOUT_S = 120
@@ -129,7 +129,7 @@ def test_what_is_no_number_comes_last_and_nothing_comes_first(
 def test_rows_that_come_one_by_one_are_the_same(spark: SparkSession) -> None:
     """As streams do before PySpark 4.1, with their bytes in arrays."""
     schema = StructType.fromDDL("topic STRING, data BINARY, headers MAP<STRING, BINARY>, at TIMESTAMP")
-    columns = Columns.of(schema, SinkOptions(Access(ClientSection()), sort="at"))
+    columns = Columns.of(schema, SinkOptions(ReaderAccess(ClientSection()), sort="at"))
     at = datetime(2026, 3, 1, 12, 0)
     row = Row(topic="a", data=bytearray(b"1"), headers={"kind": bytearray(b"x")}, at=at)
     (found,) = columns.rows([row])
@@ -142,8 +142,8 @@ def test_rows_that_come_one_by_one_are_the_same(spark: SparkSession) -> None:
 
 def with_order(sequencer: str, topics: list[str]) -> None:
     """Have somebody hold the topics together, so that events on them have an order."""
-    with SeenStages(Access.of(None, {"sequencer": sequencer.split(",")})) as stages:
-        Progress(f"held-{uuid4().hex[:8]}").cut(stages, topics, {})
+    with SeenStages(ReaderAccess.of(None, {"sequencer": sequencer.split(",")})) as stages:
+        ReaderProgress(f"held-{uuid4().hex[:8]}").cut(stages, topics, {})
 
 
 @pytest.mark.parametrize("is_sorted", [False, True])

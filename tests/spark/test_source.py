@@ -15,12 +15,12 @@ from pyspark.sql import DataFrame, Row, SparkSession
 import ordered_pubsub
 from ordered_pubsub.config.schema import ClientSection
 from ordered_pubsub.core.messages import ChangeAsk
-from ordered_pubsub.reading.access import Access
-from ordered_pubsub.reading.stages import Place
-from ordered_pubsub.reading.stages import Stages as SeenStages
+from ordered_pubsub.reading.access import ReaderAccess
+from ordered_pubsub.reading.stages import OperationLine
+from ordered_pubsub.reading.stages import TrialStages as SeenStages
 from ordered_pubsub.spark import version
 from ordered_pubsub.spark.source import HAS_LIMITS
-from ordered_pubsub.testing.trial.stages import Stages
+from ordered_pubsub.testing.trial.stages import TrialStages
 from spark.publishing import publish
 
 TIMEOUT_S = 120
@@ -289,8 +289,8 @@ def test_a_reader_with_a_name_leaves_word_of_how_far_it_is(
 
     assert [row[1:] for row in seen(rows)] == [event[1:] for event in notified([*events, *more])]
     with (
-        SeenStages(Access(ClientSection(sequencer=tuple(sequencer.split(","))))) as stages,
-        Place(stages, name) as place,
+        SeenStages(ReaderAccess(ClientSection(sequencer=tuple(sequencer.split(","))))) as stages,
+        OperationLine(stages, name) as place,
     ):
         refusal: Any = place.ask(ChangeAsk(f"{name}//spark", opens=1))
         resume = place.change(ChangeAsk(f"{name}//spark", opens=refusal.opened + 1)).resume
@@ -369,7 +369,7 @@ def test_a_time_after_everything_is_an_error_or_the_end(spark: SparkSession, seq
 
 
 def test_stages_may_be_killed_between_two_batches(
-    spark: SparkSession, stages: Stages, sequencer: str, topics: list[str], checkpoint: str
+    spark: SparkSession, stages: TrialStages, sequencer: str, topics: list[str], checkpoint: str
 ) -> None:
     first = publish(sequencer, topics, 20)
     rows = run(spark, sequencer, topics, checkpoint, startingOffsets="earliest")

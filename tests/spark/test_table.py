@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from ordered_pubsub.reading.merging import Batch
+from ordered_pubsub.reading.merging import LogBatch
 from ordered_pubsub.spark.table import Table, wanted_by
 from ordered_pubsub.wire.content import JSON
 from ordered_pubsub.wire.pack import Logged, PackedEvent, encode_logged
 
 
-def batch(topic: str, first: int, *values: int, last: int | None = None) -> Batch:
+def batch(topic: str, first: int, *values: int, last: int | None = None) -> LogBatch:
     """Events with these values, then silence up to the last number."""
     events = [PackedEvent(f"{topic}-{first + at}", b'{"n":%d}' % value, JSON) for at, value in enumerate(values)]
     end = first + len(events) - 1
     chunks = [(first, end, encode_logged(Logged("desk", events)))] if events else []
-    return Batch(topic, first, end if last is None else last, 1, 1.5, {}, chunks, 1)
+    return LogBatch(topic, first, end if last is None else last, 1, 1.5, {}, chunks, 1)
 
 
-def rows(table: Table, *batches: Batch) -> list[tuple[int, str, int, dict[str, int]]]:
+def rows(table: Table, *batches: LogBatch) -> list[tuple[int, str, int, dict[str, int]]]:
     return [
         (row["position"], row["topic"], row["number"], dict(row["vector"]))
         for made in table.record_batches(batches)
@@ -56,7 +56,7 @@ def test_what_is_filtered_has_its_place_and_is_not_kept() -> None:
 def test_no_filter_leaves_out_what_nobody_can_read(where: str) -> None:
     """Nobody knows what it says: also not whether it is wanted."""
     table = Table(["a"], {}, {"a": 3}, wanted_by(where))
-    unreadable = Batch("a", 2, 3, 2, 1.5, {}, [(2, 3, b"lost")], 2)
+    unreadable = LogBatch("a", 2, 3, 2, 1.5, {}, [(2, 3, b"lost")], 2)
     (made,) = table.record_batches([batch("a", 1, 0), unreadable])
 
     assert [(row["number"], row["error"] is None, row["data"]) for row in made.to_pylist()] == [
@@ -82,7 +82,7 @@ def test_a_record_batch_is_no_larger_than_a_batch_makes_it() -> None:
 def test_what_cannot_be_read_is_a_row_that_says_why() -> None:
     """And what comes behind it is there."""
     table = Table(["a"], {}, {"a": 3})
-    strange = Batch("a", 2, 2, 1, 1.5, {}, [(2, 2, b"\x03new")], 1)
+    strange = LogBatch("a", 2, 2, 1, 1.5, {}, [(2, 2, b"\x03new")], 1)
     found = [
         row for made in table.record_batches([batch("a", 1, 7), strange, batch("a", 3, 9)]) for row in made.to_pylist()
     ]

@@ -10,7 +10,7 @@ from typing import Any
 import nats
 import pytest
 
-from ordered_pubsub.bench.processes import StageProcess
+from ordered_pubsub.bench.processes import BenchStageProcess
 from ordered_pubsub.bench.results import PROCESSES
 from ordered_pubsub.cli import main
 from ordered_pubsub.testing.brokers import Mosquitto, NatsServer, free_port
@@ -80,7 +80,7 @@ def test_publisher_subscriber_and_stage_are_profiled(tmp_path: Path, capsys: pyt
 
 
 def test_a_stage_and_a_broker_that_run_already_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stage = StageProcess(tmp_path / "stage", "none")
+    stage = BenchStageProcess(tmp_path / "stage", "none")
     with Mosquitto() as broker:
         stage.start()
         try:

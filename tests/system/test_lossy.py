@@ -9,7 +9,7 @@ import pytest
 from ordered_pubsub.testing.brokers import Broker, Mosquitto, NatsServer
 from ordered_pubsub.testing.lossy import Loss
 from ordered_pubsub.testing.trial.__main__ import describe
-from ordered_pubsub.testing.trial.system import Plan, Trial
+from ordered_pubsub.testing.trial.system import Trial, TrialPlan
 
 DURABLE = 3
 EVENTS = 3_000
@@ -24,7 +24,7 @@ def test_over_a_bad_line_nothing_is_lost_doubled_or_out_of_order_though_stages_a
     start: Callable[[], Broker], query: str
 ) -> None:
     with start() as broker:
-        plan = Plan(
+        plan = TrialPlan(
             ens=broker.url + query,
             events=EVENTS,
             rate=100.0,
@@ -46,7 +46,7 @@ def test_over_a_bad_line_nothing_is_lost_doubled_or_out_of_order_though_stages_a
 
 def test_everything_is_killed_at_once_twice_and_whatever_has_a_receipt_has_its_effect_once() -> None:
     with Mosquitto() as broker:
-        plan = Plan(
+        plan = TrialPlan(
             ens=f"{broker.url}?qos=0",
             events=EVENTS,
             rate=100.0,

@@ -13,12 +13,12 @@ import ordered_pubsub
 from ordered_pubsub.client.publisher import Outgoing
 from ordered_pubsub.config.schema import ClientSection
 from ordered_pubsub.errors import OrderedPubSubError
-from ordered_pubsub.reading.access import Access
-from ordered_pubsub.reading.stages import Stages
+from ordered_pubsub.reading.access import ReaderAccess
+from ordered_pubsub.reading.stages import StageLines
 from ordered_pubsub.spark import ens as ens_of_tasks
 from ordered_pubsub.spark import publishing
-from ordered_pubsub.spark.ens import Ens
-from ordered_pubsub.spark.publishing import Identity, Publishing
+from ordered_pubsub.spark.ens import TaskEns
+from ordered_pubsub.spark.publishing import Identity, TaskPublishing
 from ordered_pubsub.testing.brokers import Broker, Mosquitto, NatsServer, RabbitMq
 from ordered_pubsub.testing.trial import stages as trial
 from ordered_pubsub.wire.content import JSON
@@ -29,17 +29,17 @@ PATIENCE_S = 60.0
 
 
 @pytest.fixture
-def system(tmp_path: Path) -> Iterator[trial.Stages]:
+def system(tmp_path: Path) -> Iterator[trial.TrialStages]:
     """Two stages."""
-    found = trial.Stages(tmp_path, [["eu/**"], ["**"]])
+    found = trial.TrialStages(tmp_path, [["eu/**"], ["**"]])
     found.start()
     yield found
     found.kill()
 
 
-def publish(system: trial.Stages, ens: Ens) -> None:
-    with Stages(Access(ClientSection(sequencer=tuple(system.addresses)))) as stages:
-        task = Publishing(stages, Identity("query", 0, 0), "spark", ens=ens)
+def publish(system: trial.TrialStages, ens: TaskEns) -> None:
+    with StageLines(ReaderAccess(ClientSection(sequencer=tuple(system.addresses)))) as stages:
+        task = TaskPublishing(stages, Identity("query", 0, 0), "spark", ens=ens)
         for number in range(COUNT):
             task.put(Outgoing(("eu/a", "us/b")[number % 2], "", str(number).encode(), JSON, NO_HEADERS, 100))
         task.finish()
@@ -53,12 +53,12 @@ async def numbers(subscription: ordered_pubsub.Subscription) -> list[int]:
 
 
 @pytest.mark.parametrize("start", [Mosquitto, NatsServer, RabbitMq])
-def test_subscribers_that_look_into_no_log_hear_of_it_on_the_broker(start: type[Broker], system: trial.Stages) -> None:
+def test_subscribers_that_look_into_no_log_hear_of_it_on_the_broker(start: type[Broker], system: trial.TrialStages) -> None:
     async def run(url: str) -> list[int]:
         settings = {"sequencer": system.addresses, "delivery": "best-effort"}
         async with ordered_pubsub.connect(url, **settings) as client:
             subscription = await client.subscribe("eu/a", "us/b")
-            ens = await asyncio.to_thread(Ens.open, url, 30.0)
+            ens = await asyncio.to_thread(TaskEns.open, url, 30.0)
             await asyncio.to_thread(publish, system, ens)
             await asyncio.to_thread(ens.close)
             return await numbers(subscription)
@@ -69,13 +69,13 @@ def test_subscribers_that_look_into_no_log_hear_of_it_on_the_broker(start: type[
 
 
 def test_a_broker_that_is_gone_takes_nothing_away_and_no_time(
-    system: trial.Stages, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    system: trial.TrialStages, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is asked once, and then left alone, however many requests there are."""
     monkeypatch.setattr(publishing, "REQUEST_EVENTS_MAX", 10)
     monkeypatch.setattr(ens_of_tasks, "TIMEOUT_S", 1.0)
     with Mosquitto() as broker:
-        ens = Ens.open(broker.url, 30.0)
+        ens = TaskEns.open(broker.url, 30.0)
         broker.kill()
         with caplog.at_level(logging.WARNING):
             publish(system, ens)
@@ -92,4 +92,4 @@ def test_a_broker_that_is_gone_takes_nothing_away_and_no_time(
 
 def test_a_broker_that_cannot_be_reached_is_said_before_anything_is_published() -> None:
     with pytest.raises(OrderedPubSubError, match=r"127\.0\.0\.1:1\b"):
-        Ens.open("mqtt://127.0.0.1:1", 5.0)
+        TaskEns.open("mqtt://127.0.0.1:1", 5.0)

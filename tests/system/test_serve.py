@@ -25,7 +25,7 @@ from ordered_pubsub.connecting import Connecting
 from ordered_pubsub.core.messages import PublishAsk, Request
 from ordered_pubsub.errors import AccessDenied, ConfigurationError
 from ordered_pubsub.testing.processes import HOST, free_port, kill, launch
-from ordered_pubsub.testing.trial.system import Stages
+from ordered_pubsub.testing.trial.system import TrialStages
 from ordered_pubsub.wire.protocol import VERSION, Ask, ClientGreeting, Ping, encode
 from ordered_pubsub.wire.sessions import make_session
 
@@ -153,7 +153,7 @@ def test_a_stage_stops_in_time_although_somebody_neither_reads_nor_goes(running:
 
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     """Here it would wait for an answer from a stage that is not there."""
-    stages = Stages(tmp_path, [["a"], ["b"]])
+    stages = TrialStages(tmp_path, [["a"], ["b"]])
     stages.start()
     high, low = stages.processes
     assert low.process is not None
@@ -227,7 +227,7 @@ def test_a_stage_that_wrote_nothing_starts_after_a_stop(stage: Stage) -> None:
 
 
 async def test_a_client_keeps_its_name_when_its_home_is_killed(tmp_path: Path) -> None:
-    stages = Stages(tmp_path, [["a"], ["b"]])
+    stages = TrialStages(tmp_path, [["a"], ["b"]])
     await asyncio.to_thread(stages.start)
     ens = f"memory://{uuid4().hex}"
     high, low = (f"ops://{HOST}:{stage.port}" for stage in stages.processes)

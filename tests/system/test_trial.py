@@ -8,7 +8,7 @@ import pytest
 
 from ordered_pubsub.testing.brokers import Broker, Mosquitto, NatsServer, RabbitMq
 from ordered_pubsub.testing.trial.__main__ import describe
-from ordered_pubsub.testing.trial.system import Plan, Trial
+from ordered_pubsub.testing.trial.system import Trial, TrialPlan
 
 KILLS = 2
 EVENTS = 6_000
@@ -27,7 +27,7 @@ def test_stages_and_brokers_are_killed_and_nothing_is_lost_doubled_or_out_of_ord
     start: Callable[[], Broker], query: str, broker_kills: int
 ) -> None:
     with start() as broker:
-        plan = Plan(
+        plan = TrialPlan(
             ens=broker.url + query,
             events=EVENTS,
             rate=300.0,

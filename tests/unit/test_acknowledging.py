@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ordered_pubsub.core.messages import Acked, Saved
+from ordered_pubsub.core.messages import Acked, AckSaved
 from ordered_pubsub.core.subscriber.acknowledging import ACK_S, REPEAT_S, Acknowledging
 
 
@@ -13,8 +13,8 @@ def acking() -> Acknowledging:
     return Acknowledging("s", "session")
 
 
-def saved(serial: int) -> Saved:
-    return Saved("s", "session", serial)
+def saved(serial: int) -> AckSaved:
+    return AckSaved("s", "session", serial)
 
 
 def test_before_the_first_there_is_nothing_to_say(acking: Acknowledging) -> None:

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from ordered_pubsub.core.checking import BATCH_EVENTS_MAX
-from ordered_pubsub.core.messages import Answer, Chunk, Mark, Publication, PublishAsk, Request
+from ordered_pubsub.core.messages import Answer, ChangeMark, Chunk, Publication, PublishAsk, Request
 from ordered_pubsub.core.trust.authenticity import (
     DIGEST_BYTES,
     TAG_BYTES,
@@ -51,7 +51,7 @@ def nobody(name: str) -> bool:
 
 def batch(full: bool = False, pieces: tuple[int, ...] = (), digests: bytes = b"") -> Publication:
     return Publication(
-        "t", 5, 1.5, 7, 0, full, {"u": 3}, [Mark("s", 1)], pieces=pieces, digests=digests or digests_of(CONTENTS), publisher="p"
+        "t", 5, 1.5, 7, 0, full, {"u": 3}, [ChangeMark("s", 1)], pieces=pieces, digests=digests or digests_of(CONTENTS), publisher="p"
     )  # fmt: skip
 
 

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from ordered_pubsub.bench.aims import Aim, judge
 from ordered_pubsub.bench.numbers import NumbersRow, describe_numbers
-from ordered_pubsub.bench.plan import KINDS, PLAIN, Amounts, Plan, Variant, kind_of, variants_of
+from ordered_pubsub.bench.plan import KINDS, PLAIN, Amounts, BenchPlan, Variant, kind_of, variants_of
 from ordered_pubsub.bench.processes import BenchError, CpuMeter, cpu_ns
 from ordered_pubsub.bench.profiles import Cost, describe_costs, is_waiting, read_costs
 from ordered_pubsub.bench.report import describe, table
-from ordered_pubsub.bench.results import Outcome, Pace, Rush, Series, Spread, percentile
+from ordered_pubsub.bench.results import BenchOutcome, Pace, Rush, Series, Spread, percentile
 from ordered_pubsub.bench.rounds import Team
-from ordered_pubsub.bench.sides import PAYLOAD_BYTES, Tally, make_payload, read_payload
+from ordered_pubsub.bench.sides import PAYLOAD_BYTES, BenchTally, make_payload, read_payload
 from ordered_pubsub.cli import main
 from ordered_pubsub.errors import ConfigurationError
 
@@ -37,9 +37,9 @@ def pace(p50_us: float) -> Pace:
     return Pace(events=10, p50_us=p50_us, p99_us=2 * p50_us)
 
 
-def outcome(kind: str, plain: list[float], ours: list[float], variant: Variant) -> Outcome:
+def outcome(kind: str, plain: list[float], ours: list[float], variant: Variant) -> BenchOutcome:
     """Rates and median latencies are the same numbers here."""
-    return Outcome(
+    return BenchOutcome(
         kind,
         KINDS[kind].title,
         [
@@ -49,8 +49,8 @@ def outcome(kind: str, plain: list[float], ours: list[float], variant: Variant) 
     )
 
 
-def plan_of(kind: str, ens: str, **amounts: Any) -> Plan:
-    return Plan(kind=KINDS[kind], ens=ens, variants=variants_of(("none",), True), amounts=Amounts(**amounts), nonce="n")
+def plan_of(kind: str, ens: str, **amounts: Any) -> BenchPlan:
+    return BenchPlan(kind=KINDS[kind], ens=ens, variants=variants_of(("none",), True), amounts=Amounts(**amounts), nonce="n")
 
 
 # -- statistics -------------------------------------------------------------------------------------------------------
@@ -379,7 +379,7 @@ def test_a_payload_says_when_it_was_published_and_in_which_phase() -> None:
 
 def test_a_tally_is_complete_with_its_last_event_and_knows_what_came_too_much() -> None:
     completed: list[int] = []
-    tally = Tally(lambda: completed.append(tally.count))
+    tally = BenchTally(lambda: completed.append(tally.count))
     tally.begin(phase=3, expected=2, is_timed=True)
     for _ in range(3):
         tally.take(make_payload(3))

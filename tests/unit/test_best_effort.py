@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ordered_pubsub.core.messages import EVERYBODY_ASKS, Change, Mark
+from ordered_pubsub.core.messages import EVERYBODY_ASKS, Change, ChangeMark
 from ordered_pubsub.core.subscriber.best_effort import BestEffort
 from ordered_pubsub.core.subscriber.buffer import Arrival
 
@@ -16,7 +16,7 @@ def change(version: int, old: str, new: str, **entries: int) -> Change:
     return Change("s", version, tuple(old), tuple(new), 2, True, entries)
 
 
-def event(name: str, marks: list[Mark] | None = None, **entries: int) -> Arrival:
+def event(name: str, marks: list[ChangeMark] | None = None, **entries: int) -> Arrival:
     return Arrival(name[0], int(name[1:]), entries, marks or [], True)
 
 
@@ -193,7 +193,7 @@ def test_a_removal_that_was_refused_lets_the_topic_go_on() -> None:
 def test_an_event_with_a_mark_of_ours_is_not_forced_before_its_outcome() -> None:
     delivery = of("ab")
     delivery.change_asked()
-    delivery.receive(event("a1", [Mark("s", 2)]), 0.0)
+    delivery.receive(event("a1", [ChangeMark("s", 2)]), 0.0)
     delivery.tick(9.0)
     assert ready(delivery) == []
     delivery.change_settled(change(2, "ab", "abc", a=0))
@@ -226,7 +226,7 @@ def test_what_a_pending_change_may_gain_again_is_kept() -> None:
 def test_an_event_behind_one_that_must_wait_has_no_deadline() -> None:
     delivery = of("a")
     delivery.change_asked()
-    delivery.receive(event("a2", [Mark("s", 2)]), 0.0)
+    delivery.receive(event("a2", [ChangeMark("s", 2)]), 0.0)
     delivery.receive(event("a3"), 0.0)
     assert delivery.next_deadline() is None
 

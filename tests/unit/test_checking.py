@@ -19,28 +19,28 @@ from ordered_pubsub.core.checking import (
 )
 from ordered_pubsub.core.levels import EXACTLY_ONCE, ORDERED, Levels
 from ordered_pubsub.core.messages import (
-    Ack,
     Acked,
-    Acknowledged,
-    Asked,
+    AckTaken,
     ChangeAsk,
     Chunk,
-    Follows,
-    Frame,
-    Framed,
+    FrameTaken,
     Hello,
     Input,
     Launch,
+    LinkAck,
+    LinkFrame,
     Locate,
+    LogRequest,
+    NackRange,
     Operation,
     Pass,
     PeerMessage,
+    Progress,
     Publication,
     PublishAsk,
-    Recall,
     Relay,
     Request,
-    Want,
+    RequestTaken,
 )
 from ordered_pubsub.core.stage.driver import Driver, MemoryJournal
 from ordered_pubsub.core.stage.journal import encode_input
@@ -128,9 +128,9 @@ def test_whatever_a_client_may_say_no_stage_refuses_what_another_one_makes_of_it
 # -- a stage with a bug ---------------------------------------------------------------------------------------------------
 
 UNFIT: dict[str, PeerMessage] = {
-    "numbers below 1": Recall([Want("h/a", 0, 3)]),
-    "more than there can be": Recall([Want("h/a", 1, COUNT_MAX + 1)]),
-    "an acknowledgement of what was not sent": Ack(7),
+    "numbers below 1": LogRequest([NackRange("h/a", 0, 3)]),
+    "more than there can be": LogRequest([NackRange("h/a", 1, COUNT_MAX + 1)]),
+    "an acknowledgement of what was not sent": LinkAck(7),
     "a request that cannot be": Relay(1, Request("c", 1, 1, 0, 0, (PublishAsk("h/a", 0),))),
     "a request of a stage itself": Relay(1, Request("@expiring-0", 1, 1, 0, 0, (ChangeAsk("s", ends=True),))),
     "a request for another stage": Relay(1, Request("c", 1, 1, 0, 0, (PublishAsk("a"),))),
@@ -172,9 +172,9 @@ def test_what_must_not_get_lost_and_cannot_be_ends_the_link(part: Publication) -
     pair = Pair()
     before = pair.drivers[0].stage.snapshot()
     with pytest.raises(ProtocolError, match=r"has numbers that cannot be|does not bring the events"):
-        pair.drivers[0].handle_peer(1, Frame(1, Pass(Operation("c", 1, 1, 1, 1, 1, 0, [part]))), 0.0)
+        pair.drivers[0].handle_peer(1, LinkFrame(1, Pass(Operation("c", 1, 1, 1, 1, 1, 0, [part]))), 0.0)
     with pytest.raises(ProtocolError, match="was asked for by nobody"):
-        pair.drivers[0].handle_peer(1, Frame(1, Launch(Operation("", 1, 1, 1, 1, 0, 0, []))), 0.0)
+        pair.drivers[0].handle_peer(1, LinkFrame(1, Launch(Operation("", 1, 1, 1, 1, 0, 0, []))), 0.0)
     assert pair.drivers[0].stage.snapshot() == before
 
 
@@ -190,7 +190,7 @@ def test_events_that_no_stage_may_keep_are_refused_before_they_have_a_number() -
     high.check_events = check
     part = Publication("h/a", 1, 1.0, is_kept=True, chunks=(Chunk(1, b"bad"),))
     with pytest.raises(ProtocolError, match="events of nobody"):
-        high.handle_peer(1, Frame(1, Launch(Operation("c", 1, 1, 1, 1, 0, 0, [part]))), 0.0)
+        high.handle_peer(1, LinkFrame(1, Launch(Operation("c", 1, 1, 1, 1, 0, 0, [part]))), 0.0)
     high.handle_peer(1, Relay(1, Request("c", 1, 1, 0, 0, (PublishAsk("h/a", 1, True, (Chunk(1, b"bad"),)),))), 0.0)
     assert high.unfit[1] == (1, "events of nobody")
     assert high.stage.snapshot() == before
@@ -238,23 +238,23 @@ def test_a_request_that_cannot_be_is_refused_with_what_could(request_: Request, 
 
 def test_what_is_said_of_what_can_be_names_the_bounds() -> None:
     with pytest.raises(ProtocolError, match=r"numbers are 1 to 549755813888, counts from 0 on, ranks 0 to 1"):
-        check_message(Follows("s", {"a": -1}), 2)
+        check_message(Progress("s", {"a": -1}), 2)
 
 
 # -- records --------------------------------------------------------------------------------------------------------------
 
 
-def asked(*parts: PublishAsk | ChangeAsk, sequence: int = 1) -> Asked:
-    return Asked(Request("c#0", 1, sequence, 0, 0, parts), 0, 0.0)
+def asked(*parts: PublishAsk | ChangeAsk, sequence: int = 1) -> RequestTaken:
+    return RequestTaken(Request("c#0", 1, sequence, 0, 0, parts), 0, 0.0)
 
 
 RECORDS: list[Input] = [
     asked(ChangeAsk("c//s", ("h/a",), opens=1, start={"h/a": 1 << 60})),
     asked(PublishAsk("h/a", 0)),
     asked(PublishAsk("h/a", 1), sequence=SERIAL_MAX + 1),
-    Acknowledged(Acked("c//s", "c#0", 1, 1, {"h/a": COUNT_MAX + 5}, 1)),
-    Framed(1, 1, Pass(Operation("c", 1, 1, 1, 1, 1, 0, [Publication("a", 2, 1.0, first=COUNT_MAX)]))),
-    Framed(1, 1, Pass(Operation("c", 1, 1, 7, 1, 1, 0, []))),
+    AckTaken(Acked("c//s", "c#0", 1, 1, {"h/a": COUNT_MAX + 5}, 1)),
+    FrameTaken(1, 1, Pass(Operation("c", 1, 1, 1, 1, 1, 0, [Publication("a", 2, 1.0, first=COUNT_MAX)]))),
+    FrameTaken(1, 1, Pass(Operation("c", 1, 1, 7, 1, 1, 0, []))),
 ]
 
 
@@ -273,7 +273,7 @@ def test_a_record_that_says_what_cannot_be_is_damage(record: Input) -> None:
 def test_a_record_that_cannot_take_effect_is_named() -> None:
     journal = MemoryJournal()
     Driver.open(0, TWO, journal, levels=LEVELS).flush()
-    strange = Framed(9, 1, Pass(Operation("c", 1, 1, 1, 1, 1, 0, [])))
+    strange = FrameTaken(9, 1, Pass(Operation("c", 1, 1, 1, 1, 1, 0, [])))
     journal.append([encode_input(strange)])
     with pytest.raises(JournalDamaged, match=r"record \d of the journal, Framed, cannot take effect"):
         Driver.open(0, TWO, journal, levels=LEVELS)

@@ -15,13 +15,13 @@ from ordered_pubsub.client.logged import read_recalled
 from ordered_pubsub.client.selecting import wanted_by
 from ordered_pubsub.client.serialization import Decoder
 from ordered_pubsub.core.log.log import Row
-from ordered_pubsub.core.messages import Chunk, Mark, Recalled
+from ordered_pubsub.core.messages import ChangeMark, Chunk, LogItem
 from ordered_pubsub.server import choosing as module
 from ordered_pubsub.server.choosing import FILTERS_MAX, LETTERS_MAX, STEP_BYTES, Filters, choosing, choosing_rows
 from ordered_pubsub.wire.content import BYTES, JSON
 from ordered_pubsub.wire.pack import Logged, PackedEvent, SignedEvents, encode_event, encode_logged, encode_signed
 
-MARKS = [Mark("desk/1", 2)]
+MARKS = [ChangeMark("desk/1", 2)]
 
 
 def chunk(*events: PackedEvent) -> Chunk:
@@ -33,18 +33,18 @@ def event(data: Any, content_type: str = JSON, **texts: str) -> PackedEvent:
     return PackedEvent("id", payload, content_type, texts or None)
 
 
-def recalled(*chunks: Chunk, first: int = 5) -> Recalled:
+def recalled(*chunks: Chunk, first: int = 5) -> LogItem:
     last = first + sum(part.count for part in chunks) - 1
-    return Recalled(first, last, {"u": 3}, False, MARKS, first, 1, 1.5, list(chunks))
+    return LogItem(first, last, {"u": 3}, False, MARKS, first, 1, 1.5, list(chunks))
 
 
-def choose(where: str, item: Recalled) -> Recalled:
+def choose(where: str, item: LogItem) -> LogItem:
     """All steps at once."""
     (left,) = [left for left in choosing(where, [item]) if left is not None]
     return left
 
 
-def counts(item: Recalled) -> list[tuple[int, bool]]:
+def counts(item: LogItem) -> list[tuple[int, bool]]:
     """Of each chunk how many events it has, and whether they are there."""
     return [(part.count, bool(part.data)) for part in item.chunks]
 
@@ -64,7 +64,7 @@ def test_of_what_is_not_wanted_only_the_count_is_left() -> None:
 
 
 def test_silence_stays_silence() -> None:
-    item = Recalled(5, 9, {"u": 3}, True, [], 5, 1, 1.5, [])
+    item = LogItem(5, 9, {"u": 3}, True, [], 5, 1, 1.5, [])
 
     assert choose("n > 1", item) == item
 
@@ -198,7 +198,7 @@ def test_large_events_are_judged_one_in_a_step(read: list[int]) -> None:
 def test_many_pieces_are_cut_out_in_small_steps(read: list[int]) -> None:
     item = recalled(chunk(*(event({"n": number % 2}) for number in range(10_000))))
     choose("n > 0", item)
-    left: list[Recalled] = []
+    left: list[LogItem] = []
     lengths: list[int] = []
     for step in choosing("n > 0", [item]):
         lengths += [0] if step is None else []

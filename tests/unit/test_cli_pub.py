@@ -15,8 +15,8 @@ import pytest
 import ordered_pubsub
 from ordered_pubsub import errors
 from ordered_pubsub.cli import main
-from ordered_pubsub.cli.lines import CHUNK_BYTES, CHUNKS_MAX, Line, Splitter, read_lines
-from ordered_pubsub.cli.pub import FAILURES_SHOWN_MAX, Publishing, read_data
+from ordered_pubsub.cli.lines import CHUNK_BYTES, CHUNKS_MAX, LineSplitter, TextLine, read_lines
+from ordered_pubsub.cli.pub import FAILURES_SHOWN_MAX, PublishCommand, read_data
 
 PATIENCE_S = 30.0
 
@@ -68,7 +68,7 @@ def test_what_is_not_utf_8_is_neither() -> None:
 def test_lines_do_not_depend_on_how_they_come(size: int) -> None:
     """However the input is cut into chunks; the last line needs no end."""
     data = b"one\ntwo\r\n\n\nfour \xff\nend"
-    splitter = Splitter(1_000)
+    splitter = LineSplitter(1_000)
     lines = [line for at in range(0, len(data), size) for line in splitter.feed(data[at : at + size])]
     lines += splitter.end()
 
@@ -79,7 +79,7 @@ def test_lines_do_not_depend_on_how_they_come(size: int) -> None:
 
 def test_a_line_that_is_too_long_is_not_kept() -> None:
     """Its size is known, and the next line is read as ever."""
-    splitter = Splitter(10)
+    splitter = LineSplitter(10)
     lines = [line for _ in range(1_000) for line in splitter.feed(b"x" * 1_000)]
     assert lines == []
     assert len(splitter._kept) == 10
@@ -91,9 +91,9 @@ def test_a_line_that_is_too_long_is_not_kept() -> None:
 
 def test_an_input_without_lines_has_none() -> None:
     """Not an empty one."""
-    splitter = Splitter(10)
+    splitter = LineSplitter(10)
     assert [*splitter.feed(b""), *splitter.end()] == []
-    assert [*splitter.feed(b"x\n"), *splitter.end()] == [Line(1, b"x", 1)]
+    assert [*splitter.feed(b"x\n"), *splitter.end()] == [TextLine(1, b"x", 1)]
 
 
 async def test_lines_come_when_they_are_written(pipe: int) -> None:
@@ -156,9 +156,9 @@ async def client() -> AsyncIterator[ordered_pubsub.Client]:
         yield client
 
 
-async def lines_of(*data: bytes) -> AsyncIterator[list[Line]]:
+async def lines_of(*data: bytes) -> AsyncIterator[list[TextLine]]:
     for number, one in enumerate(data, 1):
-        yield [Line(number, one, len(one))]
+        yield [TextLine(number, one, len(one))]
 
 
 async def test_receipts_are_printed_in_the_order_of_the_events(
@@ -166,7 +166,7 @@ async def test_receipts_are_printed_in_the_order_of_the_events(
 ) -> None:
     """Also if there are more than the pipeline takes at once."""
     subscription = await client.subscribe("t")
-    publishing = Publishing(client, "t", {"k": "v"}, PATIENCE_S, is_quiet=False)
+    publishing = PublishCommand(client, "t", {"k": "v"}, PATIENCE_S, is_quiet=False)
     await publishing.run(lines_of(*[str(number).encode() for number in range(20)]), is_raw=False)
     await publishing.conclude()
 
@@ -180,7 +180,7 @@ async def test_receipts_are_printed_in_the_order_of_the_events(
 async def test_raw_data_stays_bytes(client: ordered_pubsub.Client) -> None:
     """Whether it is JSON or not."""
     subscription = await client.subscribe("t")
-    publishing = Publishing(client, "t", {}, PATIENCE_S, is_quiet=True)
+    publishing = PublishCommand(client, "t", {}, PATIENCE_S, is_quiet=True)
     await publishing.run(lines_of(b"7", b"\xff"), is_raw=True)
 
     assert [(await anext(subscription)).data for _ in range(2)] == [b"7", b"\xff"]
@@ -190,7 +190,7 @@ async def test_a_line_that_is_no_event_is_skipped_and_said(
     client: ordered_pubsub.Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The others are published."""
-    publishing = Publishing(client, "t", {}, PATIENCE_S, is_quiet=False, word="line")
+    publishing = PublishCommand(client, "t", {}, PATIENCE_S, is_quiet=False, word="line")
     await publishing.run(lines_of(b"1", b"x" * 30, b"\xff", b"4"), is_raw=False)
     await publishing.conclude()
 
@@ -205,7 +205,7 @@ async def test_a_line_that_is_no_event_is_skipped_and_said(
 
 async def test_not_every_failure_is_said(client: ordered_pubsub.Client, capsys: pytest.CaptureFixture[str]) -> None:
     """But every one is counted."""
-    publishing = Publishing(client, "t", {}, PATIENCE_S, is_quiet=False)
+    publishing = PublishCommand(client, "t", {}, PATIENCE_S, is_quiet=False)
     await publishing.run(lines_of(*[b"\xff"] * 100), is_raw=False)
 
     assert len(capsys.readouterr().err.splitlines()) == FAILURES_SHOWN_MAX
@@ -227,12 +227,12 @@ class Slow:
 async def test_an_input_that_ends_while_receipts_are_printed_ends_the_command(client: ordered_pubsub.Client) -> None:
     """Also if nothing of what came last was published."""
     output, ended = Slow(), asyncio.Event()
-    publishing = Publishing(client, "t", {}, PATIENCE_S, is_quiet=False, output=output)  # type: ignore[arg-type]
+    publishing = PublishCommand(client, "t", {}, PATIENCE_S, is_quiet=False, output=output)  # type: ignore[arg-type]
 
-    async def lines() -> AsyncIterator[list[Line]]:
-        yield [Line(1, b"1", 1)]
+    async def lines() -> AsyncIterator[list[TextLine]]:
+        yield [TextLine(1, b"1", 1)]
         await output.begins.wait()
-        yield [Line(2, b"\xff", 1)]
+        yield [TextLine(2, b"\xff", 1)]
         ended.set()
 
     running = asyncio.ensure_future(publishing.run(lines(), is_raw=False))
@@ -243,11 +243,11 @@ async def test_an_input_that_ends_while_receipts_are_printed_ends_the_command(cl
     assert (publishing.published, publishing.failed) == (1, 1)
 
 
-async def endless_lines() -> AsyncIterator[list[Line]]:
+async def endless_lines() -> AsyncIterator[list[TextLine]]:
     number = 0
     while True:
         number += 1
-        yield [Line(number, b"1", 1)]
+        yield [TextLine(number, b"1", 1)]
 
 
 class Refusing:
@@ -281,7 +281,7 @@ async def test_nothing_more_is_read_after_a_refusal(
 ) -> None:
     """An input without an end ends there, and everything that was under way is accounted for."""
     client: Any = Refusing(answers)
-    publishing = Publishing(client, "t", {}, PATIENCE_S if answers else 0.05, is_quiet=False)
+    publishing = PublishCommand(client, "t", {}, PATIENCE_S if answers else 0.05, is_quiet=False)
     await asyncio.wait_for(publishing.run(endless_lines(), is_raw=False), PATIENCE_S)
     await publishing.conclude()
 

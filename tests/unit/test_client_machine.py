@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 import pytest
 
-from ordered_pubsub.core.client.batches import Batches
+from ordered_pubsub.core.client.batches import UnkeptBatches
 from ordered_pubsub.core.client.locating import Search
 from ordered_pubsub.core.client.machine import ClientMachine
 from ordered_pubsub.core.client.outbox import Outbox
@@ -30,11 +30,11 @@ from ordered_pubsub.core.messages import (
     AskKeys,
     Change,
     ChangeAsk,
-    Follows,
-    Here,
+    KeepAlive,
     Keys,
     Locate,
     Located,
+    Progress,
     Refusal,
     Resume,
     find_change,
@@ -44,7 +44,7 @@ from ordered_pubsub.core.recovery.missing import Missing
 from ordered_pubsub.core.subscriber.best_effort import BestEffort
 from ordered_pubsub.core.subscriber.delivery import Delivery
 from ordered_pubsub.core.subscriber.subscriber import Subscriber
-from ordered_pubsub.core.subscriber.subscriber_log import Subend
+from ordered_pubsub.core.subscriber.subscriber_log import SubscriberLog
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.core.trust.inspection import Inspection
 from ordered_pubsub.errors import Closed, SessionExpired, UsageError
@@ -61,7 +61,7 @@ class Client:
             Session("s", Topology((StageSpec("one", ("**",)),))),
             Inspection("s"),
             Lifeline("s"),
-            Outbox(Batches(Lease("s"), lambda topic: 0)),
+            Outbox(UnkeptBatches(Lease("s"), lambda topic: 0)),
             report_s=0.0,
         )
     )
@@ -70,7 +70,7 @@ class Client:
     def begin(self, name: str, is_named: bool = False) -> ClientSubscription:
         missing = Missing(lambda topic: True)
         delivery = Delivery(name, missing=missing)
-        subend = Subend(delivery, missing, lambda topic: 0, lambda topic, item: [])
+        subend = SubscriberLog(delivery, missing, lambda topic: 0, lambda topic, item: [])
         subscription = ClientSubscription(name, delivery, Subscriber(subend, "s", is_named), self.machine, 2, is_named)
         self.machine.begin(subscription)
         return subscription
@@ -260,7 +260,7 @@ def test_one_that_stops_asks_for_its_end_after_all_that_it_has_asked_for(client:
     assert (ask.remove, ask.ends) == (("a", "b"), True)
     assert client.machine.holding.topics == []
     assert client.machine.subscriptions == {}
-    assert [follows.subscription for follows in client.said(Follows)] == ["s/1"]
+    assert [follows.subscription for follows in client.said(Progress)] == ["s/1"]
 
 
 def test_a_best_effort_one_that_stops_says_that_it_is_over(client: Client) -> None:
@@ -268,7 +268,7 @@ def test_a_best_effort_one_that_stops_says_that_it_is_over(client: Client) -> No
     subscription = ClientSubscription("s/1", BestEffort("s/1", 10, 1.0), None, client.machine, 2)
     client.machine.begin(subscription)
     subscription.stop()
-    assert [(said.subscription, said.version) for said in client.said(Follows)] == [("s/1", VERSION_MAX)]
+    assert [(said.subscription, said.version) for said in client.said(Progress)] == [("s/1", VERSION_MAX)]
 
 
 def test_one_that_was_never_asked_for_and_stops_asks_for_nothing(client: Client) -> None:
@@ -311,9 +311,9 @@ def test_on_each_connection_everything_is_said_again(client: Client) -> None:
     client.machine.now = 1.0
     client.machine.connected()
     assert [ask.subscription for ask in client.asks()] == ["s/3"]
-    assert len(client.said(Here)) == 1
+    assert len(client.said(KeepAlive)) == 1
     assert {ask for message in client.said(AskKeys) for ask in message.topics} == set(TOPICS)
-    assert [(said.subscription, said.is_all) for said in client.said(Follows)] == [
+    assert [(said.subscription, said.is_all) for said in client.said(Progress)] == [
         ("s/1", True),
         ("s/3", True),
         ("s/2", True),

@@ -15,7 +15,7 @@ from ordered_pubsub.config.schema import (
     Configuration,
     IdentitySection,
     LimitsSection,
-    Retention,
+    RetentionSection,
     Rights,
     StageSection,
 )
@@ -148,14 +148,14 @@ def test_a_stage_with_a_certificate_is_reached_by_tls_whatever_the_scheme() -> N
     [("90s", 90), ("30min", 1800), ("12h", 43_200), ("1d", 86_400), ("2w", 1_209_600), (5, 5), (0.5, 0.5)],
 )
 def test_an_age_is_seconds_or_has_a_unit(age: Any, seconds: float) -> None:
-    assert Retention(keep_age=age, max_age="4w").keep_age_s == seconds
+    assert RetentionSection(keep_age=age, max_age="4w").keep_age_s == seconds
 
 
 @pytest.mark.parametrize(
     ("size", "count"), [("1B", 1), ("10GB", 10**10), ("64MiB", 2**26), ("2kB", 2000), ("1TiB", 2**40), (7, 7)]
 )
 def test_a_size_is_bytes_or_has_a_unit(size: Any, count: int) -> None:
-    assert Retention(max_bytes=size).max_size == count
+    assert RetentionSection(max_bytes=size).max_size == count
 
 
 @pytest.mark.parametrize(
@@ -163,13 +163,13 @@ def test_a_size_is_bytes_or_has_a_unit(size: Any, count: int) -> None:
 )
 def test_what_is_no_age_is_refused(age: Any) -> None:
     with pytest.raises(ConfigurationError, match="max_age is seconds above 0"):
-        Retention(max_age=age)
+        RetentionSection(max_age=age)
 
 
 @pytest.mark.parametrize("size", ["", "1", "1 GB", "GB", 0, -1, True, 1.5, 10**30, [], "0GB", "1gb"])
 def test_what_is_no_size_is_refused(size: Any) -> None:
     with pytest.raises(ConfigurationError, match="max_bytes is a number of bytes above 0"):
-        Retention(max_bytes=size)
+        RetentionSection(max_bytes=size)
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "1", 2**63, pytest.param(10**5000, id="huge")])

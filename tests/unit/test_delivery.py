@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from ordered_pubsub.core.messages import EVERYBODY_ASKS, Change, Mark, Resume
+from ordered_pubsub.core.messages import EVERYBODY_ASKS, Change, ChangeMark, Resume
 from ordered_pubsub.core.recovery.missing import GCT_S, Missing
 from ordered_pubsub.core.subscriber.buffer import Arrival
 from ordered_pubsub.core.subscriber.delivery import LET_GO_SHARE, Delivery
@@ -21,7 +21,7 @@ def change(version: int, old: str, new: str, **entries: int) -> Change:
     return Change("s", version, tuple(old), tuple(new), 2, False, entries)
 
 
-def event(name: str, marks: list[Mark] | None = None, full: bool = False, **entries: int) -> Arrival:
+def event(name: str, marks: list[ChangeMark] | None = None, full: bool = False, **entries: int) -> Arrival:
     """`event("a3", b=2)`: number 3 of topic a, after number 2 of topic b."""
     return Arrival(name[0], int(name[1:]), entries, marks or [], full, is_logged=full)
 
@@ -152,8 +152,8 @@ def test_what_is_gained_comes_after_what_is_still_being_left() -> None:
 def test_an_event_with_a_mark_of_ours_waits_for_the_changes_outcome() -> None:
     delivery = delivery_of("ab")
     delivery.change_asked(["b"])
-    delivery.receive(event("b1", [Mark("s", 2)]))
-    delivery.receive(event("a1", [Mark("other", 9)]))
+    delivery.receive(event("b1", [ChangeMark("s", 2)]))
+    delivery.receive(event("a1", [ChangeMark("other", 9)]))
     assert ready(delivery) == ["a1"]
     delivery.change_settled(change(2, "ab", "a", a=1, b=0), ["b"])
     assert ready(delivery) == []
@@ -199,7 +199,7 @@ def test_outcomes_take_effect_in_the_order_of_their_versions_one_at_a_time() -> 
     for _ in range(2):
         delivery.change_asked()
     delivery.receive(event("a1"))
-    delivery.receive(event("a2", [Mark("s", 2), Mark("s", 3)]))
+    delivery.receive(event("a2", [ChangeMark("s", 2), ChangeMark("s", 3)]))
     delivery.change_settled(change(3, "ab", "b", a=1, b=0))
     assert ready(delivery) == ["a1"]
     delivery.change_settled(change(2, "ab", "ab", a=1, b=0))
@@ -318,7 +318,7 @@ def test_the_event_that_frees_a_full_buffer_is_taken() -> None:
         ([], "nothing"),
         ([event("a2")], "'a' for its number 1"),
         ([event("a1", b=2)], r"'a' number 1 for number 2 of 'b' \(now 0\)"),
-        ([event("a1", [Mark("s", 9)])], "'a' number 1 for the outcome of a change"),
+        ([event("a1", [ChangeMark("s", 9)])], "'a' number 1 for the outcome of a change"),
     ],
 )
 def test_it_says_in_words_what_it_waits_for(received: list[Arrival], says: str) -> None:
@@ -351,7 +351,7 @@ def test_any_arrival_order_gives_the_same_notifications(seed: int) -> None:
 # -- silence ------------------------------------------------------------------------------------------------------------
 
 
-def silence(name: str, last: int, marks: list[Mark] | None = None, **entries: int) -> Arrival:
+def silence(name: str, last: int, marks: list[ChangeMark] | None = None, **entries: int) -> Arrival:
     """`silence("a3", 5, b=2)`: nothing on topic a from number 3 to 5, after number 2 of topic b."""
     arrival = event(name, marks, **entries)
     arrival.last = last
@@ -385,7 +385,7 @@ def test_what_waits_for_a_silent_number_is_woken_by_it() -> None:
 def test_silence_waits_for_the_outcome_of_a_change_whose_mark_it_carries() -> None:
     delivery = delivery_of("ab")
     delivery.change_asked(["b"])
-    delivery.receive(silence("a1", 3, [Mark("s", 2)]))
+    delivery.receive(silence("a1", 3, [ChangeMark("s", 2)]))
     assert delivery.clock["a"] == 0
     delivery.change_settled(change(2, "ab", "a"), ["b"])
     assert delivery.clock["a"] == 3

@@ -13,7 +13,7 @@ import pytest
 
 from ordered_pubsub import __version__
 from ordered_pubsub.cli import demo, main
-from ordered_pubsub.cli.demonstration import Plan, Result, count_disagreements
+from ordered_pubsub.cli.demonstration import DemoPlan, Result, count_disagreements
 
 
 def by_hand(one: list[str], two: list[str]) -> int:
@@ -138,7 +138,7 @@ def test_what_is_wrong_is_seen(
 ) -> None:
     """In the exit code and in what is printed."""
 
-    async def run(plan: Plan) -> Result:
+    async def run(plan: DemoPlan) -> Result:
         return planted(**{wrong: True})
 
     monkeypatch.setattr(demo, "run", run)
@@ -282,7 +282,7 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
 
 def test_the_plan_names_its_topics() -> None:
     """As many as asked for, all different."""
-    plan = Plan(seed=1, topics=100, publishers=1, events=1)
+    plan = DemoPlan(seed=1, topics=100, publishers=1, events=1)
 
     assert len(set(plan.topic_names)) == 100
     assert attrs.evolve(plan, topics=2).topic_names == ["trades", "quotes"]

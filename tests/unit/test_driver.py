@@ -6,15 +6,15 @@ import pytest
 
 from ordered_pubsub.core.messages import (
     Acked,
+    AckSaved,
     Answer,
     ChangeAsk,
     PublishAsk,
     Relay,
     Reply,
     Request,
-    Saved,
-    Span,
-    Undecided,
+    TopicRange,
+    VoidAsk,
 )
 from ordered_pubsub.core.stage.driver import CELLS_A_SECOND, CELLS_MAX, STAGE, WORKS_MAX, Driver, MemoryJournal
 from ordered_pubsub.core.topology import StageSpec, Topology
@@ -174,7 +174,7 @@ def test_a_change_that_was_relayed_waits_as_well() -> None:
 
 def test_what_one_session_asks_of_a_stage_through_another_does_not_queue_up_there() -> None:
     driver = Driver.open(0, TWO, MemoryJournal())
-    asked = Undecided("c", [Span(f"h/{number}", 1, 10) for number in range(100)])
+    asked = VoidAsk("c", [TopicRange(f"h/{number}", 1, 10) for number in range(100)])
     for _ in range(1_000):
         driver.handle_peer(1, asked, 0.0)
 
@@ -185,7 +185,7 @@ def test_what_one_session_asks_of_a_stage_through_another_does_not_queue_up_ther
 def test_what_a_client_asks_of_its_own_stage_is_done_at_the_turn_of_its_identity() -> None:
     driver = Driver.open(0, Topology((StageSpec("only"),)), MemoryJournal())
     driver.client_is_here("c", "somebody")
-    asked = Undecided("c", [Span(f"t{number}", 1, 10) for number in range(100)])
+    asked = VoidAsk("c", [TopicRange(f"t{number}", 1, 10) for number in range(100)])
     driver.handle_subscriber("c", asked, 0.0, "somebody")
 
     assert driver.is_busy_with("somebody", "c")
@@ -197,7 +197,7 @@ def test_what_a_client_asks_of_its_own_stage_is_done_at_the_turn_of_its_identity
 def test_the_same_numbers_are_looked_at_once_however_often_they_are_named() -> None:
     driver = Driver.open(0, Topology((StageSpec("only"),)), MemoryJournal())
     driver.client_is_here("c", "somebody")
-    driver.handle_subscriber("c", Undecided("c", [Span("t", 1, 10)] * 1_000), 0.0, "somebody")
+    driver.handle_subscriber("c", VoidAsk("c", [TopicRange("t", 1, 10)] * 1_000), 0.0, "somebody")
     while driver.is_busy_with("somebody", "c"):
         driver.serve()
     assert len(driver.flush().tells) == 1
@@ -219,7 +219,7 @@ def test_what_is_asked_of_another_stage_is_asked_when_the_same_was_answered_befo
         driver.handle_subscriber("c", Acked(name, "c", serial, 1, {"h": serial}, serial), 0.0, "somebody")
     assert sent() == [1]
     assert driver.is_busy_with("somebody", "c")
-    driver.handle_peer(1, Saved(name, "c", 1), 0.0)
+    driver.handle_peer(1, AckSaved(name, "c", 1), 0.0)
     assert sent() == [2]
     driver.tick(5.0, 0.0)
     assert sent() == [3], "an answer that is lost holds it up no longer than that"

@@ -7,16 +7,16 @@ import pytest
 from ordered_pubsub.core.liveness import expiry as module
 from ordered_pubsub.core.liveness.expiry import LOOK_S, NAMED_TTL_S, Expiry
 from ordered_pubsub.core.liveness.lifeline import SESSION_TTL_S
-from ordered_pubsub.core.messages import Alive, Ended, Noted, Resume
-from ordered_pubsub.core.order.registrar import Registrar, Subscription
+from ordered_pubsub.core.messages import Ended, KeepAliveSeen, Resume, SessionsAlive
+from ordered_pubsub.core.order.registrar import Registrar, SubscriptionState
 
 
-def subscription(client: str, *, named: bool = False, under_way: bool = False) -> Subscription:
+def subscription(client: str, *, named: bool = False, under_way: bool = False) -> SubscriptionState:
     resume = Resume(1, (), {}, 0, None, {}) if named else None
-    return Subscription(client, resume=resume, under_way=under_way)
+    return SubscriptionState(client, resume=resume, under_way=under_way)
 
 
-def expiry_of(**subscriptions: Subscription) -> Expiry:
+def expiry_of(**subscriptions: SubscriptionState) -> Expiry:
     registrar = Registrar(dict(subscriptions))
     for found in subscriptions.values():
         registrar.held[found.client] = registrar.held.get(found.client, 0) + 1
@@ -31,8 +31,8 @@ def end(expiry: Expiry, name: str) -> None:
         del expiry.registrar.held[client]
 
 
-def alive(*sessions: str) -> Alive:
-    return Alive({session: place for place, session in enumerate(sessions)})
+def alive(*sessions: str) -> SessionsAlive:
+    return SessionsAlive({session: place for place, session in enumerate(sessions)})
 
 
 def names(ended: list[Ended]) -> list[str]:
@@ -92,7 +92,7 @@ def test_who_comes_back_is_told_once_what_was_ended() -> None:
 def test_who_was_not_given_up_is_told_nothing() -> None:
     expiry = expiry_of(s=subscription("c"))
     expiry.find_expired(0.0)
-    assert expiry.heard(alive("c", "stranger"), 1.0) == (Noted({"c": 0}), [])
+    assert expiry.heard(alive("c", "stranger"), 1.0) == (KeepAliveSeen({"c": 0}), [])
 
 
 def test_those_who_have_not_come_back_are_remembered_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from ordered_pubsub.core.filters.values import (
     EVERYTHING,
     NUMBERS,
     TEXTS,
-    Ranges,
+    ValueRanges,
     Values,
     after,
     after_prefix,
@@ -288,14 +288,14 @@ def nested(path: tuple[str, ...], value: object) -> object:
     return value
 
 
-def cuts_of(kind_of_all: Ranges, literals: list[Any]) -> list[Any]:
+def cuts_of(kind_of_all: ValueRanges, literals: list[Any]) -> list[Any]:
     found = [*kind_of_all.cuts, *map(before, literals), *map(after, literals)]
     found += [after_prefix(literal) for literal in literals if isinstance(literal, str)]
     return sorted(dict.fromkeys(found))
 
 
 @st.composite
-def two_rows(draw: st.DrawFn) -> tuple[Ranges, Ranges, list[object]]:
+def two_rows(draw: st.DrawFn) -> tuple[ValueRanges, ValueRanges, list[object]]:
     """Two sets of texts or numbers, with whatever ranges; and a value of each region."""
     of_texts = draw(st.booleans())
     literals: list[Any] = draw(st.lists(ANY_TEXT if of_texts else ANY_NUMBER, min_size=1, max_size=4))
@@ -303,7 +303,7 @@ def two_rows(draw: st.DrawFn) -> tuple[Ranges, Ranges, list[object]]:
     rows = [
         sorted(draw(st.lists(st.sampled_from(cuts), unique=True).filter(lambda row: len(row) % 2 == 0))) for _ in "ab"
     ]
-    return Ranges(tuple(rows[0])), Ranges(tuple(rows[1])), [value_after(cut, cuts) for cut in cuts[:-1]]
+    return ValueRanges(tuple(rows[0])), ValueRanges(tuple(rows[1])), [value_after(cut, cuts) for cut in cuts[:-1]]
 
 
 def value_after(cut: Any, cuts: list[Any]) -> object:
@@ -320,7 +320,7 @@ def value_after(cut: Any, cuts: list[Any]) -> object:
 @settings(max_examples=300)
 @given(two_rows())
 def test_the_algebra_of_ranges_is_that_of_the_sets_of_their_values(
-    drawn_rows: tuple[Ranges, Ranges, list[object]],
+    drawn_rows: tuple[ValueRanges, ValueRanges, list[object]],
 ) -> None:
     one, two, values = drawn_rows
     ones, twos = [value in one for value in values], [value in two for value in values]

@@ -31,7 +31,7 @@ from ordered_pubsub.client.frames import (
 )
 from ordered_pubsub.client.publisher import Outgoing
 from ordered_pubsub.client.settings import Settings
-from ordered_pubsub.core.messages import Mark, Publication
+from ordered_pubsub.core.messages import ChangeMark, Publication
 from ordered_pubsub_adapters.memory import MemoryAdapter
 from ordered_pubsub_adapters.mqtt_properties import pack_headers
 from ordered_pubsub_adapters.nats_wire import header_block
@@ -173,7 +173,7 @@ def test_no_pack_of_several_events_is_larger_than_asked_and_none_is_missing(
     batches, first = [], 1
     for payloads, entry_count, full in drawn:
         part = Publication(
-            "t", len(payloads), 0.0, first, 0, full, entries_of(entry_count), [Mark("s", 1)] * entry_count
+            "t", len(payloads), 0.0, first, 0, full, entries_of(entry_count), [ChangeMark("s", 1)] * entry_count
         )
         batches.append((part, [item(payload, {"h": payload}, f"日{len(payload)}") for payload in payloads]))
         first += len(payloads)
@@ -197,7 +197,7 @@ def test_no_pack_of_several_events_is_larger_than_asked_and_none_is_missing(
 
 def test_marks_count_in_a_pack() -> None:
     """A topic that many subscriptions leave and gain has hundreds."""
-    marks = [Mark("session" * 12, number) for number in range(3)]
+    marks = [ChangeMark("session" * 12, number) for number in range(3)]
     parts = [Publication("t", 1, 0.0, number, 0, False, {}, marks) for number in range(1, 51)]
     frames = packed("t", [(part, [item()]) for part in parts], 50, 3_000)
 
@@ -223,7 +223,7 @@ async def test_a_broker_that_comes_back_with_a_smaller_limit_gets_smaller_packs(
 @pytest.mark.parametrize("full", [False, True])
 def test_a_stamp_that_is_too_long_for_a_header_travels_in_a_pack_of_one(full: bool) -> None:
     """The event is the same for whoever reads it."""
-    part = Publication("t", 2, 5.0, 7, 0, full, entries_of(1_000), [Mark("s", 3)], publisher="p")
+    part = Publication("t", 2, 5.0, 7, 0, full, entries_of(1_000), [ChangeMark("s", 3)], publisher="p")
     headers: dict[str, bytes | str] = {"text": "é", "bytes": b"\0"}
     frames = stamped(part, [item(b"%d" % index, headers) for index in range(2)])
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from ordered_pubsub.core.subscriber.vector import SHARED_MAX, History
-from ordered_pubsub.testing.history import Logged, full_timestamp, replay
+from ordered_pubsub.testing.history import LoggedEvent, full_timestamp, replay
 
 
-def logged(name: str, place: int, at: float = 0.0, owner: int = 0, count: int = 1, **entries: int) -> Logged:
+def logged(name: str, place: int, at: float = 0.0, owner: int = 0, count: int = 1, **entries: int) -> LoggedEvent:
     first = int(name[1:])
-    return Logged(name[0], first, first + count - 1, entries, owner, place, at)
+    return LoggedEvent(name[0], first, first + count - 1, entries, owner, place, at)
 
 
-def order(logs: list[Logged], **clock: int) -> list[str]:
-    by_topic: dict[str, list[Logged]] = {}
+def order(logs: list[LoggedEvent], **clock: int) -> list[str]:
+    by_topic: dict[str, list[LoggedEvent]] = {}
     for entry in logs:
         by_topic.setdefault(entry.topic, []).append(entry)
     return [f"{event.topic}{event.number}" for event in replay(by_topic, clock)]

@@ -12,15 +12,15 @@ from helpers.draining import drain
 from ordered_pubsub.core.messages import (
     AckExpected,
     Chunk,
-    Curious,
     Ended,
-    Expect,
-    Follows,
-    Hosts,
-    Inform,
-    Recalled,
-    Told,
-    Want,
+    HomeFloors,
+    LogItem,
+    LogReply,
+    Nack,
+    NackRange,
+    Progress,
+    Recovered,
+    TopicHeads,
 )
 from ordered_pubsub.core.recovery import hosting as module
 from ordered_pubsub.core.recovery.hosting import CURIOUS_FOR_S, ITEM_BYTES, STREAMS_AT_ONCE, Chosen, Hosting
@@ -39,20 +39,20 @@ def hosting() -> Hosting:
 def want(hosting: Hosting, session: str, first: int, last: int | None = None, *, now: float = 0.0, full: bool = False,
          topic: str = "a", where: str = "") -> None:  # fmt: skip
     """A client misses something."""
-    drain(hosting.wanting(session, Curious(f"{session}/1", [Want(topic, first, last or first, full, where)]), now))
+    drain(hosting.wanting(session, Nack(f"{session}/1", [NackRange(topic, first, last or first, full, where)]), now))
 
 
-def item(first: int, last: int | None = None, *, full: bool = False, size: int = 10) -> Recalled:
+def item(first: int, last: int | None = None, *, full: bool = False, size: int = 10) -> LogItem:
     last = last or first
-    return Recalled(first, last, {"b": 1}, full, [], first, 1, 1.0, [Chunk(last - first + 1, b"x" * size)])
+    return LogItem(first, last, {"b": 1}, full, [], first, 1, 1.0, [Chunk(last - first + 1, b"x" * size)])
 
 
-def told(*items: Recalled, topic: str = "a", floor: int = 0) -> Told:
+def told(*items: LogItem, topic: str = "a", floor: int = 0) -> LogReply:
     first, read_to = (items[0].first, items[-1].last) if items else (1, 1)
-    return Told(topic, first, read_to, floor, list(items))
+    return LogReply(topic, first, read_to, floor, list(items))
 
 
-def tell(hosting: Hosting, told: Told) -> None:
+def tell(hosting: Hosting, told: LogReply) -> None:
     """An owner says this, and everybody has its turn."""
     chosen = Chosen(1 << 20)
     for identity in hosting.hear(told):
@@ -63,7 +63,7 @@ def take_informed(hosting: Hosting) -> dict[str, list[int]]:
     """Who was told of which numbers since the last call."""
     found: dict[str, list[int]] = {}
     for session, message in hosting.tells:
-        assert isinstance(message, Inform)
+        assert isinstance(message, Recovered)
         assert message.subscription == f"{session}/1"
         for one in message.told.items:
             found.setdefault(session, []).extend(range(one.first, one.last + 1))
@@ -71,7 +71,7 @@ def take_informed(hosting: Hosting) -> dict[str, list[int]]:
     return found
 
 
-def asked(hosting: Hosting) -> list[tuple[int, list[Want]]]:
+def asked(hosting: Hosting) -> list[tuple[int, list[NackRange]]]:
     """Who is asked for what."""
     return [(rank, list(recall.wants)) for rank, recall in hosting.take_recalls()]
 
@@ -83,7 +83,7 @@ def test_what_a_hundred_subscribers_miss_is_asked_for_once(hosting: Hosting) -> 
     for session in EVERYBODY:
         want(hosting, session, 5)
 
-    assert asked(hosting) == [(0, [Want("a", 5, 5)])]
+    assert asked(hosting) == [(0, [NackRange("a", 5, 5)])]
 
 
 def test_it_is_asked_for_once_again_when_the_answer_may_be_lost(hosting: Hosting) -> None:
@@ -98,21 +98,21 @@ def test_it_is_asked_for_once_again_when_the_answer_may_be_lost(hosting: Hosting
     times = [now for now, _ in recalls]
     assert all(NRT_FLOOR_S <= later - earlier < NRT_FLOOR_S + 1 / 32 for earlier, later in pairwise(times))
     assert len(times) == 8
-    assert all(wants == (0, [Want("a", 5, 5)]) for _, wants in recalls)
+    assert all(wants == (0, [NackRange("a", 5, 5)]) for _, wants in recalls)
 
 
 def test_of_what_overlaps_only_the_rest_is_asked_for(hosting: Hosting) -> None:
     want(hosting, "one", 1, 10)
     want(hosting, "two", 5, 15)
 
-    assert asked(hosting) == [(0, [Want("a", 1, 10), Want("a", 11, 15)])]
+    assert asked(hosting) == [(0, [NackRange("a", 1, 10), NackRange("a", 11, 15)])]
 
 
 def test_each_topic_is_asked_for_at_its_owner(hosting: Hosting) -> None:
     want(hosting, "one", 1, topic="a")
     want(hosting, "one", 1, topic="c")
 
-    assert asked(hosting) == [(0, [Want("a", 1, 1)]), (1, [Want("c", 1, 1)])]
+    assert asked(hosting) == [(0, [NackRange("a", 1, 1)]), (1, [NackRange("c", 1, 1)])]
 
 
 def test_a_full_timestamp_is_asked_for_though_the_number_was(hosting: Hosting) -> None:
@@ -120,7 +120,7 @@ def test_a_full_timestamp_is_asked_for_though_the_number_was(hosting: Hosting) -
     want(hosting, "two", 5, full=True)
     want(hosting, "three", 5, full=True)
 
-    assert asked(hosting) == [(0, [Want("a", 5, 5), Want("a", 5, 5, full=True)])]
+    assert asked(hosting) == [(0, [NackRange("a", 5, 5), NackRange("a", 5, 5, full=True)])]
 
 
 # -- answers ----------------------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def test_of_what_is_partly_in_the_cache_the_rest_is_asked_for(hosting: Hosting) 
     want(hosting, "two", 4, 6, now=100.0)
 
     assert take_informed(hosting) == {"two": [5]}
-    assert asked(hosting) == [(0, [Want("a", 4, 4), Want("a", 6, 6)])]
+    assert asked(hosting) == [(0, [NackRange("a", 4, 4), NackRange("a", 6, 6)])]
 
 
 def test_a_full_timestamp_is_not_in_the_cache(hosting: Hosting) -> None:
@@ -181,7 +181,7 @@ def test_a_full_timestamp_is_not_in_the_cache(hosting: Hosting) -> None:
     take_informed(hosting)
     want(hosting, "two", 5, full=True, now=100.0)
     assert take_informed(hosting) == {}
-    assert asked(hosting) == [(0, [Want("a", 5, 5, full=True)])]
+    assert asked(hosting) == [(0, [NackRange("a", 5, 5, full=True)])]
     tell(hosting, told(item(5, full=True)))
 
     assert take_informed(hosting) == {"two": [5]}
@@ -199,15 +199,15 @@ def test_the_cache_is_bounded_and_forgets_the_oldest(hosting: Hosting, monkeypat
 
     assert cached == list(range(cached[0], 21))
     assert 5 <= len(cached) <= 10
-    assert asked(hosting) == [(0, [Want("a", 1, cached[0] - 1)])]
+    assert asked(hosting) == [(0, [NackRange("a", 1, cached[0] - 1)])]
 
 
 def test_what_an_owner_does_not_have_is_not_missed_any_more(hosting: Hosting) -> None:
     """Its subscriber is told up to where everything is gone."""
     want(hosting, "one", 1, 3)
-    tell(hosting, Told("a", 1, 3, 10, []))
+    tell(hosting, LogReply("a", 1, 3, 10, []))
     ((session, message),) = hosting.tells
-    assert isinstance(message, Inform)
+    assert isinstance(message, Recovered)
     assert (session, message.told.floor) == ("one", 10)
     hosting.tells.clear()
     tell(hosting, told(item(1), item(2), item(3)))
@@ -223,7 +223,7 @@ def choosing(hosting: Hosting) -> list[str]:
     """The stage leaves everything out; the filters by which it was asked to, in their order."""
     asked: list[str] = []
 
-    def choose(where: str, items: Iterable[Recalled]) -> Iterator[Recalled | None]:
+    def choose(where: str, items: Iterable[LogItem]) -> Iterator[LogItem | None]:
         for item in items:
             asked.append(where)
             yield None
@@ -238,7 +238,7 @@ def take_told(hosting: Hosting) -> list[tuple[str, str, bool]]:
     found = [
         (session, message.told.where, bool(message.told.items[0].chunks[0].data))
         for session, message in hosting.tells
-        if isinstance(message, Inform)
+        if isinstance(message, Recovered)
     ]
     hosting.tells.clear()
     return found
@@ -325,7 +325,7 @@ def test_what_is_known_here_is_chosen_in_small_steps(hosting: Hosting, choosing:
     tell(hosting, told(*map(item, range(1, 10))))
     hosting.tells.clear()
     hosting.take_recalls()
-    steps = list(hosting.wanting("one", Curious("one/1", [Want("a", 1, 9, where="x > 1")]), 100.0))
+    steps = list(hosting.wanting("one", Nack("one/1", [NackRange("a", 1, 9, where="x > 1")]), 100.0))
 
     assert len(steps) == 9
     assert len(choosing) == 9
@@ -351,7 +351,7 @@ def test_what_is_missed_since_something_is_chosen_is_asked_for(hosting: Hosting,
     """It is not taken for something that was chosen."""
     want(hosting, "one", 5, where="x > 1")
     hosting.take_recalls()
-    said = Told("a", 5, 5_000, 0, [item(5), item(6)])
+    said = LogReply("a", 5, 5_000, 0, [item(5), item(6)])
     hosting.hear(said)
     work = hosting.telling(said, "", Chosen(0))
     next(work)
@@ -359,7 +359,7 @@ def test_what_is_missed_since_something_is_chosen_is_asked_for(hosting: Hosting,
     drain(work)
 
     assert take_informed(hosting) == {"one": [5]}
-    assert asked(hosting) == [(0, [Want("a", 6, 6)])]
+    assert asked(hosting) == [(0, [NackRange("a", 6, 6)])]
 
 
 def test_each_identity_is_told_by_itself(hosting: Hosting) -> None:
@@ -378,7 +378,7 @@ def test_each_identity_is_told_by_itself(hosting: Hosting) -> None:
 
 def test_many_who_miss_nothing_any_more_are_forgotten_a_few_at_a_time(hosting: Hosting) -> None:
     for number in range(10 * STREAMS_AT_ONCE):
-        drain(hosting.wanting("one", Curious(f"one/{number}", [Want("a", 5, 5)]), 0.0))
+        drain(hosting.wanting("one", Nack(f"one/{number}", [NackRange("a", 5, 5)]), 0.0))
     left = [
         len(hosting._streams["a"].curious[""]) if "a" in hosting._streams else 0 for _ in hosting.tidying(CURIOUS_FOR_S)
     ]
@@ -399,14 +399,14 @@ def test_what_nobody_misses_is_told_to_nobody(hosting: Hosting) -> None:
 
 def test_who_is_gone_is_told_nothing(hosting: Hosting) -> None:
     for session in ("one", "two"):
-        hosting.follows(session, Follows(f"{session}/1", {"a": 4}))
+        hosting.follows(session, Progress(f"{session}/1", {"a": 4}))
         want(hosting, session, 5)
     hosting.forget("one")
     tell(hosting, told(item(5)))
     assert take_informed(hosting) == {"two": [5]}
     hosting.expected(AckExpected({"a": 9}))
 
-    assert hosting.tells == [("two", Expect("two/1", {"a": 9}))]
+    assert hosting.tells == [("two", TopicHeads("two/1", {"a": 9}))]
 
 
 def test_who_has_not_repeated_what_it_misses_does_not_miss_it_any_more(hosting: Hosting) -> None:
@@ -420,7 +420,7 @@ def test_who_has_not_repeated_what_it_misses_does_not_miss_it_any_more(hosting: 
 
 
 @pytest.mark.parametrize("answer", [replace(told(), given=0), replace(told(floor=7), given=7)])
-def test_nothing_is_left_of_a_topic_that_does_not_have_what_is_missed(hosting: Hosting, answer: Told) -> None:
+def test_nothing_is_left_of_a_topic_that_does_not_have_what_is_missed(hosting: Hosting, answer: LogReply) -> None:
     """Who misses something of very many topics, again and again of others, leaves nothing behind."""
     want(hosting, "x", 1, 7)
     tell(hosting, answer)
@@ -429,7 +429,7 @@ def test_nothing_is_left_of_a_topic_that_does_not_have_what_is_missed(hosting: H
 
 def test_nothing_is_left_of_those_who_are_gone(hosting: Hosting) -> None:
     for session in EVERYBODY:
-        hosting.follows(session, Follows(f"{session}/1", {"a": 4, "c": 1}))
+        hosting.follows(session, Progress(f"{session}/1", {"a": 4, "c": 1}))
         want(hosting, session, 5, 9)
         hosting.forget(session)
     drain(hosting.tidying(CURIOUS_FOR_S))
@@ -443,33 +443,33 @@ def test_nothing_is_left_of_those_who_are_gone(hosting: Hosting) -> None:
 
 def test_an_owner_is_told_of_the_last_of_all_subscribers(hosting: Hosting) -> None:
     for number, session in enumerate(EVERYBODY):
-        hosting.follows(session, Follows(f"{session}/1", {"a": 10 + number, "c": number}))
+        hosting.follows(session, Progress(f"{session}/1", {"a": 10 + number, "c": number}))
 
-    assert hosting.take_hosts() == [(0, Hosts({"a": 10})), (1, Hosts({"c": 0}))]
+    assert hosting.take_hosts() == [(0, HomeFloors({"a": 10})), (1, HomeFloors({"c": 0}))]
 
 
 def test_an_owner_is_told_of_what_has_changed_only(hosting: Hosting) -> None:
-    hosting.follows("one", Follows("one/1", {"a": 1, "b": 1}))
+    hosting.follows("one", Progress("one/1", {"a": 1, "b": 1}))
     hosting.take_hosts()
     assert hosting.take_hosts() == []
-    hosting.follows("one", Follows("one/1", {"a": 2}))
+    hosting.follows("one", Progress("one/1", {"a": 2}))
 
-    assert hosting.take_hosts() == [(0, Hosts({"a": 2}))]
+    assert hosting.take_hosts() == [(0, HomeFloors({"a": 2}))]
 
 
 def test_an_owner_is_told_when_nobody_holds_a_topic_any_more(hosting: Hosting) -> None:
-    hosting.follows("one", Follows("one/1", {"a": 1, "b": 1}))
+    hosting.follows("one", Progress("one/1", {"a": 1, "b": 1}))
     hosting.take_hosts()
-    hosting.follows("one", Follows("one/1", {"b": 1}, is_all=True))
+    hosting.follows("one", Progress("one/1", {"b": 1}, is_all=True))
 
-    assert hosting.take_hosts() == [(0, Hosts({"a": None, "b": 1}))]
+    assert hosting.take_hosts() == [(0, HomeFloors({"a": None, "b": 1}))]
 
 
 def test_an_owner_whose_link_is_there_again_is_told_everything(hosting: Hosting) -> None:
-    hosting.follows("one", Follows("one/1", {"a": 3, "b": 1, "c": 5}))
-    hosting.follows("two", Follows("two/1", {"a": 2}))
+    hosting.follows("one", Progress("one/1", {"a": 3, "b": 1, "c": 5}))
+    hosting.follows("two", Progress("two/1", {"a": 2}))
 
-    assert hosting.all_hosts(0) == Hosts({"a": 2, "b": 1}, is_all=True)
+    assert hosting.all_hosts(0) == HomeFloors({"a": 2, "b": 1}, is_all=True)
 
 
 def test_who_follows_more_than_its_identity_may_is_told_that_it_ends(hosting: Hosting) -> None:
@@ -477,23 +477,23 @@ def test_who_follows_more_than_its_identity_may_is_told_that_it_ends(hosting: Ho
     hosting.followed_max = lambda identity: 3
     for session, topics in (("one", "ab"), ("two", "bc"), ("three", "a")):
         hosting.come(session, "desk")
-        hosting.follows(session, Follows(f"{session}/1", dict.fromkeys(topics, 1)))
+        hosting.follows(session, Progress(f"{session}/1", dict.fromkeys(topics, 1)))
     ((session, ended),) = hosting.tells
     assert isinstance(ended, Ended)
     assert (session, ended.subscription, ended.code) == ("two", "two/1", "limit")
     assert "'desk'" in ended.reason
     assert hosting.followed_by("two") == {}
-    assert hosting.take_hosts() == [(0, Hosts({"a": 1, "b": 1}))]
+    assert hosting.take_hosts() == [(0, HomeFloors({"a": 1, "b": 1}))]
     said = [follows.subscription for _, progress in hosting.take_progress() for follows in progress.news]
     assert said == ["one/1", "three/1"], "what has ended is not passed on"
-    hosting.follows("one", Follows("one/1", {}, is_all=True))
-    hosting.follows("two", Follows("two/1", {"b": 1, "c": 1}))
+    hosting.follows("one", Progress("one/1", {}, is_all=True))
+    hosting.follows("two", Progress("two/1", {"b": 1, "c": 1}))
     assert list(hosting.followed_by("two")) == ["two/1"]
 
 
 def test_those_who_are_behind_are_told_how_far_a_topic_is(hosting: Hosting) -> None:
     for session, acked in (("one", 4), ("two", 5), ("three", 0)):
-        hosting.follows(session, Follows(f"{session}/1", {"a": acked}))
+        hosting.follows(session, Progress(f"{session}/1", {"a": acked}))
     hosting.expected(AckExpected({"a": 5, "b": 7}))
 
-    assert hosting.tells == [("one", Expect("one/1", {"a": 5})), ("three", Expect("three/1", {"a": 5}))]
+    assert hosting.tells == [("one", TopicHeads("one/1", {"a": 5})), ("three", TopicHeads("three/1", {"a": 5}))]

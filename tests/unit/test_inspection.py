@@ -10,14 +10,14 @@ from msgspec.structs import replace
 
 from ordered_pubsub.core.checking import EPOCH_MAX
 from ordered_pubsub.core.log.log import ENDLESS
-from ordered_pubsub.core.messages import VERSION_MAX, AskKeys, Mark, NewEpoch, Rotate, SystemKeys
+from ordered_pubsub.core.messages import VERSION_MAX, AskKeys, ChangeMark, NewEpoch, Rotate, SystemKeys
 from ordered_pubsub.core.trust import inspection as module
 from ordered_pubsub.core.trust.authenticity import NO_TAG, Stamp, digest_of, head_of, keyed, tag_of, topic_key
 from ordered_pubsub.core.trust.inspection import ARRIVED, WAIT, Inspection
 from ordered_pubsub.core.trust.keys import KeyKeeper, Security, founded, rotated
 
 KEYS = founded(b"system-1", bytes(range(32)), 0.0)
-STAMP = Stamp(KEYS.system, 1, "p", 1.5, "", False, {"u": 3}, [Mark("s", 1)], 7, "id")
+STAMP = Stamp(KEYS.system, 1, "p", 1.5, "", False, {"u": 3}, [ChangeMark("s", 1)], 7, "id")
 CONTENT = b"content"
 
 
@@ -57,9 +57,9 @@ def test_what_a_stage_has_tagged_arrives() -> None:
         ({"number": ENDLESS}, "number"),
         ({"entries": {"u": ENDLESS}}, "impossible"),
         ({"entries": {"u": 0}}, "impossible"),
-        ({"marks": [Mark("s", VERSION_MAX + 1)]}, "impossible"),
-        ({"marks": [Mark("s", -1)]}, "impossible"),
-        ({"marks": [Mark(f"s{n}", 1) for n in range(17)]}, "impossible"),
+        ({"marks": [ChangeMark("s", VERSION_MAX + 1)]}, "impossible"),
+        ({"marks": [ChangeMark("s", -1)]}, "impossible"),
+        ({"marks": [ChangeMark(f"s{n}", 1) for n in range(17)]}, "impossible"),
         ({"key_epoch": 0}, "epoch"),
         ({"key_epoch": -1}, "epoch"),
         ({"key_epoch": EPOCH_MAX + 1}, "epoch"),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ordered_pubsub.core.messages import Asked, Opened, PublishAsk, Request
+from ordered_pubsub.core.messages import PublishAsk, Request, RequestTaken, TopologyOffered
 from ordered_pubsub.core.stage.journal import decode_input, encode_input, frame_record, scan
 from ordered_pubsub.errors import JournalDamaged
 
@@ -74,11 +74,11 @@ def test_a_torn_file_is_good_up_to_the_torn_record(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "event",
     [
-        Opened(1, [["a", ["x"]], ["b", []]], True),
-        Asked(Request("c", 1, 2, 1, 0, (PublishAsk("t", 3),)), 0, 1.5),
+        TopologyOffered(1, [["a", ["x"]], ["b", []]], True),
+        RequestTaken(Request("c", 1, 2, 1, 0, (PublishAsk("t", 3),)), 0, 1.5),
     ],
 )
-def test_an_input_survives_the_journal(event: Opened | Asked) -> None:
+def test_an_input_survives_the_journal(event: TopologyOffered | RequestTaken) -> None:
     assert decode_input(encode_input(event)) == event
 
 

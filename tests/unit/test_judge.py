@@ -19,8 +19,8 @@ from ordered_pubsub import Receipt
 from ordered_pubsub.errors import UnavailableError
 from ordered_pubsub.testing.processes import SpokenLines
 from ordered_pubsub.testing.trial.judge import Verdict, compare, judge
-from ordered_pubsub.testing.trial.process import TrialError, WorkerProcess
-from ordered_pubsub.testing.trial.worker import PIPELINE, Publishing
+from ordered_pubsub.testing.trial.process import TrialError, TrialWorkerProcess
+from ordered_pubsub.testing.trial.worker import PIPELINE, TrialPublishing
 
 RECEIPTS = "a 1 p-1\nb 1 p-2\na 2 p-3\n"
 GOOD = "@ a 0\n@ b 0\na 1 p-1 1\nb 1 p-2 2\na 2 p-3 3\n"
@@ -108,11 +108,11 @@ def test_disagreements_are_counted_exactly() -> None:
 # -- nobody waits for ever --------------------------------------------------------------------------------------------
 
 
-def process_of(code: str) -> WorkerProcess:
+def process_of(code: str) -> TrialWorkerProcess:
     """A process that runs some Python in the place of a publisher."""
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None
-    return WorkerProcess({"name": "p0"}, process, SpokenLines(process.stdout))
+    return TrialWorkerProcess({"name": "p0"}, process, SpokenLines(process.stdout))
 
 
 def test_a_worker_that_says_nothing_ends_the_trial_and_is_named() -> None:
@@ -158,7 +158,7 @@ async def test_a_publisher_that_gets_no_receipt_stops_and_says_for_what(
     lines, log, client = asyncio.StreamReader(), StringIO(), Client()
     lines.feed_data(b"go\nstop\n")
     plan = {"name": "p0", "seed": 1, "topics": ["t"], "events": 3, "filler": 1, "rate": 1e9, "receipts_s": 0.05}
-    await Publishing(plan, lines).work(client, log)  # type: ignore[arg-type]
+    await TrialPublishing(plan, lines).work(client, log)  # type: ignore[arg-type]
 
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["published"] == PIPELINE
     (tmp_path / "receipts").write_text(log.getvalue())

@@ -17,7 +17,7 @@ from ordered_pubsub.errors import UnavailableError
 from ordered_pubsub.testing.lossy import Loss
 from ordered_pubsub.testing.trial import process
 from ordered_pubsub.testing.trial.judge import Verdict, judge
-from ordered_pubsub.testing.trial.process import LineProcess, TrialError, WorkerProcess
+from ordered_pubsub.testing.trial.process import LineProcess, TrialError, TrialWorkerProcess
 from ordered_pubsub.testing.trial.results import Results, lines_of
 from ordered_pubsub.testing.trial.surviving import PublishingOn
 
@@ -189,7 +189,7 @@ def test_who_is_killed_leaves_whole_lines_and_begins_another_life(
     )
     plan: dict[str, Any] = {"name": "s4", "role": "subscriber", "life": 1}
     plan |= {"log": str(tmp_path / "log"), "raw": str(tmp_path / "raw")}
-    worker = WorkerProcess.start(plan, tmp_path / "errors")
+    worker = TrialWorkerProcess.start(plan, tmp_path / "errors")
     assert worker.hear(60.0) == {"life": 1}
     (tmp_path / "log").write_text("@ a 0\na 1 p-1 1\na 2 p")
     worker.kill()

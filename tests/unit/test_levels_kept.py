@@ -11,8 +11,8 @@ from ordered_pubsub.core.messages import (
     ChangeAsk,
     Chunk,
     Done,
-    Frame,
     Hello,
+    LinkFrame,
     Operation,
     Pass,
     Publication,
@@ -134,11 +134,11 @@ def taken_from_below(is_kept: bool, levels: Levels) -> tuple[MemoryJournal, Publ
     driver.stage.connected(1)
     driver.handle_peer(1, Hello(TWO.fingerprint, 0), 0.0)
     part = Publication("h/a", 2, 1.0, is_kept=is_kept, chunks=(Chunk(2, b"event"),) if is_kept else ())
-    driver.handle_peer(1, Frame(1, Pass(Operation("c", 1, 1, 1, 1, 1, 0, [part]))), 0.0)
+    driver.handle_peer(1, LinkFrame(1, Pass(Operation("c", 1, 1, 1, 1, 1, 0, [part]))), 0.0)
     (done,) = (
         message.message.operation.parts[0]
         for _, message in driver.flush().sends
-        if isinstance(message, Frame) and isinstance(message.message, Done)
+        if isinstance(message, LinkFrame) and isinstance(message.message, Done)
     )
     assert isinstance(done, Publication)
     return journal, done
@@ -166,17 +166,17 @@ def test_what_waited_for_its_turn_when_the_levels_were_changed_is_as_they_are_no
     low.handle_request(Request("c", 1, 1, 0, 0, (ChangeAsk(name, ("t", "h/a")),)), 0.0)
     together = (PublishAsk("t", 1, True, (Chunk(1, b"event"),)), ChangeAsk(name, ("u",)))
     low.handle_request(Request("c", 1, 2, 1, 0, together), 0.0)
-    (frame,) = (message for _, message in low.flush().sends if isinstance(message, Frame))
+    (frame,) = (message for _, message in low.flush().sends if isinstance(message, LinkFrame))
     assert isinstance(frame.message, Pass)
 
     low = Driver.open(1, TWO, journal, levels=KEEPS_NOT)
     low.stage.connected(0)
     low.handle_peer(0, Hello(TWO.fingerprint, 0), 0.0)
-    low.handle_peer(0, Frame(1, Done(frame.message.operation)), 0.0)
+    low.handle_peer(0, LinkFrame(1, Done(frame.message.operation)), 0.0)
     (passed,) = (
         message.message.operation.parts[0]
         for _, message in low.flush().sends
-        if isinstance(message, Frame)
+        if isinstance(message, LinkFrame)
         and isinstance(message.message, Pass)
         and len(message.message.operation.parts) == 2
     )

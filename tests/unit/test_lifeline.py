@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ordered_pubsub.core.liveness.lifeline import SAY_SHARE, Lifeline
-from ordered_pubsub.core.messages import Heard
+from ordered_pubsub.core.messages import KeepAliveAck
 
 TTL_S = 100.0
 
@@ -23,7 +23,7 @@ def speak(one: Lifeline, now: float) -> int:
 
 def hear(one: Lifeline, serial: int, rank: int = 1) -> None:
     """At once."""
-    one.heard(Heard("c", serial, rank), one._renewals._said[serial])
+    one.heard(KeepAliveAck("c", serial, rank), one._renewals._said[serial])
 
 
 def test_without_an_answer_it_is_cut_off_after_half_of_the_time() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ordered_pubsub.core.messages import Ack, Done, Frame, Hello, Operation, Publication
+from ordered_pubsub.core.messages import Done, Hello, LinkAck, LinkFrame, Operation, Publication
 from ordered_pubsub.core.stage._links import Link
 from ordered_pubsub.core.stage.stage import Stage, stage
 from ordered_pubsub.core.stage.stage import _links as links
@@ -25,7 +25,7 @@ def filled(*entries: int) -> Link:
     return link
 
 
-def numbers(frames: list[Frame]) -> list[int]:
+def numbers(frames: list[LinkFrame]) -> list[int]:
     return [frame.number for frame in frames]
 
 
@@ -60,14 +60,14 @@ def test_a_link_that_comes_back_sends_everything_a_window_at_a_time(monkeypatch:
     low.handle_peer(0, Hello(TWO.fingerprint, 0), 0.0)
     came: list[int] = []
     while True:
-        frames = [message for _, message in low.take_effects().sends if isinstance(message, Frame)]
+        frames = [message for _, message in low.take_effects().sends if isinstance(message, LinkFrame)]
         if not frames:
             break
         assert len(frames) <= 3
         came += numbers(frames)
         if len(came) == 3:
             low._send(0, done())  # does not overtake
-        low.handle_peer(0, Ack(came[-1]), 0.0)
+        low.handle_peer(0, LinkAck(came[-1]), 0.0)
     assert came == list(range(1, 10))
     assert low.state.links[0].outbox == {}
 
@@ -80,4 +80,4 @@ def test_while_nothing_is_missing_a_frame_goes_at_once() -> None:
     low.take_effects()
     for number in (1, 2):
         low._send(0, done())
-        assert [m.number for _, m in low.take_effects().sends if isinstance(m, Frame)] == [number]
+        assert [m.number for _, m in low.take_effects().sends if isinstance(m, LinkFrame)] == [number]

@@ -13,9 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
-from ordered_pubsub.core.log.log import ENDLESS, FULL_AFTER, Kept, Kind, LogReader, LogWriter, Reading, Row
+from ordered_pubsub.core.log.log import ENDLESS, FULL_AFTER, Kept, Kind, LogReader, LogReading, LogWriter, Row
 from ordered_pubsub.core.log.memory_shelf import MemoryShelf
-from ordered_pubsub.core.messages import Chunk, Mark, Publication
+from ordered_pubsub.core.messages import ChangeMark, Chunk, Publication
 from ordered_pubsub.core.ranges import Ranges
 from ordered_pubsub.errors import JournalDamaged
 from ordered_pubsub.server.shelf import SqliteShelf
@@ -43,7 +43,7 @@ class Batch:
     count: int
     entries: dict[str, int] = attrs.field(factory=dict)
     full: bool = False
-    marks: list[Mark] = attrs.field(factory=list)
+    marks: list[ChangeMark] = attrs.field(factory=list)
     is_complete: bool = False
 
     @property
@@ -119,7 +119,7 @@ class Model:
         }
 
 
-def check(reading: Reading, model: Model, topic: str, first: int, last: int, full: bool) -> None:
+def check(reading: LogReading, model: Model, topic: str, first: int, last: int, full: bool) -> None:
     """What was read is what was published, and all of it as far as was read."""
     assert reading.floor == model.floors[topic]
     if full and reading.items:
@@ -195,7 +195,7 @@ class Log(RuleBasedStateMachine):
             return  # it was cut off
         full = full and not entries.keys() ^ self.model.full_at(batch.topic, batch.first).keys()
         batch.entries, batch.full, batch.is_complete = entries, full, True
-        batch.marks = [Mark("s/1", batch.first)] if marked else []
+        batch.marks = [ChangeMark("s/1", batch.first)] if marked else []
         self.writer.write([], [batch.publication])
         self.sync()
 

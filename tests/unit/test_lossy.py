@@ -13,7 +13,7 @@ import pytest
 
 from ordered_pubsub.errors import ConfigurationError
 from ordered_pubsub.testing import broker_frames, lossy
-from ordered_pubsub.testing.broker_frames import FRAME_BYTES_MAX, SPLITTERS, MqttSplitter, NatsSplitter, Splitter
+from ordered_pubsub.testing.broker_frames import FRAME_BYTES_MAX, SPLITTERS, FrameSplitter, MqttSplitter, NatsSplitter
 from ordered_pubsub.testing.lossy import OVERTAKERS_MAX, Fates, Loss, Losses, LossyLine
 
 DEADLINE_S = 20.0
@@ -91,7 +91,7 @@ def pieces_of(data: bytes, how: str) -> list[bytes]:
 HOW = ["at once", "byte by byte", *(f"fragments {seed}" for seed in range(20))]
 
 
-def events_of(splitter: Splitter, pieces: Sequence[bytes]) -> tuple[bytes, list[bytes]]:
+def events_of(splitter: FrameSplitter, pieces: Sequence[bytes]) -> tuple[bytes, list[bytes]]:
     """All that comes out, and the events in it."""
     out = [piece for data in pieces for piece in splitter.feed(data)]
     return b"".join(data for data, _ in out), [data for data, is_event in out if is_event]
@@ -151,7 +151,7 @@ def test_a_frame_that_is_too_large_to_be_held_passes_as_it_comes(kind: str, fram
         (NatsSplitter(), b"MSG " + b"a" * broker_frames.LINE_BYTES_MAX),
     ],
 )
-def test_what_is_not_understood_passes_and_so_does_all_that_follows(splitter: Splitter, data: bytes) -> None:
+def test_what_is_not_understood_passes_and_so_does_all_that_follows(splitter: FrameSplitter, data: bytes) -> None:
     after = mqtt_event(b"one") + nats_event(b"two")
     out, events = events_of(splitter, [data, after[:10], after[10:]])
 

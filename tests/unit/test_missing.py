@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ordered_pubsub.core.messages import Want
+from ordered_pubsub.core.messages import NackRange
 from ordered_pubsub.core.recovery import missing as module
 from ordered_pubsub.core.recovery.missing import (
     AHEAD_MAX,
@@ -21,7 +21,7 @@ from ordered_pubsub.core.recovery.missing import (
 )
 
 
-def numbers(wants: list[Want]) -> list[int]:
+def numbers(wants: list[NackRange]) -> list[int]:
     """All numbers that are asked for."""
     return [number for want in wants for number in range(want.first, want.last + 1)]
 
@@ -39,7 +39,7 @@ def test_a_gap_is_asked_for_when_it_has_lasted() -> None:
 
     assert missing.take_due(GCT_S / 2) == []
     assert missing.next_due == GCT_S
-    assert missing.take_due(GCT_S) == [Want("a", 2, 4)]
+    assert missing.take_due(GCT_S) == [NackRange("a", 2, 4)]
 
 
 def test_a_gap_that_closes_by_itself_is_not_asked_for() -> None:
@@ -54,8 +54,8 @@ def test_what_is_lost_is_asked_for_at_once() -> None:
     missing = noticed((2, 4))
     missing.lost("a", 2, 3)
 
-    assert missing.take_due(0.0) == [Want("a", 2, 3)]
-    assert missing.take_due(GCT_S) == [Want("a", 4, 4)]
+    assert missing.take_due(0.0) == [NackRange("a", 2, 3)]
+    assert missing.take_due(GCT_S) == [NackRange("a", 4, 4)]
 
 
 def test_what_is_missed_later_may_come_before_what_was_missed_first() -> None:
@@ -71,7 +71,7 @@ def test_what_was_not_answered_is_asked_for_again_less_and_less_often_and_for_ev
     asked_at: list[float] = []
     now = GCT_S
     for _ in range(12):
-        assert missing.take_due(now) == [Want("a", 2, 4)]
+        assert missing.take_due(now) == [NackRange("a", 2, 4)]
         asked_at.append(now)
         due = missing.next_due
         assert due is not None
@@ -132,9 +132,9 @@ def test_what_nobody_keeps_is_not_lost_and_has_no_full_timestamp() -> None:
 def test_a_full_timestamp_is_asked_for_at_once_and_until_it_is_passed() -> None:
     missing = noticed((1, 4))
     missing.needs_full("a", 1)
-    assert missing.take_due(0.0) == [Want("a", 1, 1, full=True)]
+    assert missing.take_due(0.0) == [NackRange("a", 1, 1, full=True)]
     later = missing.take_due(100.0)
-    assert later[0] == Want("a", 1, later[0].last, full=True)
+    assert later[0] == NackRange("a", 1, later[0].last, full=True)
     missing.passed("a", 1)
 
     assert not any(want.full for want in missing.take_due(200.0))
@@ -173,7 +173,7 @@ def test_each_topic_has_a_window_of_its_own() -> None:
     missing = noticed((1, 2 * UNDER_WAY_MAX))
     missing.noticed("b", 1, 5)
 
-    assert Want("b", 1, 5) in missing.take_due(GCT_S)
+    assert NackRange("b", 1, 5) in missing.take_due(GCT_S)
 
 
 @given(st.integers(1, 60), st.lists(st.sampled_from(["all", "half", "nothing"]), max_size=40))

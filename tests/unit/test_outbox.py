@@ -7,11 +7,11 @@ from typing import Any
 import attrs
 import pytest
 
-from ordered_pubsub.core.client.batches import Batches
+from ordered_pubsub.core.client.batches import UnkeptBatches
 from ordered_pubsub.core.client.outbox import REFUSED_MAX, Outbox
 from ordered_pubsub.core.client.session import Outcome, Queued
 from ordered_pubsub.core.liveness.lease import Lease
-from ordered_pubsub.core.messages import Handed, Leased, Publication, Span
+from ordered_pubsub.core.messages import LeaseRenewal, LeaseReply, Publication, TopicRange
 
 LEASE_S = 30.0
 
@@ -20,7 +20,7 @@ LEASE_S = 30.0
 class Sender:
     """An outbox, and the numbers that its batches get."""
 
-    outbox: Outbox = attrs.field(factory=lambda: Outbox(Batches(Lease("s", LEASE_S), lambda topic: 0), len))
+    outbox: Outbox = attrs.field(factory=lambda: Outbox(UnkeptBatches(Lease("s", LEASE_S), lambda topic: 0), len))
     now: float = 100.0
     sequence: int = 0
     given: dict[str, int] = attrs.field(factory=dict)
@@ -59,19 +59,19 @@ class Sender:
         found, self.outbox.voids = [void.ranges for void in self.outbox.voids], []
         return found
 
-    def says(self) -> Handed:
+    def says(self) -> LeaseRenewal:
         handed = self.outbox.take_due(self.now)
         assert handed is not None
         return handed
 
-    def answered(self, handed: Handed, *voids: Span) -> None:
-        self.outbox.leased(Leased("s", handed.serial, 0, list(voids)), self.now)
+    def answered(self, handed: LeaseRenewal, *voids: TopicRange) -> None:
+        self.outbox.leased(LeaseReply("s", handed.serial, 0, list(voids)), self.now)
         self.outbox.check_invariants()
 
 
 def early(events_max: int, bytes_max: int = 100) -> Sender:
     """Some of what a log keeps may have its receipt before the ENS has taken it."""
-    batches = Batches(Lease("s", LEASE_S), lambda topic: 0)
+    batches = UnkeptBatches(Lease("s", LEASE_S), lambda topic: 0)
     return Sender(Outbox(batches, len, early_events_max=events_max, early_bytes_max=bytes_max))
 
 
@@ -219,8 +219,8 @@ def test_what_may_be_void_is_asked_for_first_and_what_is_void_is_not_given() -> 
     assert sender.outbox.is_troubled
 
     handed = sender.says()
-    assert handed.asks == [Span("a", 1, 3)]
-    sender.answered(handed, Span("a", 2, 2))
+    assert handed.asks == [TopicRange("a", 1, 3)]
+    sender.answered(handed, TopicRange("a", 2, 2))
     assert sender.voids() == [[(2, 2)]]
     assert sender.gives() == {"a": [[1], [3]]}
     sender.taken("a")
@@ -249,7 +249,7 @@ def test_an_answer_that_comes_too_late_is_asked_for_again() -> None:
     sender.now += LEASE_S
     sender.answered(handed)
     assert sender.gives() == {}
-    assert sender.says().asks == [Span("a", 1, 1)]
+    assert sender.says().asks == [TopicRange("a", 1, 1)]
 
 
 def test_what_may_have_become_void_while_the_ens_took_it_has_no_receipt_before_its_owner_has_answered() -> None:
@@ -262,7 +262,7 @@ def test_what_may_have_become_void_while_the_ens_took_it_has_no_receipt_before_i
     handed = sender.says()
     assert handed.sequence == 0  # nothing of it is said to be at the ENS
     sender.now += LEASE_S  # a slow answer is one, since the ENS had it before it was asked for
-    sender.answered(handed, Span("a", 1, 1))
+    sender.answered(handed, TopicRange("a", 1, 1))
     assert (sender.voids(), sender.receipts(), sender.gives()) == ([[(1, 1)]], [[2]], {})
     assert sender.outbox.is_empty
 

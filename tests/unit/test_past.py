@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ordered_pubsub.core.messages import ChangeAsk, Hello, PeerMessage, Publication, PublishAsk, Request, Want
+from ordered_pubsub.core.messages import ChangeAsk, Hello, NackRange, PeerMessage, Publication, PublishAsk, Request
 from ordered_pubsub.core.recovery.missing import Missing
 from ordered_pubsub.core.stage.stage import Stage
 from ordered_pubsub.core.subscriber._past import Part, Past
 from ordered_pubsub.core.subscriber.buffer import Arrival
 from ordered_pubsub.core.topology import StageSpec, Topology
-from ordered_pubsub.testing.history import Logged, full_timestamp, replay
+from ordered_pubsub.testing.history import LoggedEvent, full_timestamp, replay
 
 TOPOLOGY = Topology((StageSpec("high", ("a", "b")), StageSpec("middle", ("c",)), StageSpec("low", ("d", "e"))))
 TOPICS = "abcde"
@@ -37,7 +37,7 @@ class Line:
     random: Random
     stages: list[Stage] = attrs.field(factory=list)
     links: dict[tuple[int, int], deque[bytes]] = attrs.field(factory=dict)
-    logs: dict[str, list[Logged]] = attrs.field(factory=dict)
+    logs: dict[str, list[LoggedEvent]] = attrs.field(factory=dict)
     requests: int = 0
 
     def __attrs_post_init__(self) -> None:
@@ -74,7 +74,7 @@ class Line:
                     self.log(part, stage.rank)
 
     def log(self, part: Publication, owner: int) -> None:
-        logged = Logged(part.topic, part.first, part.last, dict(part.entries), owner, part.place, part.published_at)
+        logged = LoggedEvent(part.topic, part.first, part.last, dict(part.entries), owner, part.place, part.published_at)
         found = self.logs.setdefault(part.topic, [])
         found.append(logged)
         found.sort(key=lambda entry: entry.first)
@@ -91,7 +91,7 @@ class Line:
         return True
 
 
-def random_logs(random: Random) -> dict[str, list[Logged]]:
+def random_logs(random: Random) -> dict[str, list[LoggedEvent]]:
     """Batches on all topics, while subscriptions come that make groups of them."""
     line = Line(random)
     for number in range(random.randint(1, 25)):
@@ -113,7 +113,7 @@ def arrivals_of(topic: str, first: int, last: int) -> list[Arrival]:
     return [Arrival(topic, number, {}) for number in range(first, last + 1)]
 
 
-def piece(logged: Logged, first: int, last: int, full: dict[str, int] | None = None) -> Part:
+def piece(logged: LoggedEvent, first: int, last: int, full: dict[str, int] | None = None) -> Part:
     """Some of a batch, as a log tells it: its timestamp with its first number only, unless it is the full one."""
     begins = first == logged.first
     entries = full if full is not None else logged.entries if begins else {}
@@ -123,7 +123,7 @@ def piece(logged: Logged, first: int, last: int, full: dict[str, int] | None = N
     )
 
 
-def cut_up(random: Random, log: list[Logged], clock: int) -> list[Part]:
+def cut_up(random: Random, log: list[LoggedEvent], clock: int) -> list[Part]:
     """All of a log, in pieces of any size; the one that has the first number to be read also with its full timestamp."""
     pieces: list[Part] = []
     for logged in log:
@@ -144,7 +144,7 @@ def counts_of(events: list[Event]) -> dict[str, int]:
     return counts
 
 
-def read_all(random: Random, logs: dict[str, list[Logged]], clock: dict[str, int], cut: dict[str, int]) -> list[Event]:
+def read_all(random: Random, logs: dict[str, list[LoggedEvent]], clock: dict[str, int], cut: dict[str, int]) -> list[Event]:
     """What a reader from a clock up to a cut has when all was told: in any order, in pieces of any size, and repeatedly."""
     past = Past(dict(clock), cut, TOPOLOGY.owner, Missing())
     told = [part for _ in range(2) for topic, log in logs.items() for part in cut_up(random, log, clock[topic])]
@@ -157,7 +157,7 @@ def read_all(random: Random, logs: dict[str, list[Logged]], clock: dict[str, int
     return order
 
 
-def whole_order(logs: dict[str, list[Logged]]) -> list[Event]:
+def whole_order(logs: dict[str, list[LoggedEvent]]) -> list[Event]:
     return [(event.topic, event.number) for event in replay(logs, dict.fromkeys(TOPICS, 0))]
 
 
@@ -230,7 +230,7 @@ def test_an_empty_past_is_over_at_once() -> None:
 
 def test_all_of_the_past_is_asked_for_and_the_first_number_of_each_topic_in_full() -> None:
     past = past_of({"a": 2}, a=5, c=1)
-    assert past.missing.take_due(0.0) == [Want("a", 3, 5, full=True), Want("c", 1, 1, full=True)]
+    assert past.missing.take_due(0.0) == [NackRange("a", 3, 5, full=True), NackRange("c", 1, 1, full=True)]
 
 
 def test_nothing_is_next_before_the_next_part_of_every_topic_is_here() -> None:
@@ -308,7 +308,7 @@ def test_what_came_is_not_asked_for_again_though_it_has_to_wait() -> None:
     past = past_of(a=1, c=1)
     past.missing.take_due(0.0)
     past.take(part("a1"))
-    assert past.missing.take_due(100.0) == [Want("c", 1, 1, full=True)]
+    assert past.missing.take_due(100.0) == [NackRange("c", 1, 1, full=True)]
 
 
 def test_what_is_beyond_the_cut_is_not_kept() -> None:
@@ -332,7 +332,7 @@ def test_what_the_log_has_lost_may_be_skipped_and_the_next_number_is_asked_for_i
     past.missing.take_due(0.0)
     past.skip("a", 3)
     assert past.clock == {"a": 3}
-    assert past.missing.take_due(100.0) == [Want("a", 4, 5, full=True)]
+    assert past.missing.take_due(100.0) == [NackRange("a", 4, 5, full=True)]
     assert read(past, part("a4", 5)) == ["a4", "a5"]
 
 

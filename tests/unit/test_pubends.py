@@ -8,8 +8,8 @@ import pytest
 
 from ordered_pubsub.core.log.log import Kept, LogReader, LogWriter
 from ordered_pubsub.core.log.memory_shelf import MemoryShelf
-from ordered_pubsub.core.messages import AckExpected, Chunk, Hosts, Publication, Told, Want
-from ordered_pubsub.core.recovery.owner_log import AET_MOST_S, AET_S, PIECE_BYTES, WANTS_MAX, Pubends
+from ordered_pubsub.core.messages import AckExpected, Chunk, HomeFloors, LogReply, NackRange, Publication
+from ordered_pubsub.core.recovery.owner_log import AET_MOST_S, AET_S, PIECE_BYTES, WANTS_MAX, OwnerLogs
 
 
 @pytest.fixture
@@ -18,8 +18,8 @@ def shelf() -> MemoryShelf:
 
 
 @pytest.fixture
-def pubends(shelf: MemoryShelf) -> Pubends:
-    return Pubends(LogReader(shelf))
+def pubends(shelf: MemoryShelf) -> OwnerLogs:
+    return OwnerLogs(LogReader(shelf))
 
 
 def write(shelf: MemoryShelf, topic: str, first: int, count: int = 1, size: int = 1) -> None:
@@ -29,7 +29,7 @@ def write(shelf: MemoryShelf, topic: str, first: int, count: int = 1, size: int 
     LogWriter(shelf).write([Kept(topic, first, chunks)], [complete])
 
 
-def serve_all(pubends: Pubends) -> list[tuple[int, Told]]:
+def serve_all(pubends: OwnerLogs) -> list[tuple[int, LogReply]]:
     told = []
     while pubends.has_work:
         home = pubends.next_home(lambda home: False)
@@ -38,7 +38,7 @@ def serve_all(pubends: Pubends) -> list[tuple[int, Told]]:
     return told
 
 
-def expected_at(pubends: Pubends, until: float, step: float = 0.5) -> list[float]:
+def expected_at(pubends: OwnerLogs, until: float, step: float = 0.5) -> list[float]:
     """When somebody is told how far topics are, until a time."""
     times = []
     now = 0.0
@@ -52,58 +52,58 @@ def expected_at(pubends: Pubends, until: float, step: float = 0.5) -> list[float
 # -- recalling --------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_in_the_log_is_told_to_who_asks(pubends: Pubends, shelf: MemoryShelf) -> None:
+def test_what_is_in_the_log_is_told_to_who_asks(pubends: OwnerLogs, shelf: MemoryShelf) -> None:
     write(shelf, "a", 1, 3)
-    pubends.recall(7, [Want("a", 2, 2)])
+    pubends.recall(7, [NackRange("a", 2, 2)])
     ((home, told),) = serve_all(pubends)
 
     assert (home, told.topic, told.first, told.read_to) == (7, "a", 2, 2)
     assert [(item.first, item.last) for item in told.items] == [(2, 2)]
 
 
-def test_what_is_not_in_the_log_is_told_nothing_of(pubends: Pubends) -> None:
-    pubends.recall(7, [Want("a", 1, 3)])
+def test_what_is_not_in_the_log_is_told_nothing_of(pubends: OwnerLogs) -> None:
+    pubends.recall(7, [NackRange("a", 1, 3)])
 
-    assert serve_all(pubends) == [(7, Told("a", 1, 3, 0, []))]
+    assert serve_all(pubends) == [(7, LogReply("a", 1, 3, 0, []))]
 
 
-def test_a_full_timestamp_is_told_if_it_is_wanted(pubends: Pubends, shelf: MemoryShelf) -> None:
+def test_a_full_timestamp_is_told_if_it_is_wanted(pubends: OwnerLogs, shelf: MemoryShelf) -> None:
     write(shelf, "a", 1)
     write(shelf, "a", 2)
-    pubends.recall(7, [Want("a", 2, 2, full=True)])
-    pubends.recall(8, [Want("a", 2, 2)])
+    pubends.recall(7, [NackRange("a", 2, 2, full=True)])
+    pubends.recall(8, [NackRange("a", 2, 2)])
 
     assert [told.items[0].full for _, told in serve_all(pubends)] == [True, False]
 
 
-def test_a_number_in_the_middle_is_told_with_its_full_timestamp(pubends: Pubends, shelf: MemoryShelf) -> None:
+def test_a_number_in_the_middle_is_told_with_its_full_timestamp(pubends: OwnerLogs, shelf: MemoryShelf) -> None:
     for number in range(1, 6):
         write(shelf, "a", number)
-    pubends.recall(7, [Want("a", 1, 5), Want("a", 3, 3, full=True)])
+    pubends.recall(7, [NackRange("a", 1, 5), NackRange("a", 3, 3, full=True)])
 
     assert [(told.first, told.items[0].full) for _, told in serve_all(pubends)] == [(1, False), (3, True)]
 
 
-def test_the_same_numbers_are_read_once_for_a_home_stage(pubends: Pubends, shelf: MemoryShelf) -> None:
+def test_the_same_numbers_are_read_once_for_a_home_stage(pubends: OwnerLogs, shelf: MemoryShelf) -> None:
     write(shelf, "a", 1, count=10)
-    pubends.recall(7, [Want("a", 1, 10)] * 1_000)
+    pubends.recall(7, [NackRange("a", 1, 10)] * 1_000)
 
     assert len(serve_all(pubends)) == 1
 
 
-def test_of_a_home_stage_the_topics_take_turns(pubends: Pubends, shelf: MemoryShelf) -> None:
+def test_of_a_home_stage_the_topics_take_turns(pubends: OwnerLogs, shelf: MemoryShelf) -> None:
     for number in range(1, 4):
         write(shelf, "a", number, size=PIECE_BYTES)
     write(shelf, "b", 1)
-    pubends.recall(7, [Want("a", 1, 3), Want("b", 1, 1)])
+    pubends.recall(7, [NackRange("a", 1, 3), NackRange("b", 1, 1)])
 
     assert [told.topic for _, told in serve_all(pubends)] == ["a", "b", "a", "a"]
 
 
-def test_much_is_told_in_pieces_and_completely(pubends: Pubends, shelf: MemoryShelf) -> None:
+def test_much_is_told_in_pieces_and_completely(pubends: OwnerLogs, shelf: MemoryShelf) -> None:
     for number in range(1, 21):
         write(shelf, "a", number, size=PIECE_BYTES // 4)
-    pubends.recall(7, [Want("a", 1, 20)])
+    pubends.recall(7, [NackRange("a", 1, 20)])
     pieces = [told for _, told in serve_all(pubends)]
 
     assert all(sum(len(item.chunks) for item in told.items) <= 4 for told in pieces)
@@ -111,21 +111,21 @@ def test_much_is_told_in_pieces_and_completely(pubends: Pubends, shelf: MemorySh
     assert [told.first for told in pieces] == [1, *(told.read_to + 1 for told in pieces[:-1])]
 
 
-def test_who_asks_for_much_does_not_delay_who_asks_for_little(pubends: Pubends, shelf: MemoryShelf) -> None:
+def test_who_asks_for_much_does_not_delay_who_asks_for_little(pubends: OwnerLogs, shelf: MemoryShelf) -> None:
     for number in range(1, 21):
         write(shelf, "a", number, size=PIECE_BYTES)
-    pubends.recall(1, [Want("a", 1, 20)])
-    pubends.recall(2, [Want("a", 20, 20)])
+    pubends.recall(1, [NackRange("a", 1, 20)])
+    pubends.recall(2, [NackRange("a", 20, 20)])
 
     assert [home for home, _ in serve_all(pubends)][:2] == [1, 2]
 
 
-def test_what_waits_is_bounded(pubends: Pubends) -> None:
+def test_what_waits_is_bounded(pubends: OwnerLogs) -> None:
     """What finds no room is asked again by who misses it."""
     for part in range(3):
         start = part * WANTS_MAX
-        pubends.recall(1, [Want("a", 2 * (start + n) + 1, 2 * (start + n) + 1) for n in range(WANTS_MAX // 2 + 1)])
-    pubends.recall(2, [Want("a", 1, 1)])
+        pubends.recall(1, [NackRange("a", 2 * (start + n) + 1, 2 * (start + n) + 1) for n in range(WANTS_MAX // 2 + 1)])
+    pubends.recall(2, [NackRange("a", 1, 1)])
 
     homes = [home for home, _ in serve_all(pubends)]
     assert (homes.count(1), homes.count(2)) == (WANTS_MAX, 1)
@@ -134,46 +134,46 @@ def test_what_waits_is_bounded(pubends: Pubends) -> None:
 # -- acknowledgements -------------------------------------------------------------------------------------------------
 
 
-def test_who_is_behind_is_told_some_time_after_the_last_event(pubends: Pubends) -> None:
+def test_who_is_behind_is_told_some_time_after_the_last_event(pubends: OwnerLogs) -> None:
     pubends.published("a", 5)
-    pubends.hosts(1, Hosts({"a": 4}))
+    pubends.hosts(1, HomeFloors({"a": 4}))
     pubends.tick(0.0)
 
     assert pubends.tick(AET_S - 0.1) == []
     assert pubends.tick(AET_S) == [(1, AckExpected({"a": 5}))]
 
 
-def test_only_homes_that_are_behind_are_told(pubends: Pubends) -> None:
+def test_only_homes_that_are_behind_are_told(pubends: OwnerLogs) -> None:
     pubends.published("a", 5)
     for home, acked in enumerate([5, 4, 0, 6]):
-        pubends.hosts(home, Hosts({"a": acked}))
+        pubends.hosts(home, HomeFloors({"a": acked}))
     pubends.tick(0.0)
 
     assert [home for home, _ in pubends.tick(AET_S)] == [1, 2]
 
 
-def test_a_home_that_has_said_nothing_is_told_nothing(pubends: Pubends) -> None:
+def test_a_home_that_has_said_nothing_is_told_nothing(pubends: OwnerLogs) -> None:
     pubends.published("a", 5)
 
     assert expected_at(pubends, 60.0) == []
 
 
-def test_while_events_come_and_are_acknowledged_nobody_is_told_anything(pubends: Pubends) -> None:
+def test_while_events_come_and_are_acknowledged_nobody_is_told_anything(pubends: OwnerLogs) -> None:
     """Clients say once a second how far they are, and homes twice."""
-    pubends.hosts(1, Hosts({"a": 0}))
+    pubends.hosts(1, HomeFloors({"a": 0}))
     told = []
     for step in range(100):
         pubends.published("a", step + 1)
-        pubends.hosts(1, Hosts({"a": max(0, step - 2)}))
+        pubends.hosts(1, HomeFloors({"a": max(0, step - 2)}))
         told += pubends.tick(step * 0.5)
 
     assert told == []
 
 
 @pytest.mark.parametrize("period_s", [0.05, 0.1, 0.5, 1.9])
-def test_who_gets_nothing_is_told_of_each_event_in_time_whatever_the_rate(pubends: Pubends, period_s: float) -> None:
+def test_who_gets_nothing_is_told_of_each_event_in_time_whatever_the_rate(pubends: OwnerLogs, period_s: float) -> None:
     """The time runs for each event, and is not set anew by the next one."""
-    pubends.hosts(1, Hosts({"a": 0}))
+    pubends.hosts(1, HomeFloors({"a": 0}))
     pubends.tick(0.0)
     published: dict[int, float] = {}
     told: dict[int, float] = {}
@@ -191,8 +191,8 @@ def test_who_gets_nothing_is_told_of_each_event_in_time_whatever_the_rate(pubend
     assert min(late.values()) >= AET_S - 0.55
 
 
-def test_busy_topics_have_no_more_milestones_than_there_are_ticks(pubends: Pubends) -> None:
-    pubends.hosts(1, Hosts({"a": 0}))
+def test_busy_topics_have_no_more_milestones_than_there_are_ticks(pubends: OwnerLogs) -> None:
+    pubends.hosts(1, HomeFloors({"a": 0}))
     for step in range(1, 1_000):
         pubends.published("a", step)
         pubends.published("b", step)
@@ -202,9 +202,9 @@ def test_busy_topics_have_no_more_milestones_than_there_are_ticks(pubends: Puben
     assert list(pubends._restless) == ["a"]
 
 
-def test_nothing_is_expected_that_was_published_just_now(pubends: Pubends) -> None:
+def test_nothing_is_expected_that_was_published_just_now(pubends: OwnerLogs) -> None:
     """It is on its way, and would be asked for by everybody."""
-    pubends.hosts(1, Hosts({"a": 0}))
+    pubends.hosts(1, HomeFloors({"a": 0}))
     pubends.tick(0.0)
     for step in range(1, 40):
         pubends.published("a", step)
@@ -212,9 +212,9 @@ def test_nothing_is_expected_that_was_published_just_now(pubends: Pubends) -> No
             assert expected.counts["a"] <= step - 3
 
 
-def test_it_is_said_again_less_and_less_often_for_as_long_as_it_lasts(pubends: Pubends) -> None:
+def test_it_is_said_again_less_and_less_often_for_as_long_as_it_lasts(pubends: OwnerLogs) -> None:
     pubends.published("a", 5)
-    pubends.hosts(1, Hosts({"a": 4}))
+    pubends.hosts(1, HomeFloors({"a": 4}))
     times = expected_at(pubends, 100.0)
     pauses = [later - earlier for earlier, later in pairwise(times)]
 
@@ -223,40 +223,40 @@ def test_it_is_said_again_less_and_less_often_for_as_long_as_it_lasts(pubends: P
     assert times[-1] > 100.0 - AET_MOST_S
 
 
-def test_who_has_caught_up_is_told_nothing_more(pubends: Pubends) -> None:
+def test_who_has_caught_up_is_told_nothing_more(pubends: OwnerLogs) -> None:
     pubends.published("a", 5)
-    pubends.hosts(1, Hosts({"a": 4}))
+    pubends.hosts(1, HomeFloors({"a": 4}))
     pubends.tick(0.0)
     assert pubends.tick(AET_S)
-    pubends.hosts(1, Hosts({"a": 5}))
+    pubends.hosts(1, HomeFloors({"a": 5}))
 
     assert expected_at(pubends, 60.0) == []
 
 
-def test_who_comes_late_and_is_behind_is_told(pubends: Pubends) -> None:
+def test_who_comes_late_and_is_behind_is_told(pubends: OwnerLogs) -> None:
     pubends.published("a", 5)
     assert expected_at(pubends, 60.0) == []
-    pubends.hosts(1, Hosts({"a": 3}))
+    pubends.hosts(1, HomeFloors({"a": 3}))
     pubends.tick(60.0)
 
     assert pubends.tick(60.0 + AET_S) == [(1, AckExpected({"a": 5}))]
 
 
 @pytest.mark.parametrize("how", ["left", "gone", "all"])
-def test_a_home_without_subscribers_is_told_nothing(pubends: Pubends, how: str) -> None:
+def test_a_home_without_subscribers_is_told_nothing(pubends: OwnerLogs, how: str) -> None:
     pubends.published("a", 5)
-    pubends.hosts(1, Hosts({"a": 4}))
+    pubends.hosts(1, HomeFloors({"a": 4}))
     if how == "left":
-        pubends.hosts(1, Hosts({"a": None}))
+        pubends.hosts(1, HomeFloors({"a": None}))
     elif how == "gone":
         pubends.home_is_gone(1)
     else:
-        pubends.hosts(1, Hosts({}, is_all=True))
+        pubends.hosts(1, HomeFloors({}, is_all=True))
 
     assert expected_at(pubends, 60.0) == []
 
 
-def test_topics_of_which_nobody_is_behind_cost_nothing(pubends: Pubends) -> None:
+def test_topics_of_which_nobody_is_behind_cost_nothing(pubends: OwnerLogs) -> None:
     for number in range(1_000):
         pubends.published(f"t{number}", 1)
     pubends.tick(0.0)
@@ -268,8 +268,8 @@ def test_topics_of_which_nobody_is_behind_cost_nothing(pubends: Pubends) -> None
     assert not pubends._milestones
 
 
-def test_of_a_topic_that_rests_nothing_is_left(pubends: Pubends) -> None:
-    pubends.hosts(1, Hosts({"a": 0, "b": 0}))
+def test_of_a_topic_that_rests_nothing_is_left(pubends: OwnerLogs) -> None:
+    pubends.hosts(1, HomeFloors({"a": 0, "b": 0}))
     for last in (1, 2):
         pubends.published("a", last)
         pubends.published("b", last)
@@ -277,6 +277,6 @@ def test_of_a_topic_that_rests_nothing_is_left(pubends: Pubends) -> None:
     pubends.published("a", 3)
     pubends.tick(2.5 * AET_S)
     pubends.rest(["a"])
-    pubends.hosts(1, Hosts({"a": 0}))
+    pubends.hosts(1, HomeFloors({"a": 0}))
 
     assert all("a" not in expected.counts for step in range(20) for _, expected in pubends.tick((3 + step) * AET_S))

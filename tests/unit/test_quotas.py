@@ -6,7 +6,17 @@ import attrs
 import msgspec
 import pytest
 
-from ordered_pubsub.core.messages import Acked, Answer, ChangeAsk, Chunk, Ended, Passed, PublishAsk, Refusal, Request
+from ordered_pubsub.core.messages import (
+    Acked,
+    Answer,
+    ChangeAsk,
+    Chunk,
+    Ended,
+    PublishAsk,
+    Refusal,
+    Request,
+    TopicsReleased,
+)
 from ordered_pubsub.core.stage.driver import Driver, MemoryJournal
 from ordered_pubsub.core.stage.quotas import Quota, Quotas, Used
 from ordered_pubsub.core.stage.stage import Stage
@@ -369,7 +379,7 @@ def test_when_all_is_gone_nothing_is_counted() -> None:
     stage: Stage = asking.driver.stage
     subscription = stage.state.registrar.subscriptions.get("c/1")
     assert subscription is not None
-    stage.handle_passed(Passed("c/1", tuple(subscription.leaving)))
+    stage.handle_passed(TopicsReleased("c/1", tuple(subscription.leaving)))
     stage.state.ledger.rest("a")
 
     assert asking.used == {}

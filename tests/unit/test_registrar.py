@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from ordered_pubsub.core.log.floors import Needs
-from ordered_pubsub.core.messages import Acked, Change, ChangeAsk, Ended, Follows, Passed, Refusal, Request
-from ordered_pubsub.core.order.registrar import WRONG_EPOCH, Registrar, Waiting
+from ordered_pubsub.core.messages import Acked, Change, ChangeAsk, Ended, Progress, Refusal, Request, TopicsReleased
+from ordered_pubsub.core.order.registrar import WRONG_EPOCH, Registrar, WaitingChange
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def refusal(registrar: Registrar, ask: ChangeAsk, session: str = "one") -> tuple
 def start(registrar: Registrar, ask: ChangeAsk, session: str = "one") -> Change:
     """A change is taken, and enters the line."""
     assert registrar.refuse(request(ask, session), ask) is None
-    assert registrar.ask(ask, Waiting(request(ask, session), 0, 0.0)) is not None
+    assert registrar.ask(ask, WaitingChange(request(ask, session), 0, 0.0)) is not None
     return registrar.begin(ask)
 
 
@@ -150,7 +150,7 @@ def test_a_filter_goes_with_its_topic(registrar: Registrar) -> None:
     """Of changes as well that wait for their turn."""
     first = start(registrar, opening("a", where={"a": "x > 1"}))
     for ask in (adding("", "a"), adding("a", where={"a": "x > 2"})):
-        assert registrar.ask(ask, Waiting(request(ask, "one"), 0, 0.0)) is None
+        assert registrar.ask(ask, WaitingChange(request(ask, "one"), 0, 0.0)) is None
     assert registrar.subscriptions["s"].where == {"a": "x > 2"}
     registrar.settle(first)
     left = registrar.begin(adding("", "a"))
@@ -312,7 +312,7 @@ def test_what_is_being_gained_is_needed_from_the_beginning_until_it_is_known_whe
 def test_what_a_change_that_waits_gains_is_needed_as_well(registrar: Registrar) -> None:
     """Between two changes nobody has told the owner of the second one's topics anything."""
     first, second = start(registrar, adding("a")), adding("b")
-    assert registrar.ask(second, Waiting(request(second, "one"), 0, 0.0)) is None
+    assert registrar.ask(second, WaitingChange(request(second, "one"), 0, 0.0)) is None
     finish(registrar, first, a=5)
     assert floors(registrar) == {"a": 5, "b": 0}
 
@@ -321,7 +321,7 @@ def test_what_was_lost_is_needed_until_it_is_said_that_it_is_passed(registrar: R
     take(registrar, adding("ab"), a=1)
     take(registrar, adding("", "a"), a=7)
     assert floors(registrar) == {"a": 1, "b": 0}
-    registrar.passed(Passed("s", ("a",)))
+    registrar.passed(TopicsReleased("s", ("a",)))
     assert floors(registrar) == {"b": 0}
 
 
@@ -329,7 +329,7 @@ def test_what_was_lost_and_gained_again_stays_needed(registrar: Registrar) -> No
     take(registrar, adding("a"), a=1)
     take(registrar, adding("", "a"), a=7)
     take(registrar, adding("a"), a=9)
-    registrar.passed(Passed("s", ("a",)))
+    registrar.passed(TopicsReleased("s", ("a",)))
     assert floors(registrar) == {"a": 1}
 
 
@@ -354,13 +354,13 @@ def test_one_that_has_ended_still_needs_the_past_that_it_had_not_read(registrar:
     take(registrar, opening("ab", start={"a": 2}), a=9, b=9)
     take(registrar, adding(ends=True), a=12, b=10)
     assert floors(registrar) == {"a": 2, "b": 0}
-    assert Needs(registrar).follows(Follows("s", {"a": 12, "b": 9})) == Passed("s", ("a",))
+    assert Needs(registrar).follows(Progress("s", {"a": 12, "b": 9})) == TopicsReleased("s", ("a",))
 
 
 def test_one_that_is_being_ended_before_it_has_begun_needs_all(registrar: Registrar) -> None:
     change = start(registrar, opening("a", start={}))
     ask = adding(ends=True)
-    assert registrar.ask(ask, Waiting(request(ask, "one"), 0, 0.0)) is None
+    assert registrar.ask(ask, WaitingChange(request(ask, "one"), 0, 0.0)) is None
     assert floors(registrar) == {"a": 0}
     finish(registrar, change, a=9)
     finish(registrar, registrar.begin(ask), a=9)
@@ -370,9 +370,9 @@ def test_one_that_is_being_ended_before_it_has_begun_needs_all(registrar: Regist
 def test_one_that_has_ended_is_forgotten_when_it_needs_nothing_any_more(registrar: Registrar) -> None:
     take(registrar, adding("ab"))
     take(registrar, adding(ends=True), a=7, b=8)
-    registrar.passed(Passed("s", ("a",)))
+    registrar.passed(TopicsReleased("s", ("a",)))
     assert "s" in registrar.subscriptions
-    registrar.passed(Passed("s", ("b",)))
+    registrar.passed(TopicsReleased("s", ("b",)))
     assert (registrar.subscriptions, registrar.held) == ({}, {})
 
 
@@ -389,21 +389,21 @@ def test_one_with_a_name_that_has_ended_still_needs_what_it_had_not_acknowledged
 @pytest.mark.parametrize(
     ("said", "passed"),
     [
-        (Follows("s", {"a": 7}), ("a",)),
-        (Follows("s", {"a": 6}), ()),
-        (Follows("s", {"b": 0}), ()),
-        (Follows("s", {"b": 0}, True, 2), ("a",)),
-        (Follows("s", {"b": 0}, True, 1), ()),
+        (Progress("s", {"a": 7}), ("a",)),
+        (Progress("s", {"a": 6}), ()),
+        (Progress("s", {"b": 0}), ()),
+        (Progress("s", {"b": 0}, True, 2), ("a",)),
+        (Progress("s", {"b": 0}, True, 1), ()),
     ],
     ids=["at its end", "before its end", "no word of it", "all, without it", "all, as of before it was lost"],
 )
 def test_a_lost_topic_is_passed_when_its_client_says_so(
-    registrar: Registrar, said: Follows, passed: tuple[str, ...]
+    registrar: Registrar, said: Progress, passed: tuple[str, ...]
 ) -> None:
     take(registrar, adding("ab"), a=1)
     take(registrar, adding("", "a"), a=7)
     assert registrar.subscriptions["s"].passed(said) == passed
-    assert Needs(registrar).follows(said) == (Passed("s", passed) if passed else None)
+    assert Needs(registrar).follows(said) == (TopicsReleased("s", passed) if passed else None)
 
 
 def test_without_a_word_of_its_client_everything_since_it_was_gained_is_needed(registrar: Registrar) -> None:
@@ -414,8 +414,8 @@ def test_without_a_word_of_its_client_everything_since_it_was_gained_is_needed(r
 def test_what_a_client_does_not_need_any_more_may_be_forgotten(registrar: Registrar) -> None:
     needs = Needs(registrar)
     take(registrar, adding("ab"), a=4)
-    needs.follows(Follows("s", {"a": 9, "b": 2}))
-    needs.follows(Follows("s", {"a": 8}))
+    needs.follows(Progress("s", {"a": 9, "b": 2}))
+    needs.follows(Progress("s", {"a": 8}))
     assert needs.floors() == {"a": 9, "b": 2}
 
 
@@ -424,7 +424,7 @@ def test_what_its_client_says_does_not_count_for_one_with_a_name(registrar: Regi
     needs = Needs(registrar)
     take(registrar, opening("a"), a=1)
     registrar.acknowledged(acked(1, 7, a=5))
-    needs.follows(Follows("s", {"a": 9}))
+    needs.follows(Progress("s", {"a": 9}))
     assert needs.floors() == {"a": 5}
 
 
@@ -438,9 +438,9 @@ def test_the_subscription_that_needs_most_counts(registrar: Registrar) -> None:
 def test_nothing_is_remembered_of_subscriptions_that_are_gone(registrar: Registrar) -> None:
     needs = Needs(registrar)
     take(registrar, adding("a"))
-    needs.follows(Follows("s", {"a": 9}))
+    needs.follows(Progress("s", {"a": 9}))
     take(registrar, adding(ends=True), a=9)
-    registrar.passed(Passed("s", ("a",)))
+    registrar.passed(TopicsReleased("s", ("a",)))
     needs.floors()
-    needs.follows(Follows("s", {"a": 9}))
+    needs.follows(Progress("s", {"a": 9}))
     assert needs._said == {}

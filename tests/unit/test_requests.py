@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ordered_pubsub.core.messages import Answer, Publication, PublishAsk, Refusal, Relay, Request
-from ordered_pubsub.core.stage._requests import Requests, Verdict
+from ordered_pubsub.core.stage._requests import Requests, RequestVerdict
 from ordered_pubsub.core.stage.stage import Stage
 from ordered_pubsub.core.stage.stage import _requests as requests
 from ordered_pubsub.core.topology import StageSpec, Topology
@@ -79,7 +79,7 @@ def test_a_refusal_is_remembered_by_a_stage_that_starts_again() -> None:
 
 
 def take(known: Requests, request: Request) -> None:
-    assert known.judge(request, 0.0) is Verdict.TAKE
+    assert known.judge(request, 0.0) is RequestVerdict.TAKE
     known.take(request, 0, 0.0)
 
 
@@ -99,8 +99,8 @@ def test_so_many_topics_are_remembered_for_a_client_and_no_more_until_it_says_th
         take(known, publish(sequence, parts=20))
         if answered:
             answer(known, publish(sequence, parts=20))
-    assert known.judge(publish(6), 0.0) is Verdict.IGNORE
-    assert known.judge(publish(6, done=1), 0.0) is (Verdict.TAKE if answered else Verdict.IGNORE)
+    assert known.judge(publish(6), 0.0) is RequestVerdict.IGNORE
+    assert known.judge(publish(6, done=1), 0.0) is (RequestVerdict.TAKE if answered else RequestVerdict.IGNORE)
     answer(known, publish(1, parts=20))
     take(known, publish(6, done=1))
 
@@ -111,8 +111,8 @@ def test_the_entries_of_an_answer_count(monkeypatch: pytest.MonkeyPatch) -> None
     for sequence in (1, 2):
         take(known, publish(sequence))
         answer(known, publish(sequence), entries=49)
-    assert known.judge(publish(3), 0.0) is Verdict.IGNORE
-    assert known.judge(publish(3, done=1), 0.0) is Verdict.TAKE
+    assert known.judge(publish(3), 0.0) is RequestVerdict.IGNORE
+    assert known.judge(publish(3, done=1), 0.0) is RequestVerdict.TAKE
 
 
 def test_who_keeps_one_answer_goes_on_however_large_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,8 +122,8 @@ def test_who_keeps_one_answer_goes_on_however_large_it_is(monkeypatch: pytest.Mo
     for sequence in range(1, 5):
         take(known, publish(sequence, done=max(sequence - 2, 0)))
         answer(known, publish(sequence), entries=1_000)
-    assert known.judge(publish(5, done=2), 0.0) is Verdict.IGNORE
-    assert known.judge(publish(5, done=3), 0.0) is Verdict.TAKE
+    assert known.judge(publish(5, done=2), 0.0) is RequestVerdict.IGNORE
+    assert known.judge(publish(5, done=3), 0.0) is RequestVerdict.TAKE
 
 
 def test_so_many_answers_are_remembered_for_a_client(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,6 +132,6 @@ def test_so_many_answers_are_remembered_for_a_client(monkeypatch: pytest.MonkeyP
     for sequence in (1, 2):
         take(known, publish(sequence))
         answer(known, publish(sequence))
-    assert known.judge(publish(3), 0.0) is Verdict.IGNORE
+    assert known.judge(publish(3), 0.0) is RequestVerdict.IGNORE
     take(known, publish(3, done=2))
     assert known.sessions["c"].load == 1

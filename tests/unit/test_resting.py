@@ -11,7 +11,16 @@ import pytest
 from ordered_pubsub.core.levels import EXACTLY_ONCE, ORDERED, Levels
 from ordered_pubsub.core.log.log import LogReader
 from ordered_pubsub.core.log.retention import Policies, Policy
-from ordered_pubsub.core.messages import EVERYBODY_ASKS, Answer, ChangeAsk, Chunk, Handed, Opened, PublishAsk, Request
+from ordered_pubsub.core.messages import (
+    EVERYBODY_ASKS,
+    Answer,
+    ChangeAsk,
+    Chunk,
+    LeaseRenewal,
+    PublishAsk,
+    Request,
+    TopologyOffered,
+)
 from ordered_pubsub.core.stage._resting import LOOKED_AT_ONCE, REST_AFTER_S
 from ordered_pubsub.core.stage.driver import Driver, Journal, MemoryJournal
 from ordered_pubsub.core.stage.journal import encode_input
@@ -46,7 +55,7 @@ class Stage:
         request = Request("c", 1, self.sequence, self.sequence - 1, self.sequence - 1, parts)
         self.driver.handle_request(request, self.now)
         (answer,) = [reply for reply in self.driver.flush().replies if isinstance(reply, Answer)]
-        self.driver.handle_subscriber("c", Handed("c", self.sequence, self.sequence, [0], []), self.now)
+        self.driver.handle_subscriber("c", LeaseRenewal("c", self.sequence, self.sequence, [0], []), self.now)
         self.driver.flush()
         return answer
 
@@ -242,7 +251,7 @@ def test_a_stage_does_not_start_where_a_topic_that_rests_would_belong_to_another
     stage = Stage(journal)
     stage.publish()
     stage.go_on(LONG_S)
-    numbers, records = stage.driver.numbers, [encode_input(Opened(0, BEFORE.dump(), True))]
+    numbers, records = stage.driver.numbers, [encode_input(TopologyOffered(0, BEFORE.dump(), True))]
     with pytest.raises(TopologyMismatch, match="holds the numbers of topic 't'"):
         core.Stage.restore(0, AFTER, None, records, numbers=numbers)
 

@@ -6,7 +6,7 @@ import pytest
 
 from ordered_pubsub.core.log.log import Kept, LogWriter
 from ordered_pubsub.core.log.memory_shelf import MemoryShelf
-from ordered_pubsub.core.log.retention import BUCKETS, LOOK_S, TOPICS_AT_ONCE, Policies, Policy, Retention
+from ordered_pubsub.core.log.retention import BUCKETS, LOOK_S, TOPICS_AT_ONCE, LogTrimmer, Policies, Policy
 from ordered_pubsub.core.messages import Chunk, Floors, Publication
 
 FOR_EVER = float("inf")
@@ -29,11 +29,11 @@ def write(shelf: MemoryShelf, count: int, topic: str = "a", size: int = 1) -> No
         writer.write([Kept(topic, number, (Chunk(1, b"x" * size),))], [complete])
 
 
-def retention_of(shelf: MemoryShelf, policy: Policy = AT_ONCE, registrars: int = 1) -> Retention:
-    return Retention(shelf, Policies(default=policy), registrars)
+def retention_of(shelf: MemoryShelf, policy: Policy = AT_ONCE, registrars: int = 1) -> LogTrimmer:
+    return LogTrimmer(shelf, Policies(default=policy), registrars)
 
 
-def all_acknowledged(shelf: MemoryShelf, policy: Policy, count: int, size: int = 1) -> Retention:
+def all_acknowledged(shelf: MemoryShelf, policy: Policy, count: int, size: int = 1) -> LogTrimmer:
     """Of so many events on one topic nobody needs anything any more."""
     write(shelf, count, size=size)
     retention = retention_of(shelf, policy)
@@ -41,7 +41,7 @@ def all_acknowledged(shelf: MemoryShelf, policy: Policy, count: int, size: int =
     return retention
 
 
-def say(retention: Retention, registrar: int, number: int, **floors: int) -> None:
+def say(retention: LogTrimmer, registrar: int, number: int, **floors: int) -> None:
     """A registrar answers in this round."""
     retention.floors(registrar, Floors(number, floors))
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from ordered_pubsub.core.liveness.sealing import FORGET_S, Rounds
-from ordered_pubsub.core.messages import Change, Seal, Sealed, Span
+from ordered_pubsub.core.messages import Change, SeenAsk, SeenReply, TopicRange
 from ordered_pubsub.core.recovery.missing import Missing
 from ordered_pubsub.core.subscriber.buffer import Arrival
 from ordered_pubsub.core.subscriber.delivery import STRETCHES_MAX, Delivery
 
-SEAL = Seal("", 3, 1, "a", [(1, 4)])
+SEAL = SeenAsk("", 3, 1, "a", [(1, 4)])
 
 
 # -- the home stage -----------------------------------------------------------------------------------------------------
@@ -17,30 +17,30 @@ SEAL = Seal("", 3, 1, "a", [(1, 4)])
 def test_every_client_is_asked_and_their_answers_go_on_as_one() -> None:
     rounds = Rounds()
     assert [ask.session for ask in rounds.ask(SEAL, ["c", "d"], 0.0)] == ["c", "d"]
-    rounds.answered(Sealed(3, 1, ["c"], [(1, 1)]))
-    rounds.answered(Sealed(3, 1, ["d"], [(3, 4)]))
-    assert rounds.tick(0.1) == [Sealed(3, 1, ["c", "d"], [(1, 1), (3, 4)])]
+    rounds.answered(SeenReply(3, 1, ["c"], [(1, 1)]))
+    rounds.answered(SeenReply(3, 1, ["d"], [(3, 4)]))
+    assert rounds.tick(0.1) == [SeenReply(3, 1, ["c", "d"], [(1, 1), (3, 4)])]
     assert rounds.tick(0.2) == []
 
 
 def test_who_has_answered_is_not_asked_again_and_is_named_again() -> None:
     rounds = Rounds()
     rounds.ask(SEAL, ["c"], 0.0)
-    rounds.answered(Sealed(3, 1, ["c"], []))
+    rounds.answered(SeenReply(3, 1, ["c"], []))
     rounds.tick(0.1)
     assert [ask.session for ask in rounds.ask(SEAL, ["c", "late"], 1.0)] == ["late"]
-    assert rounds.tick(1.1) == [Sealed(3, 1, ["c"], [])]
+    assert rounds.tick(1.1) == [SeenReply(3, 1, ["c"], [])]
 
 
 def test_who_does_not_answer_for_long_is_silent_until_it_does() -> None:
     rounds = Rounds()
     rounds.ask(SEAL, ["c", "d"], 0.0)
-    rounds.answered(Sealed(3, 1, ["d"], []))
+    rounds.answered(SeenReply(3, 1, ["d"], []))
     rounds.ask(SEAL, ["c", "late"], 5.0)
     assert rounds.silent(-1.0) == []
     assert rounds.silent(0.0) == ["c"]
     assert rounds.silent(5.0) == ["c", "late"]
-    rounds.answered(Sealed(3, 1, ["c"], []))
+    rounds.answered(SeenReply(3, 1, ["c"], []))
     assert rounds.silent(5.0) == ["late"]
 
 
@@ -48,8 +48,8 @@ def test_another_question_of_the_same_serial_is_asked_anew() -> None:
     """The owner has started again."""
     rounds = Rounds()
     rounds.ask(SEAL, ["c"], 0.0)
-    rounds.answered(Sealed(3, 1, ["c"], []))
-    other = Seal("", 3, 1, "a", [(7, 7)])
+    rounds.answered(SeenReply(3, 1, ["c"], []))
+    other = SeenAsk("", 3, 1, "a", [(7, 7)])
     assert [ask.session for ask in rounds.ask(other, ["c"], 1.0)] == ["c"]
     assert rounds.tick(1.1) == []
 
@@ -57,17 +57,17 @@ def test_another_question_of_the_same_serial_is_asked_anew() -> None:
 def test_a_client_answers_once_and_only_what_it_was_asked() -> None:
     rounds = Rounds()
     rounds.ask(SEAL, ["c"], 0.0)
-    rounds.answered(Sealed(3, 1, ["c"], [(3, 9)]))
-    rounds.answered(Sealed(3, 1, ["c"], [(1, 1)]))
-    assert rounds.tick(0.1) == [Sealed(3, 1, ["c"], [(3, 4)])]
+    rounds.answered(SeenReply(3, 1, ["c"], [(3, 9)]))
+    rounds.answered(SeenReply(3, 1, ["c"], [(1, 1)]))
+    assert rounds.tick(0.1) == [SeenReply(3, 1, ["c"], [(3, 4)])]
 
 
 def test_an_answer_to_what_nobody_asks_is_nothing_and_old_questions_are_forgotten() -> None:
     rounds = Rounds()
-    rounds.answered(Sealed(9, 0, ["c"], []))
+    rounds.answered(SeenReply(9, 0, ["c"], []))
     rounds.ask(SEAL, ["c"], 0.0)
     rounds.tick(FORGET_S)
-    rounds.answered(Sealed(3, 1, ["c"], []))
+    rounds.answered(SeenReply(3, 1, ["c"], []))
     assert rounds.tick(FORGET_S) == []
 
 
@@ -98,7 +98,7 @@ def test_what_was_notified_or_waits_is_seen() -> None:
     for number in (1, 2, 4):
         made.receive(event(number))
     assert made.seal("a", [(1, 6)]) == [(1, 2), (4, 4)]
-    assert made.aside == [Span("a", 3, 3), Span("a", 5, 6)]
+    assert made.aside == [TopicRange("a", 3, 3), TopicRange("a", 5, 6)]
 
 
 def test_what_was_there_before_it_began_was_not_seen() -> None:

@@ -10,24 +10,24 @@ from ordered_pubsub.core.checking import BATCH_EVENTS_MAX
 from ordered_pubsub.core.messages import (
     EVERYBODY_ASKS,
     MARKS_MAX,
-    Ack,
     Answer,
-    Asked,
     ChangeAsk,
     Done,
-    Frame,
-    Framed,
+    FrameTaken,
     Hello,
     Launch,
-    Opened,
+    LinkAck,
+    LinkFrame,
     Operation,
     Pass,
-    Passed,
     Publication,
     PublishAsk,
     Refusal,
     Relay,
     Request,
+    RequestTaken,
+    TopicsReleased,
+    TopologyOffered,
 )
 from ordered_pubsub.core.order.registrar import ORDERED_TOPICS_MAX, SUBSCRIPTIONS_MAX, TOPICS_MAX
 from ordered_pubsub.core.stage.driver import Driver, MemoryJournal
@@ -219,7 +219,7 @@ def test_the_end_of_a_subscription_leaves_nothing_whatever_it_would_add() -> Non
     assert stage.state.groups.holdings == {}
     assert stage.state.registrar.subscriptions["s"].leaving == {"a": (0, 2)}  # it may still need what came before
 
-    stage.handle_passed(Passed("s", ("a",)))
+    stage.handle_passed(TopicsReleased("s", ("a",)))
     assert stage.state.registrar.subscriptions == {}
 
 
@@ -246,7 +246,7 @@ def test_what_a_stage_remembers_of_subscriptions_goes_with_them() -> None:
     ask(stage, Request("c", 1, 1, 0, 0, (ChangeAsk("s", ("a",)),)))
     assert stage.state.registrar.subscriptions["s"].planned is None
     ask(stage, Request("c", 1, 2, 1, 0, (ChangeAsk("s", ends=True),)))
-    stage.handle_passed(Passed("s", ("a",)))
+    stage.handle_passed(TopicsReleased("s", ("a",)))
     assert (stage.state.registrar.held, stage.state.registrar.lingering) == ({}, {})
 
 
@@ -257,10 +257,10 @@ def test_thousands_of_changes_that_waited_for_their_turn_start_one_after_the_oth
     asks = [ChangeAsk(name, ("h", "m")), *[ChangeAsk(name, ("m",), ("h",))] * 2000]
     for number, change in enumerate(asks, start=1):
         stage.handle_request(Request("c", 1, number, number - 1, 0, (change,)), 0.0)
-    (passed,) = [message.message for _, message in stage.take_effects().sends if isinstance(message, Frame)]
-    stage.handle_peer(0, Frame(1, Done(passed.operation)), 0.0)
-    (removal,) = [message.message for _, message in stage.take_effects().sends if isinstance(message, Frame)]
-    stage.handle_peer(0, Frame(2, Done(removal.operation)), 0.0)
+    (passed,) = [message.message for _, message in stage.take_effects().sends if isinstance(message, LinkFrame)]
+    stage.handle_peer(0, LinkFrame(1, Done(passed.operation)), 0.0)
+    (removal,) = [message.message for _, message in stage.take_effects().sends if isinstance(message, LinkFrame)]
+    stage.handle_peer(0, LinkFrame(2, Done(removal.operation)), 0.0)
     answers = [reply for reply in stage.take_effects().replies if isinstance(reply, Answer)]
     assert [answer.sequence for answer in answers] == list(range(3, 2002))
 
@@ -271,12 +271,12 @@ def test_thousands_of_changes_that_waited_for_their_turn_start_one_after_the_oth
 @pytest.mark.parametrize(
     ("peer", "message", "error", "says"),
     [
-        (7, Ack(1), ProtocolError, "has no peer of rank 7"),
+        (7, LinkAck(1), ProtocolError, "has no peer of rank 7"),
         (2, Relay(2, publish(1, "h")), NotOwner, "came to stage 'middle', but stage 'high' takes it"),
-        (2, Ack(9), ProtocolError, "stage 'low' acknowledges frame 9; 0 were sent to it"),
-        (0, Frame(1, Pass(operation("l", 2, 0))), ProtocolError, "only the neighbour below, 2, does that"),
-        (2, Frame(1, Launch(operation("l", 2, 2))), NotOwner, "ends at stage 2, below stage 1"),
-        (2, Frame(1, Pass(operation("l", 2, 0))), NotOwner, "publishes on 'l' without a number"),
+        (2, LinkAck(9), ProtocolError, "stage 'low' acknowledges frame 9; 0 were sent to it"),
+        (0, LinkFrame(1, Pass(operation("l", 2, 0))), ProtocolError, "only the neighbour below, 2, does that"),
+        (2, LinkFrame(1, Launch(operation("l", 2, 2))), NotOwner, "ends at stage 2, below stage 1"),
+        (2, LinkFrame(1, Pass(operation("l", 2, 0))), NotOwner, "publishes on 'l' without a number"),
         (2, Hello(THREE.fingerprint, 3), JournalDamaged, "has 3 frames of this stage, .*an older copy of its journal"),
         (
             2,
@@ -300,7 +300,7 @@ def test_what_a_peer_must_not_say_is_refused_and_changes_nothing(
 
 def test_frames_are_taken_in_their_order_and_once() -> None:
     stage = in_the_middle()
-    frames = [Frame(n, Pass(operation("l", 2, 1, first=n))) for n in (1, 2)]
+    frames = [LinkFrame(n, Pass(operation("l", 2, 1, first=n))) for n in (1, 2)]
     for frame in (frames[1], frames[0], frames[0], frames[1]):
         stage.handle_peer(2, frame, 0.0)
     assert [op.parts[0].first for op in stage.take_effects().handled] == [1, 2]  # type: ignore[union-attr]
@@ -308,8 +308,8 @@ def test_frames_are_taken_in_their_order_and_once() -> None:
 
 def test_what_is_not_acknowledged_is_sent_again_after_a_while_and_at_a_greeting() -> None:
     stage = in_the_middle()
-    stage.handle_peer(2, Frame(1, Pass(operation("l", 2, 0, first=1))), 0.0)
-    (passed,) = [send for send in stage.take_effects().sends if isinstance(send[1], Frame)]
+    stage.handle_peer(2, LinkFrame(1, Pass(operation("l", 2, 0, first=1))), 0.0)
+    (passed,) = [send for send in stage.take_effects().sends if isinstance(send[1], LinkFrame)]
     stage.tick(0.0)
     assert stage.take_effects().sends == []
     stage.tick(10.0)
@@ -317,15 +317,15 @@ def test_what_is_not_acknowledged_is_sent_again_after_a_while_and_at_a_greeting(
     stage.connected(0)
     stage.handle_peer(0, Hello(THREE.fingerprint, 0), 11.0)
     assert passed in stage.take_effects().sends
-    stage.handle_peer(0, Ack(1), 12.0)
+    stage.handle_peer(0, LinkAck(1), 12.0)
     stage.tick(30.0)
     assert stage.take_effects().sends == []
 
 
 def test_a_peer_that_has_forgotten_what_it_acknowledged_is_refused() -> None:
     stage = in_the_middle()
-    stage.handle_peer(2, Frame(1, Pass(operation("l", 2, 0, first=1))), 0.0)
-    stage.handle_peer(0, Ack(1), 0.0)
+    stage.handle_peer(2, LinkFrame(1, Pass(operation("l", 2, 0, first=1))), 0.0)
+    stage.handle_peer(0, LinkAck(1), 0.0)
     with pytest.raises(ProtocolError, match="its journal was lost"):
         stage.handle_peer(0, Hello(THREE.fingerprint, 0), 0.0)
 
@@ -413,8 +413,8 @@ def test_a_journal_of_another_stage_is_refused() -> None:
 def test_a_journal_that_does_not_begin_at_its_beginning_is_refused() -> None:
     journal = MemoryJournal()
     busy(journal, 1000)
-    assert isinstance(decode_input(journal.records[0]), Opened)
-    assert isinstance(decode_input(journal.records[2]), Asked)
+    assert isinstance(decode_input(journal.records[0]), TopologyOffered)
+    assert isinstance(decode_input(journal.records[2]), RequestTaken)
     with pytest.raises(JournalError, match="must begin with the record that opened it"):
         Stage.restore(0, ALONE, None, journal.records[2:])
 
@@ -426,7 +426,7 @@ def test_a_snapshot_that_cannot_be_read_is_refused() -> None:
 
 def test_what_a_stage_took_is_journalled_before_it_is_answered() -> None:
     stage = in_the_middle()
-    stage.handle_peer(2, Frame(1, Pass(operation("l", 2, 0, first=1))), 0.0)
+    stage.handle_peer(2, LinkFrame(1, Pass(operation("l", 2, 0, first=1))), 0.0)
     effects = stage.take_effects()
-    assert [type(decode_input(record)) for record in effects.journal] == [Framed]
-    assert [type(message) for _, message in effects.sends] == [Frame, Ack]
+    assert [type(decode_input(record)) for record in effects.journal] == [FrameTaken]
+    assert [type(message) for _, message in effects.sends] == [LinkFrame, LinkAck]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ordered_pubsub.core.messages import Mark
+from ordered_pubsub.core.messages import ChangeMark
 from ordered_pubsub.core.trust.authenticity import Stamp
 from ordered_pubsub.errors import ProtocolError, UnknownVersion
 from ordered_pubsub.wire.stamp import VERSION, decode_stamp, encode_stamp
@@ -25,7 +25,7 @@ STAMPS = st.builds(
     TEXTS,
     st.booleans(),
     st.dictionaries(TEXTS, COUNTS, max_size=9),
-    st.lists(st.builds(Mark, TEXTS, COUNTS), max_size=3),
+    st.lists(st.builds(ChangeMark, TEXTS, COUNTS), max_size=3),
     COUNTS,
     TEXTS,
 )

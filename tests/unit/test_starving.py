@@ -6,38 +6,38 @@ from collections.abc import Iterable
 
 import pytest
 
-from ordered_pubsub.core.messages import Change, Recalled, Told
+from ordered_pubsub.core.messages import Change, LogItem, LogReply
 from ordered_pubsub.core.recovery.missing import Missing
 from ordered_pubsub.core.subscriber.buffer import Arrival
 from ordered_pubsub.core.subscriber.delivery import Delivery
 from ordered_pubsub.core.subscriber.starving import STARVED_S
-from ordered_pubsub.core.subscriber.subscriber_log import Subend
+from ordered_pubsub.core.subscriber.subscriber_log import SubscriberLog
 
 
-def unpack(topic: str, item: Recalled) -> list[Arrival]:
+def unpack(topic: str, item: LogItem) -> list[Arrival]:
     return [Arrival(topic, number, {}) for number in range(item.first, item.last + 1)]
 
 
 @pytest.fixture
-def subend() -> Subend:
+def subend() -> SubscriberLog:
     """Holds a and b from their beginnings."""
     missing = Missing()
-    made = Subend(Delivery("s", missing=missing), missing, lambda topic: 0, unpack)
+    made = SubscriberLog(Delivery("s", missing=missing), missing, lambda topic: 0, unpack)
     made.delivery.change_asked()
     made.delivery.change_settled(Change("s", 1, (), ("a", "b"), 2, False, {"a": 0, "b": 0}))
     return made
 
 
-def stage_says(subend: Subend, at: float, **counts: int) -> None:
+def stage_says(subend: SubscriberLog, at: float, **counts: int) -> None:
     subend.set_time(at)
     subend.expected(counts)
 
 
-def stage_brings(subend: Subend, topic: str, numbers: Iterable[int]) -> None:
-    subend.told(Told(topic, 1, 100, 0, [Recalled(n, n, {}, False, [], n, n, 0.0, []) for n in numbers]))
+def stage_brings(subend: SubscriberLog, topic: str, numbers: Iterable[int]) -> None:
+    subend.told(LogReply(topic, 1, 100, 0, [LogItem(n, n, {}, False, [], n, n, 0.0, []) for n in numbers]))
 
 
-def test_a_topic_that_only_the_stage_brings_is_named(subend: Subend) -> None:
+def test_a_topic_that_only_the_stage_brings_is_named(subend: SubscriberLog) -> None:
     stage_says(subend, 2.0, a=1)
     stage_brings(subend, "a", [1])
     stage_says(subend, 2.0 + STARVED_S, a=3)
@@ -47,7 +47,7 @@ def test_a_topic_that_only_the_stage_brings_is_named(subend: Subend) -> None:
     assert (subend.starving.topics["a"].since, subend.starving.topics["a"].brought) == (2.0, 3)
 
 
-def test_one_lost_event_is_no_silence(subend: Subend) -> None:
+def test_one_lost_event_is_no_silence(subend: SubscriberLog) -> None:
     stage_says(subend, 2.0, a=1)
     stage_brings(subend, "a", [1])
     stage_says(subend, 12.0, a=1)
@@ -55,7 +55,7 @@ def test_one_lost_event_is_no_silence(subend: Subend) -> None:
     assert subend.starving.topics == {}
 
 
-def test_whatever_the_ens_brings_of_a_topic_ends_it(subend: Subend) -> None:
+def test_whatever_the_ens_brings_of_a_topic_ends_it(subend: SubscriberLog) -> None:
     stage_says(subend, 2.0, a=1, b=1)
     stage_says(subend, 6.0, a=2, b=2)
     subend.arrived([Arrival("a", 3, {})])
@@ -63,7 +63,7 @@ def test_whatever_the_ens_brings_of_a_topic_ends_it(subend: Subend) -> None:
     assert list(subend.starving.topics) == ["b"]
 
 
-def test_while_what_came_is_not_taken_nothing_is_said_of_the_ens(subend: Subend) -> None:
+def test_while_what_came_is_not_taken_nothing_is_said_of_the_ens(subend: SubscriberLog) -> None:
     subend.expected({"a": 1}, is_ens_read=False)
     subend.set_time(6.0)
     subend.expected({"a": 2}, is_ens_read=False)
@@ -71,7 +71,7 @@ def test_while_what_came_is_not_taken_nothing_is_said_of_the_ens(subend: Subend)
     assert subend.starving.topics == {}
 
 
-def test_what_came_twice_is_not_counted(subend: Subend) -> None:
+def test_what_came_twice_is_not_counted(subend: SubscriberLog) -> None:
     stage_says(subend, 2.0, a=4)
     stage_brings(subend, "a", [1, 2])
     stage_brings(subend, "a", [1, 2, 4])
@@ -80,7 +80,7 @@ def test_what_came_twice_is_not_counted(subend: Subend) -> None:
     assert subend.starving.brought == 3
 
 
-def test_what_is_lost_is_asked_for_at_once_and_what_waits_is_not(subend: Subend) -> None:
+def test_what_is_lost_is_asked_for_at_once_and_what_waits_is_not(subend: SubscriberLog) -> None:
     """Also if much waits: only what was noticed to be missing is looked at."""
     subend.arrived([Arrival("a", number, {}) for number in (2, 4, 5)])
     stage_says(subend, 0.0, a=7)

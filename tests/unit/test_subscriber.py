@@ -6,13 +6,13 @@ from itertools import pairwise
 
 import pytest
 
-from ordered_pubsub.core.messages import VERSION_MAX, Acked, Change, Ended, Follows, Saved
+from ordered_pubsub.core.messages import VERSION_MAX, Acked, AckSaved, Change, Ended, Progress
 from ordered_pubsub.core.recovery.missing import Missing
 from ordered_pubsub.core.subscriber.acknowledging import ACK_S
 from ordered_pubsub.core.subscriber.buffer import Arrival
 from ordered_pubsub.core.subscriber.delivery import Delivery
 from ordered_pubsub.core.subscriber.subscriber import LEFT_FIRST_S, LEFT_MAX, LEFT_MOST_S, Leaving, Subscriber
-from ordered_pubsub.core.subscriber.subscriber_log import Subend
+from ordered_pubsub.core.subscriber.subscriber_log import SubscriberLog
 from ordered_pubsub.errors import AccessDenied, SessionExpired
 
 
@@ -20,7 +20,7 @@ def make(is_named: bool = True) -> Subscriber:
     """A subscription that has begun, and wants the even numbers of topic "a"."""
     missing = Missing(lambda topic: True)
     delivery = Delivery("s", missing=missing, wants_of=lambda where: lambda arrival: arrival.number % int(where) == 0)
-    subscriber = Subscriber(Subend(delivery, missing, lambda topic: 0, lambda topic, item: []), "session", is_named)
+    subscriber = Subscriber(SubscriberLog(delivery, missing, lambda topic: 0, lambda topic, item: []), "session", is_named)
     delivery.change_asked(())
     change = Change("s", 1, (), ("a",), 2, False, {"a": 0}, where={"a": "2"})
     subscriber.begin(change, 0.0)
@@ -87,7 +87,7 @@ def test_what_was_acknowledged_is_not_acknowledged_again(subscriber: Subscriber)
     bring(subscriber, 1)
     subscriber.take_due(0.0)
     assert acked(subscriber, ACK_S) == {"a": 1}
-    subscriber.hear(Saved("s", "session", 1), ACK_S)
+    subscriber.hear(AckSaved("s", "session", 1), ACK_S)
 
     assert [acked(subscriber, now) for now in (2.0, 9.0)] == [None, None]
     assert (subscriber.saved, subscriber.is_acknowledging, subscriber.next_due()) == (1, False, None)
@@ -101,11 +101,11 @@ def test_one_without_a_name_acknowledges_nothing() -> None:
 
 
 def test_only_what_is_news_is_said_and_all_of_it_on_a_new_connection(subscriber: Subscriber) -> None:
-    assert subscriber.report(0.0) == Follows("s", {"a": 0}, True, 1)
+    assert subscriber.report(0.0) == Progress("s", {"a": 0}, True, 1)
     assert subscriber.report(1.0) is None
     bring(subscriber, 1)
-    assert subscriber.report(2.0) == Follows("s", {"a": 1})
-    assert subscriber.report(3.0, is_all=True) == Follows("s", {"a": 1}, True, 1)
+    assert subscriber.report(2.0) == Progress("s", {"a": 1})
+    assert subscriber.report(3.0, is_all=True) == Progress("s", {"a": 1}, True, 1)
 
 
 def test_what_has_not_changed_is_said_again_after_a_while(subscriber: Subscriber) -> None:
@@ -140,7 +140,7 @@ def test_when_it_is_over_it_says_and_hears_nothing_more_but_its_last_word(subscr
 def test_what_is_on_disk_is_no_last_word(subscriber: Subscriber) -> None:
     bring(subscriber, 1, 2)
     handle(subscriber, 0.0)
-    subscriber.hear(Saved("s", "session", 1), 1.0)
+    subscriber.hear(AckSaved("s", "session", 1), 1.0)
 
     assert subscriber.end() is None
 
@@ -164,7 +164,7 @@ def test_that_it_is_over_is_said_on_each_new_connection() -> None:
     leaving.take_due(0.0)
     leaving.connected(1.0)
 
-    assert leaving.take_due(1.0) == [Follows("s", {}, True, VERSION_MAX)]
+    assert leaving.take_due(1.0) == [Progress("s", {}, True, VERSION_MAX)]
 
 
 def test_of_one_that_has_begun_again_nobody_is_told_that_it_is_over() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ordered_pubsub.core.messages import Chunk, Curious, Inform, PublishAsk, Request, Want
+from ordered_pubsub.core.messages import Chunk, Nack, NackRange, PublishAsk, Recovered, Request
 from ordered_pubsub.core.stage.driver import Driver, MemoryJournal
 from ordered_pubsub.core.stage.stage import driver as module
 from ordered_pubsub.core.topology import StageSpec, Topology
@@ -30,13 +30,13 @@ def driver() -> Driver:
 def want(driver: Driver, session: str, count: int = 1, topic: str = "t", now: float = 0.0) -> None:
     """So many subscriptions of a client miss the event; the stage has taken note of that, and has read nothing yet."""
     for number in range(count):
-        curious = Curious(f"{session}/{number}", [Want(topic, 1, 1)])
+        curious = Nack(f"{session}/{number}", [NackRange(topic, 1, 1)])
         driver.handle_subscriber(session, curious, now, IDENTITIES[session])
 
 
 def take_told(driver: Driver) -> list[tuple[str, str]]:
     """Who was told of which topic since the last call: the session once for each of its subscriptions."""
-    return [(session, said.told.topic) for session, said in driver.flush().tells if isinstance(said, Inform)]
+    return [(session, said.told.topic) for session, said in driver.flush().tells if isinstance(said, Recovered)]
 
 
 def serve_all(driver: Driver) -> list[tuple[str, str]]:

@@ -12,15 +12,15 @@ from ordered_pubsub.core.log.log import Decision, Kept, LogReader, LogWriter
 from ordered_pubsub.core.log.memory_shelf import MemoryShelf
 from ordered_pubsub.core.messages import (
     Chunk,
-    Decided,
-    Handed,
     Holders,
-    Leased,
+    LeaseRenewal,
+    LeaseReply,
     Publication,
-    Seal,
-    Sealed,
-    Span,
-    Undecided,
+    SeenAsk,
+    SeenReply,
+    TopicRange,
+    VoidAsk,
+    VoidDecision,
 )
 
 LEASE_S = 10.0
@@ -45,48 +45,48 @@ class Owner:
         self.writer.hold(session, sequence, part)
         assert self.voids.numbered(session, sequence, "a", first, last, now) is None
 
-    def hear(self, sequence: int, now: float, *asks: Span, session: str = "p") -> list[Span]:
+    def hear(self, sequence: int, now: float, *asks: TopicRange, session: str = "p") -> list[TopicRange]:
         """A publisher says something; return what it is told to be void."""
-        leased, decisions = self.handed(Handed(session, 7, sequence, [0], list(asks)), now)
+        leased, decisions = self.handed(LeaseRenewal(session, 7, sequence, [0], list(asks)), now)
         for decision in decisions:
             self.writer.decide(decision)
         assert leased is not None
         assert (leased.session, leased.serial, leased.rank) == (session, 7, 0)
         return leased.voids
 
-    def handed(self, handed: Handed, now: float) -> tuple[Leased | None, list[Decision]]:
+    def handed(self, handed: LeaseRenewal, now: float) -> tuple[LeaseReply | None, list[Decision]]:
         """A publisher says what it has published; return the answer, if there is one, and what is decided by that."""
         decisions = self.voids.hear(handed, now)
-        answers: list[Leased] = []
+        answers: list[LeaseReply] = []
         drain(self.voids.leasing(handed, answers))
         return (answers[0] if answers else None), decisions
 
-    def undecided(self, asked: Undecided) -> list[Decided]:
+    def undecided(self, asked: VoidAsk) -> list[VoidDecision]:
         """A client asks what has become of some numbers."""
-        found: list[Decided] = []
+        found: list[VoidDecision] = []
         drain(self.voids.telling(asked, found))
         return found
 
-    def asked(self, now: float) -> list[Seal]:
+    def asked(self, now: float) -> list[SeenAsk]:
         """What it asks the two stages for, the same of both."""
-        seals: list[Seal] = []
+        seals: list[SeenAsk] = []
         for rank, seal in self.voids.tick(now, 1_000.0):
             if rank == 0:
                 seals.append(seal)
         return seals
 
     def answer(
-        self, seal: Seal, holders: dict[int, list[str]], seen: dict[str, list[tuple[int, int]]]
+        self, seal: SeenAsk, holders: dict[int, list[str]], seen: dict[str, list[tuple[int, int]]]
     ) -> list[Decision]:
         """Registrars and clients answer; return what is decided."""
         decisions: list[Decision] = []
         for rank, sessions in holders.items():
             decisions += self.voids.holders(rank, Holders(seal.serial, sessions))
         for session, numbers in seen.items():
-            decisions += self.voids.sealed(Sealed(seal.serial, 0, [session], numbers))
+            decisions += self.voids.sealed(SeenReply(seal.serial, 0, [session], numbers))
         return decisions
 
-    def write(self, decision: Decision) -> Decided:
+    def write(self, decision: Decision) -> VoidDecision:
         self.writer.decide(decision)
         (decided,) = self.voids.written([decision])
         return decided
@@ -165,7 +165,7 @@ def test_a_client_whose_subscriptions_have_expired_is_not_waited_for(owner: Owne
 def test_a_publisher_that_comes_back_in_time_has_its_numbers(owner: Owner) -> None:
     owner.number(1, 3)
     (seal,) = owner.asked(PAST_LEASE)
-    assert owner.hear(0, PAST_LEASE, Span("a", 1, 3)) == []
+    assert owner.hear(0, PAST_LEASE, TopicRange("a", 1, 3)) == []
     assert owner.answer(seal, {0: [], 1: []}, {}) == []
     assert len(owner.asked(2 * PAST_LEASE)) == 1
 
@@ -175,10 +175,10 @@ def test_a_publisher_that_comes_too_late_is_told_when_it_is_written_down(owner: 
     owner.number(1, 3)
     (seal,) = owner.asked(PAST_LEASE)
     (decision,) = owner.answer(seal, {0: ["c"], 1: []}, {"c": [(2, 2)]})
-    assert owner.handed(Handed("p", 1, 0, [0], [Span("a", 1, 3)]), PAST_LEASE)[0] is None
+    assert owner.handed(LeaseRenewal("p", 1, 0, [0], [TopicRange("a", 1, 3)]), PAST_LEASE)[0] is None
     owner.write(decision)
-    assert owner.hear(0, PAST_LEASE, Span("a", 1, 3)) == [Span("a", 1, 1), Span("a", 3, 3)]
-    assert owner.hear(0, PAST_LEASE, Span("a", 2, 2), Span("b", 1, 9)) == []
+    assert owner.hear(0, PAST_LEASE, TopicRange("a", 1, 3)) == [TopicRange("a", 1, 1), TopicRange("a", 3, 3)]
+    assert owner.hear(0, PAST_LEASE, TopicRange("a", 2, 2), TopicRange("b", 1, 9)) == []
 
 
 def test_who_asks_later_is_told_what_was_decided_and_not_what_was_not(owner: Owner) -> None:
@@ -187,11 +187,11 @@ def test_who_asks_later_is_told_what_was_decided_and_not_what_was_not(owner: Own
     owner.number(5, 5, session="q", sequence=2)
     (seal,) = [seal for seal in owner.asked(PAST_LEASE) if seal.numbers == [(1, 2)]]
     (decision,) = owner.answer(seal, {0: ["c"], 1: []}, {"c": [(1, 1)]})
-    (before,) = owner.undecided(Undecided("s", [Span("a", 1, 5)]))
+    (before,) = owner.undecided(VoidAsk("s", [TopicRange("a", 1, 5)]))
     assert (before.voids, before.published) == ([], [])
     owner.write(decision)
     owner.hear(1, PAST_LEASE, session="q")
-    (after,) = owner.undecided(Undecided("s", [Span("a", 1, 5)]))
+    (after,) = owner.undecided(VoidAsk("s", [TopicRange("a", 1, 5)]))
     assert after.session == "s"
     assert [(item.first, item.last) for item in after.voids] == [(2, 2)]
     assert after.published == [(1, 1), (3, 4)]
@@ -220,7 +220,7 @@ def test_after_a_start_what_is_pending_is_decided_by_nobody_before_time_passes(o
     """Told that it was published, a client would use what it has promised not to use."""
     owner.number(1, 3)
     owner.begin()
-    (decided,) = owner.undecided(Undecided("s", [Span("a", 1, 3)]))
+    (decided,) = owner.undecided(VoidAsk("s", [TopicRange("a", 1, 3)]))
     assert (decided.voids, decided.published) == ([], [])
 
 
@@ -232,7 +232,7 @@ def test_what_is_published_or_void_is_not_pending_after_a_start(owner: Owner) ->
     owner.write(*owner.answer(seal, {0: [], 1: []}, {}))
     assert list(owner.voids.reader.pending()) == []
     owner.begin()
-    assert owner.hear(0, 0.0, Span("a", 1, 2)) == [Span("a", 2, 2)]
+    assert owner.hear(0, 0.0, TopicRange("a", 1, 2)) == [TopicRange("a", 2, 2)]
 
 
 def test_what_is_known_of_a_publisher_is_forgotten(owner: Owner) -> None:
@@ -270,7 +270,7 @@ def test_each_number_is_decided_once_whatever_comes_in_between() -> None:
                         for n in range(first, last + 1):
                             fates.setdefault(n, set()).add("published")
         assert all(len(fate) == 1 for fate in fates.values()), (seed, fates)
-        (all_of_it,) = owner.undecided(Undecided("s", [Span("a", 1, number)]))
+        (all_of_it,) = owner.undecided(VoidAsk("s", [TopicRange("a", 1, number)]))
         void = {n for item in all_of_it.voids for n in range(item.first, item.last + 1)}
         assert void == {n for n, fate in fates.items() if fate == {"void"}}
         published = {n for first, last in all_of_it.published for n in range(first, last + 1)}
@@ -302,7 +302,7 @@ def test_events_that_are_kept_are_not_taken_for_void() -> None:
     owner = Owner()
     part = Publication("a", 2, 5.0, 1, 0, is_kept=True)
     owner.writer.write([Kept("a", 1, (Chunk(2, b"12"),))], [part])
-    (decided,) = owner.undecided(Undecided("s", [Span("a", 1, 2)]))
+    (decided,) = owner.undecided(VoidAsk("s", [TopicRange("a", 1, 2)]))
     assert decided.voids == []
 
 

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from ordered_pubsub.core.client.session import Outcome
 from ordered_pubsub.core.liveness.lease import Lease
-from ordered_pubsub.core.messages import Handed, Leased, Publication, Span
+from ordered_pubsub.core.messages import LeaseRenewal, LeaseReply, Publication, TopicRange
 from ordered_pubsub.core.ranges import Range, Ranges
 from ordered_pubsub.core.trust.authenticity import TAG_BYTES, pieces_of
 
@@ -37,7 +37,7 @@ class _Held(NamedTuple):
 
 
 @attrs.define(eq=False)
-class Batches:
+class UnkeptBatches:
     """Those of one session."""
 
     lease: Lease
@@ -64,18 +64,18 @@ class Batches:
         asked = [held.asked_at for _, items in batches if (held := self._held.get(id(items))) is not None]
         return not asked or self.lease.holds(self.owner(batches[0][0].topic), min(asked), now)
 
-    def ask(self, part: Publication, now: float) -> Span:
+    def ask(self, part: Publication, now: float) -> TopicRange:
         """Ask the owner of a batch what of it is void; `leased` has the answer under what this returns."""
-        span = Span(part.topic, part.first, part.last)
+        span = TopicRange(part.topic, part.first, part.last)
         self.lease.ask(self.owner(part.topic), span, now)
         return span
 
-    def leased(self, leased: Leased, now: float) -> dict[Span, tuple[float, list[Span]]]:
+    def leased(self, leased: LeaseReply, now: float) -> dict[TopicRange, tuple[float, list[TopicRange]]]:
         """An owner has answered: for what it was asked for, when that was, and what of it is void."""
         return self.lease.leased(leased, now)
 
     def settled(
-        self, part: Publication, items: list[Any], asked_at: float, voids: Sequence[Span], now: float
+        self, part: Publication, items: list[Any], asked_at: float, voids: Sequence[TopicRange], now: float
     ) -> tuple[list[Range], list[Batch]]:
         """It is known what of a batch is void: that, and what is left of it, in pieces that are handed over instead of it.
 
@@ -109,7 +109,7 @@ class Batches:
         if held is not None:
             self.lease.handed(held.sequence)
 
-    def take_due(self, now: float) -> Handed | None:
+    def take_due(self, now: float) -> LeaseRenewal | None:
         """What to say of them now, if anything."""
         return self.lease.take_due(now)
 

@@ -69,7 +69,7 @@ class Hold:
 
 
 @attrs.frozen(eq=False)
-class Operation:
+class EnsOperation:
     """What the ENS is to do: begin to bring these topics, or end it."""
 
     subscribes: bool
@@ -85,7 +85,7 @@ class Holding:
     inspection: Inspection
     finished: list[Hold] = attrs.field(factory=list)
     """holds that have an outcome; the caller empties it"""
-    under_way: Operation | None = None
+    under_way: EnsOperation | None = None
     _holders: dict[str, dict[str, bool]] = attrs.field(factory=dict)
     """topic → the subscriptions to which it is to come"""
     _held_by: dict[str, dict[str, bool]] = attrs.field(factory=dict)
@@ -157,7 +157,7 @@ class Holding:
 
     # -- at the ENS ---------------------------------------------------------------------------------------------------
 
-    def next_operation(self, now: float) -> Operation | None:
+    def next_operation(self, now: float) -> EnsOperation | None:
         """What to have the ENS do now, if there is anything; its outcome is told by `done`."""
         if self.under_way is not None:
             return None
@@ -169,7 +169,7 @@ class Holding:
                 self.inspection.now = now
                 self.inspection.hold(topics)  # it may be allowed by now
             elif all(map(self.inspection.is_ready, topics)):
-                self.under_way = Operation(True, topics, hold)
+                self.under_way = EnsOperation(True, topics, hold)
                 self._doubtful.update(dict.fromkeys(topics, True))
                 return self.under_way
         if self._left and self._pause.is_over(now):
@@ -180,7 +180,7 @@ class Holding:
                 for topic in unheld:
                     self._active.pop(topic, None)
                     self._doubtful[topic] = True
-                self.under_way = Operation(False, unheld)
+                self.under_way = EnsOperation(False, unheld)
         return self.under_way
 
     def done(self, now: float, error: Exception | None = None) -> None:
@@ -200,7 +200,7 @@ class Holding:
         elif operation.hold is not None and operation.hold in self._waiting:
             self._failed(operation.hold, error, now)
 
-    def _needless(self, operation: Operation, is_done: bool) -> list[str]:
+    def _needless(self, operation: EnsOperation, is_done: bool) -> list[str]:
         """What the ENS may bring after it, and nobody holds."""
         topics = operation.topics if operation.subscribes or not is_done else []
         return [topic for topic in topics if topic not in self._holders]

@@ -43,17 +43,17 @@ from ordered_pubsub.core.liveness.lifeline import Lifeline
 from ordered_pubsub.core.messages import (
     Answer,
     ChangeAsk,
-    Decided,
     FromSubscriber,
-    Heard,
+    KeepAliveAck,
     Keys,
-    Leased,
+    LeaseReply,
     Located,
     NewEpoch,
     Refusal,
-    Seal,
-    Sealed,
+    SeenAsk,
+    SeenReply,
     ToSubscriber,
+    VoidDecision,
 )
 from ordered_pubsub.core.ranges import Ranges
 from ordered_pubsub.core.subscriber.buffer import Arrival
@@ -181,27 +181,27 @@ class ClientMachine:
         return outcomes
 
     def hear(
-        self, message: ToSubscriber | Decided | Heard | Seal | NewEpoch | Leased | Located, is_ens_read: bool = True
+        self, message: ToSubscriber | VoidDecision | KeepAliveAck | SeenAsk | NewEpoch | LeaseReply | Located, is_ens_read: bool = True
     ) -> None:
         """The home stage says something that is no answer. (`Keys` are taken by `take_keys`.)
 
         `is_ens_read`: whether all that the ENS has brought was taken, so that what is not here was not brought.
         """
-        if isinstance(message, Heard):
+        if isinstance(message, KeepAliveAck):
             self.lifeline.heard(message, self.now)
-        elif isinstance(message, Seal):
+        elif isinstance(message, SeenAsk):
             self._seal(message)
         elif isinstance(message, NewEpoch):
             self.inspection.now = self.now
             self.inspection.new_epoch()
             self.ask_for_keys()
-        elif isinstance(message, Leased):
+        elif isinstance(message, LeaseReply):
             self.outbox.leased(message, self.now)
         elif isinstance(message, Located):
             found = self.locating.located(message)
             if found is not None:
                 self.found.append(found)
-        elif isinstance(message, Decided):
+        elif isinstance(message, VoidDecision):
             for each in list(self.subscriptions.values()):
                 each.hear(message)
                 self.touched[each] = True
@@ -209,14 +209,14 @@ class ClientMachine:
             subscription.hear(message, is_ens_read)
             self.touched[subscription] = True
 
-    def _seal(self, seal: Seal) -> None:
+    def _seal(self, seal: SeenAsk) -> None:
         """An owner asks for numbers whose publisher has vanished."""
         seen = []
         for subscription in self.subscriptions.values():
             if subscription.subscriber is not None:
                 seen += subscription.subscriber.seal(seal.topic, seal.numbers, self.now)
                 self.touched[subscription] = True
-        self.say(Sealed(seal.serial, seal.rank, [self.session.client], list(Ranges(seen))))
+        self.say(SeenReply(seal.serial, seal.rank, [self.session.client], list(Ranges(seen))))
 
     def take_keys(self, keys: Keys) -> list[Any]:
         """The stage has given keys: what waited for them is to be judged again, and those who have waited go on."""

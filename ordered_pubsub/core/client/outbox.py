@@ -34,10 +34,10 @@ from typing import Any, NamedTuple
 
 import attrs
 
-from ordered_pubsub.core.client.batches import Batch, Batches
+from ordered_pubsub.core.client.batches import Batch, UnkeptBatches
 from ordered_pubsub.core.client.holding import Pause
 from ordered_pubsub.core.client.session import Outcome
-from ordered_pubsub.core.messages import Handed, Leased, Publication, Span
+from ordered_pubsub.core.messages import LeaseRenewal, LeaseReply, Publication, TopicRange
 from ordered_pubsub.core.ranges import Range
 
 PATIENCE_S = 10.0
@@ -70,7 +70,7 @@ class _Topic:
     waiting: list[Batch] = attrs.field(factory=list)
     group: list[Batch] = attrs.field(factory=list)
     """what is with the ENS"""
-    doubtful: dict[Span, _Doubtful] = attrs.field(factory=dict)
+    doubtful: dict[TopicRange, _Doubtful] = attrs.field(factory=dict)
     pause: Pause = attrs.field(factory=Pause)
     leave_at: float | None = None
     """when the ENS is given no more of what a log keeps"""
@@ -86,7 +86,7 @@ def _nothing(items: list[Any]) -> int:
 class Outbox:
     """What one client has published, and what is not through yet."""
 
-    batches: Batches
+    batches: UnkeptBatches
     weigh: Callable[[list[Any]], int] = _nothing
     """how many bytes these events are"""
     early_events_max: int = 0
@@ -106,7 +106,7 @@ class Outbox:
     _next: dict[str, bool] = attrs.field(factory=dict)
     """topics that may have something for the ENS"""
     _pausing: dict[str, bool] = attrs.field(factory=dict)
-    _asked: dict[Span, str] = attrs.field(factory=dict)
+    _asked: dict[TopicRange, str] = attrs.field(factory=dict)
     """what owners were asked for, and its topic"""
     _refused: dict[str, bool] = attrs.field(factory=dict)
     """topics of which the ENS did not take what a log keeps: until it takes something, it is asked once each time"""
@@ -139,7 +139,7 @@ class Outbox:
     def _may_be_early(self, count: int) -> bool:
         return self.early_events + count <= self.early_events_max and self._early_bytes <= self.early_bytes_max
 
-    def leased(self, leased: Leased, now: float) -> None:
+    def leased(self, leased: LeaseReply, now: float) -> None:
         """An owner says what is void of what it was asked for."""
         for span, (asked_at, voids) in self.batches.leased(leased, now).items():
             topic = self._topics.get(self._asked.pop(span, ""))
@@ -257,7 +257,7 @@ class Outbox:
 
     # -- what is said -------------------------------------------------------------------------------------------------
 
-    def take_due(self, now: float) -> Handed | None:
+    def take_due(self, now: float) -> LeaseRenewal | None:
         """What to tell the owners of what nobody keeps, if that is due."""
         return self.batches.take_due(now)
 

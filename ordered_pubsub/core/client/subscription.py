@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 
 from ordered_pubsub.core.client.holding import Hold
-from ordered_pubsub.core.messages import Acked, Change, ChangeAsk, Curious, Decided, Refusal, ToSubscriber, Undecided
+from ordered_pubsub.core.messages import Acked, Change, ChangeAsk, Nack, Refusal, ToSubscriber, VoidAsk, VoidDecision
 from ordered_pubsub.core.order.registrar import WRONG_EPOCH, epoch_after
 from ordered_pubsub.core.subscriber.best_effort import BestEffort
 from ordered_pubsub.core.subscriber.buffer import Arrival, Notification
@@ -306,7 +306,7 @@ class ClientSubscription:
             for arrival in arrivals:
                 self.buffer.receive(arrival, now)
 
-    def hear(self, message: ToSubscriber | Decided, is_ens_read: bool = True) -> None:
+    def hear(self, message: ToSubscriber | VoidDecision, is_ens_read: bool = True) -> None:
         """The stage says something to it."""
         if not self.is_over and self.subscriber is not None:
             self._guarded(self.subscriber.hear, message, self.client.now, is_ens_read)
@@ -319,7 +319,7 @@ class ClientSubscription:
         if follows is not None:
             self.client.say(follows)
 
-    def say_what_is_due(self, may_ask: bool = True, has_unread: bool = False) -> list[Curious | Undecided | Acked]:
+    def say_what_is_due(self, may_ask: bool = True, has_unread: bool = False) -> list[Nack | VoidAsk | Acked]:
         """Say what it misses, if it may ask for more, and what was handled; return that, for who likes to know."""
         if self.is_over or self.subscriber is None:
             return []

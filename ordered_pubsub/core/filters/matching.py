@@ -18,7 +18,7 @@ from typing import Any
 import attrs
 
 from ordered_pubsub.core.filters.conditions import Conditions, Field
-from ordered_pubsub.core.filters.values import NUMBERS, TEXTS, Ranges, Values
+from ordered_pubsub.core.filters.values import NUMBERS, TEXTS, ValueRanges, Values
 
 Matcher = Callable[[object, Mapping[str, bytes | str]], bool]
 """Takes the payload, decoded, and the headers of an event."""
@@ -90,7 +90,7 @@ class _Writer:
                 f"  if type({variable}) is not dict and not is_mapping({variable}): return False",
             ]
 
-    def test(self, ranges: Ranges, whole: Ranges) -> str:
+    def test(self, ranges: ValueRanges, whole: ValueRanges) -> str:
         """An expression that says whether `v`, of the right type, is in the ranges. It is false for NaN."""
         if not ranges.cuts:
             return "False"

@@ -61,7 +61,7 @@ def after_prefix(prefix: str) -> Cut:
 
 
 @attrs.frozen
-class Ranges:
+class ValueRanges:
     """A set of texts, or of numbers: every other cut begins a range, the next one ends it.
 
     INVARIANT: len(cuts) % 2 == 0 and all(a < b for a, b in zip(cuts, cuts[1:])), so equal sets have equal cuts.
@@ -69,7 +69,7 @@ class Ranges:
 
     cuts: tuple[Cut, ...] = ()
 
-    def __and__(self, other: Ranges) -> Ranges:
+    def __and__(self, other: ValueRanges) -> ValueRanges:
         mine, theirs, cuts = self.cuts, other.cuts, []
         i = j = 0
         while i < len(mine) and j < len(theirs):
@@ -80,12 +80,12 @@ class Ranges:
                 i += 2
             else:
                 j += 2
-        return Ranges(tuple(cuts))
+        return ValueRanges(tuple(cuts))
 
     def __contains__(self, value: object) -> bool:
         return bisect_right(self.cuts, (0, value, 0)) % 2 == 1
 
-    def is_within(self, other: Ranges) -> bool:
+    def is_within(self, other: ValueRanges) -> bool:
         """Whether each of these ranges lies in one of the other ones."""
         mine, theirs = self.cuts, other.cuts
         for index in range(0, len(mine), 2):
@@ -94,14 +94,14 @@ class Ranges:
                 return False
         return True
 
-    def missing_from(self, begin: Cut, end: Cut) -> Ranges:
+    def missing_from(self, begin: Cut, end: Cut) -> ValueRanges:
         """What lies between two cuts and not in this set, which lies between them."""
         cuts = (begin, *self.cuts, end)
         if cuts[:1] == cuts[1:2]:
             cuts = cuts[2:]
         if cuts[-1:] == cuts[-2:-1]:
             cuts = cuts[:-2]
-        return Ranges(cuts)
+        return ValueRanges(cuts)
 
     def points(self) -> tuple[Any, ...] | None:
         """The values, if these are single ones; None if there is a range of more."""
@@ -117,17 +117,17 @@ class Ranges:
         return points
 
 
-NOTHING = Ranges()
-TEXTS = Ranges((before(""), HIGHEST))
-NUMBERS = Ranges((LOWEST, HIGHEST))
+NOTHING = ValueRanges()
+TEXTS = ValueRanges((before(""), HIGHEST))
+NUMBERS = ValueRanges((LOWEST, HIGHEST))
 
 
 @attrs.frozen
 class Values:
     """A set of values of all kinds."""
 
-    texts: Ranges = NOTHING
-    numbers: Ranges = NOTHING
+    texts: ValueRanges = NOTHING
+    numbers: ValueRanges = NOTHING
     booleans: tuple[bool, ...] = ()
     """in order: False, True"""
     others: bool = False
@@ -190,8 +190,8 @@ def one_of(*literals: Literal) -> Values:
     )
 
 
-def _points(values: list[Any]) -> Ranges:
-    return Ranges(tuple(cut for value in sorted(dict.fromkeys(values)) for cut in (before(value), after(value))))
+def _points(values: list[Any]) -> ValueRanges:
+    return ValueRanges(tuple(cut for value in sorted(dict.fromkeys(values)) for cut in (before(value), after(value))))
 
 
 def all_but(literal: Literal) -> Values:
@@ -208,6 +208,6 @@ def all_but(literal: Literal) -> Values:
 def between(begin: Cut | None, end: Cut | None, like: str | float) -> Values:
     """The values between two cuts (None: the end of the order) of the kind that `like` is of."""
     whole = TEXTS if isinstance(like, str) else NUMBERS
-    cut = Ranges((begin or whole.cuts[0], end or whole.cuts[1]))
+    cut = ValueRanges((begin or whole.cuts[0], end or whole.cuts[1]))
     ranges = cut if cut.cuts[0] < cut.cuts[1] else NOTHING
     return Values(texts=ranges) if isinstance(like, str) else Values(numbers=ranges)

@@ -16,7 +16,7 @@ from ordered_pubsub.core.filters.values import (
     TEXTS,
     Cut,
     Literal,
-    Ranges,
+    ValueRanges,
     Values,
     after_prefix,
 )
@@ -49,12 +49,12 @@ def _without(literals: tuple[Literal, ...]) -> list[str]:
     return [f"!= {_literal(literal)}" for literal in literals]
 
 
-def _range(ranges: Ranges, whole: Ranges) -> list[str]:
+def _range(ranges: ValueRanges, whole: ValueRanges) -> list[str]:
     begin, end = ranges.cuts[0], ranges.cuts[-1]
     return [*_ends(begin, end, whole), *_without(ranges.holes(begin, end))]
 
 
-def _ends(begin: Cut, end: Cut, whole: Ranges) -> list[str]:
+def _ends(begin: Cut, end: Cut, whole: ValueRanges) -> list[str]:
     lowest, highest = whole.cuts
     if whole is TEXTS and not begin[2] and end == after_prefix(begin[1]):
         return [f"prefix {_literal(begin[1])}"]

@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 import attrs
 
 from ordered_pubsub.core.liveness.lifeline import SESSION_TTL_S
-from ordered_pubsub.core.messages import Alive, Ended, Noted
+from ordered_pubsub.core.messages import Ended, KeepAliveSeen, SessionsAlive
 from ordered_pubsub.core.order.registrar import Registrar
 
 NAMED_TTL_S = 7 * 86_400.0
@@ -39,7 +39,7 @@ class Expiry:
     """subscriptions that are still to be looked at"""
     _ended: OrderedDict[str, list[Ended]] = attrs.field(factory=OrderedDict)
 
-    def heard(self, alive: Alive, now: float) -> tuple[Noted, list[Ended]]:
+    def heard(self, alive: SessionsAlive, now: float) -> tuple[KeepAliveSeen, list[Ended]]:
         """These are connected; return the answer, and what those have to be told that had been given up."""
         told: list[Ended] = []
         noted: dict[str, int] = {}
@@ -48,7 +48,7 @@ class Expiry:
                 self._heard[session] = now
                 noted[session] = serial
             told += self._ended.pop(session, [])
-        return Noted(noted), told
+        return KeepAliveSeen(noted), told
 
     def find_expired(self, now: float) -> list[Ended]:
         """What is to be ended now: some subscriptions are looked at at a time."""

@@ -13,7 +13,7 @@ from itertools import islice
 
 import attrs
 
-from ordered_pubsub.core.messages import Handed, Leased, Span
+from ordered_pubsub.core.messages import LeaseRenewal, LeaseReply, TopicRange
 
 LEASE_S = 30.0
 SAY_S = 1.0
@@ -97,9 +97,9 @@ class Lease:
     """sequence → how many batches of it are not at the ENS"""
     _ranks: dict[int, int] = attrs.field(factory=dict)
     """owner → the last sequence with a publication there, as long as the owner does not know that it is at the ENS"""
-    _asks: dict[Span, int] = attrs.field(factory=dict)
+    _asks: dict[TopicRange, int] = attrs.field(factory=dict)
     """numbers that cannot be used before their owner has answered"""
-    _sent: OrderedDict[int, Handed] = attrs.field(factory=OrderedDict)
+    _sent: OrderedDict[int, LeaseRenewal] = attrs.field(factory=OrderedDict)
     _due_at: float | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -130,12 +130,12 @@ class Lease:
         """Whether numbers that were asked for then may be used without asking what has become of them."""
         return now < self._renewals.until(rank, asked_at)
 
-    def ask(self, rank: int, span: Span, now: float) -> None:
+    def ask(self, rank: int, span: TopicRange, now: float) -> None:
         """Ask what has become of some numbers; `leased` has the answer."""
         self._asks[span] = rank
         self._due_at = now
 
-    def take_due(self, now: float) -> Handed | None:
+    def take_due(self, now: float) -> LeaseRenewal | None:
         """What to say now, if anything."""
         if self._due_at is None or self._due_at > now:
             return None
@@ -145,7 +145,7 @@ class Lease:
         if not ranks:
             return None
         serial = self._renewals.said(now)
-        self._sent[serial] = handed = Handed(self.session, serial, self._at_ens, ranks, list(asks))
+        self._sent[serial] = handed = LeaseRenewal(self.session, serial, self._at_ens, ranks, list(asks))
         if len(self._sent) > SAID_MAX:
             self._sent.popitem(last=False)
         return handed
@@ -160,7 +160,7 @@ class Lease:
         """When `take_due` should be called; None if there is nothing to say."""
         return self._due_at
 
-    def leased(self, leased: Leased, now: float) -> dict[Span, tuple[float, list[Span]]]:
+    def leased(self, leased: LeaseReply, now: float) -> dict[TopicRange, tuple[float, list[TopicRange]]]:
         """An owner has answered: for what it was asked for, when that was, and what of it is void."""
         rank = leased.rank
         handed, said_at = self._sent.get(leased.serial), self._renewals.answered(rank, leased.serial, now)
@@ -174,5 +174,5 @@ class Lease:
         return {span: (said_at, [void for void in leased.voids if _overlap(void, span)]) for span in answered}
 
 
-def _overlap(one: Span, two: Span) -> bool:
+def _overlap(one: TopicRange, two: TopicRange) -> bool:
     return one.topic == two.topic and one.first <= two.last and two.first <= one.last

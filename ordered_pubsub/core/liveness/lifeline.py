@@ -2,7 +2,7 @@
 
 A registrar ends a subscription of whose client it has heard nothing for `session_ttl_s` (`core.liveness.expiry`). From then on the
 order is decided without it: what still came by the ENS could be notified in another order than to others. So a client says
-now and then that it is there (`Here`), which its home stage hands on, and each registrar answers. A subscription whose
+now and then that it is there (`KeepAlive`), which its home stage hands on, and each registrar answers. A subscription whose
 registrar has answered nothing that was said within half of that time is *cut off*: it is notified of nothing more. That is
 judged before anything is notified, and by when the client has spoken, not by when the answer came, so a process that has
 slept knows it as well.
@@ -15,7 +15,7 @@ from __future__ import annotations
 import attrs
 
 from ordered_pubsub.core.liveness.lease import Renewals
-from ordered_pubsub.core.messages import Heard, Here
+from ordered_pubsub.core.messages import KeepAlive, KeepAliveAck
 
 SESSION_TTL_S = 300.0
 SAY_SHARE = 20
@@ -62,14 +62,14 @@ class Lifeline:
         """There is a home stage, which has heard nothing yet."""
         self._due_at = float("-inf")
 
-    def take_due(self, now: float) -> Here | None:
+    def take_due(self, now: float) -> KeepAlive | None:
         """What to say now, if anything."""
         if now < self._due_at or not self._watched:
             return None
         self._due_at = now + self.session_ttl_s / SAY_SHARE
-        return Here(self.session, self._renewals.said(now))
+        return KeepAlive(self.session, self._renewals.said(now))
 
-    def heard(self, heard: Heard, now: float) -> None:
+    def heard(self, heard: KeepAliveAck, now: float) -> None:
         """A registrar has heard of this session."""
         self._renewals.answered(heard.rank, heard.serial, now)
         self._safe_until = float("-inf")

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import attrs
 from msgspec.structs import replace
 
-from ordered_pubsub.core.messages import Seal, Sealed
+from ordered_pubsub.core.messages import SeenAsk, SeenReply
 from ordered_pubsub.core.ranges import Ranges
 
 FORGET_S = 60.0
@@ -24,7 +24,7 @@ FORGET_S = 60.0
 class _Round:
     """The clients of one home stage are being asked."""
 
-    seal: Seal
+    seal: SeenAsk
     heard: float
     asked: dict[str, float] = attrs.field(factory=dict)
     """who was asked → since when"""
@@ -41,7 +41,7 @@ class Rounds:
     _rounds: dict[tuple[int, int], _Round] = attrs.field(factory=dict)
     """(rank, serial) of the question"""
 
-    def ask(self, seal: Seal, sessions: Iterable[str], now: float) -> list[Seal]:
+    def ask(self, seal: SeenAsk, sessions: Iterable[str], now: float) -> list[SeenAsk]:
         """An owner asks, perhaps again: which clients to ask. Who has answered is named once more."""
         key = (seal.rank, seal.serial)
         one = self._rounds.get(key)
@@ -63,12 +63,12 @@ class Rounds:
             if at <= since and session not in one.answered
         ]
 
-    def topic(self, sealed: Sealed) -> str | None:
+    def topic(self, sealed: SeenReply) -> str | None:
         """Which topic somebody was asked about; None if nobody asks that."""
         one = self._rounds.get((sealed.rank, sealed.serial))
         return None if one is None else one.seal.topic
 
-    def answered(self, sealed: Sealed) -> None:
+    def answered(self, sealed: SeenReply) -> None:
         """Clients answer, each once."""
         one = self._rounds.get((sealed.rank, sealed.serial))
         news = [] if one is None else [session for session in sealed.sessions if session not in one.answered]
@@ -79,12 +79,12 @@ class Rounds:
             for first, last in (part for asked in one.seal.numbers for part in seen.within(*asked)):
                 one.seen.add(first, last)
 
-    def tick(self, now: float) -> list[Sealed]:
+    def tick(self, now: float) -> list[SeenReply]:
         """Time passes: what the owners are to be told. What nobody asks for any more is forgotten."""
-        told: list[Sealed] = []
+        told: list[SeenReply] = []
         for (rank, serial), one in list(self._rounds.items()):
             if one.news:
-                told.append(Sealed(serial, rank, one.news, list(one.seen)))
+                told.append(SeenReply(serial, rank, one.news, list(one.seen)))
                 one.news = []
             if one.heard + FORGET_S <= now:
                 del self._rounds[rank, serial]

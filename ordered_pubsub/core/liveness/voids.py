@@ -2,10 +2,10 @@
 
 On a topic whose events stay with their publishers, a publisher that vanishes between its number and its publication leaves a
 hole on which subscribers would wait for ever. So each batch there is *pending* until its publisher says that it is at the ENS
-(`Handed`); that also renews the publisher's lease. When nothing was heard of it for `lease_s`, the owner asks all home
-stages, and these all their clients, for what is pending (`Seal`). Who has seen a number says so: it was published, and the
+(`LeaseRenewal`); that also renews the publisher's lease. When nothing was heard of it for `lease_s`, the owner asks all home
+stages, and these all their clients, for what is pending (`SeenAsk`). Who has seen a number says so: it was published, and the
 ENS, which must lose nothing here, brings it to everybody. Who has not will not use it until it is decided. What nobody has
-seen is void: it is written down, and announced to all (`Decided`), who pass it as silence, in its place in the order. Who
+seen is void: it is written down, and announced to all (`VoidDecision`), who pass it as silence, in its place in the order. Who
 must have answered is known by the registrars (`Holders`): a client that is gone is waited for until its subscriptions have
 expired there.
 
@@ -23,7 +23,17 @@ import attrs
 
 from ordered_pubsub.core.liveness.lease import LEASE_S
 from ordered_pubsub.core.log.log import Decision, LogReader
-from ordered_pubsub.core.messages import Decided, Handed, Holders, Leased, Recalled, Seal, Sealed, Span, Undecided
+from ordered_pubsub.core.messages import (
+    Holders,
+    LeaseRenewal,
+    LeaseReply,
+    LogItem,
+    SeenAsk,
+    SeenReply,
+    TopicRange,
+    VoidAsk,
+    VoidDecision,
+)
 from ordered_pubsub.core.ranges import Range, Ranges
 
 SEAL_AGAIN_S, SEAL_AGAIN_MOST_S = 1.0, 10.0
@@ -131,7 +141,7 @@ class Voids:
         heappush(publisher.by_sequence, (sequence, topic, first))
         return None
 
-    def hear(self, handed: Handed, now: float) -> list[Decision]:
+    def hear(self, handed: LeaseRenewal, now: float) -> list[Decision]:
         """A publisher is there, and says what it has published; return what is decided by that. `leasing` is to follow."""
         publisher = self._publishers.setdefault(handed.session, _Publisher(now))
         publisher.heard = now
@@ -148,7 +158,7 @@ class Voids:
                 published[topic, first] = True
         return [Decision(topic, first, self._drop(topic, first), []) for topic, first in published]
 
-    def leasing(self, handed: Handed, answers: list[Leased]) -> Iterator[None]:
+    def leasing(self, handed: LeaseRenewal, answers: list[LeaseReply]) -> Iterator[None]:
         """Find what is void of what a publisher asks for, in small steps; `answers` gets the answer, if there is one.
 
         There is none if something is just being written down, or was decided since this began: what was read may be older.
@@ -157,15 +167,15 @@ class Voids:
         before = -1 if publisher is None else publisher.voided
         if any(_overlap(ask, decision) for ask in handed.asks for decision in self._deciding.values()):
             return
-        voids: list[Span] = []
+        voids: list[TopicRange] = []
         for ask in merged(handed.asks):
-            silence: list[Recalled] = []
+            silence: list[LogItem] = []
             for _ in self.reader.finding_silence(ask.topic, ask.first, ask.last, silence):
                 yield
-            voids += [Span(ask.topic, max(item.first, ask.first), min(item.last, ask.last)) for item in silence]
+            voids += [TopicRange(ask.topic, max(item.first, ask.first), min(item.last, ask.last)) for item in silence]
             yield
         if publisher is not None and publisher is self._publishers.get(handed.session) and publisher.voided == before:
-            answers.append(Leased(handed.session, handed.serial, self.rank, voids))
+            answers.append(LeaseReply(handed.session, handed.serial, self.rank, voids))
 
     def _drop(self, topic: str, first: int) -> int:
         """A batch is pending no more; return its last number."""
@@ -176,12 +186,12 @@ class Voids:
         del self._publishers[batch.session].batches[topic, first]
         return batch.last
 
-    def _silence(self, topic: str, first: int, last: int) -> list[Recalled]:
+    def _silence(self, topic: str, first: int, last: int) -> list[LogItem]:
         return self.reader.silence(topic, first, last)
 
     # -- sealing ------------------------------------------------------------------------------------------------------
 
-    def tick(self, now: float, wall_s: float) -> list[tuple[int, Seal]]:
+    def tick(self, now: float, wall_s: float) -> list[tuple[int, SeenAsk]]:
         """Time passes: which home stages to ask."""
         if now < self._looked_at + LOOK_S:
             return []
@@ -193,12 +203,12 @@ class Voids:
                 self._begin_rounds(publisher)
             elif not publisher.batches and now >= publisher.heard + 4 * self.lease_s:
                 del self._publishers[session]
-        asks: list[tuple[int, Seal]] = []
+        asks: list[tuple[int, SeenAsk]] = []
         for serial, one in self._rounds.items():
             if now >= one.due_at:
                 one.due_at = now + one.interval_s
                 one.interval_s = min(2 * one.interval_s, SEAL_AGAIN_MOST_S)
-                seal = Seal("", serial, self.rank, one.topic, one.numbers)
+                seal = SeenAsk("", serial, self.rank, one.topic, one.numbers)
                 asks += [(rank, seal) for rank in range(self.stages)]
         return asks
 
@@ -225,7 +235,7 @@ class Voids:
         one.holders[registrar] = holders.sessions
         return self._maybe_decide(one, holders.serial)
 
-    def sealed(self, sealed: Sealed) -> list[Decision]:
+    def sealed(self, sealed: SeenReply) -> list[Decision]:
         """Some clients have answered; return what is decided by that."""
         one = self._rounds.get(sealed.serial)
         if one is None:
@@ -254,26 +264,26 @@ class Voids:
 
     # -- decisions ----------------------------------------------------------------------------------------------------
 
-    def written(self, decisions: Iterable[Decision]) -> list[Decided]:
+    def written(self, decisions: Iterable[Decision]) -> list[VoidDecision]:
         """Decisions are on disk: what is to be announced, for each topic at once."""
-        decided: dict[str, Decided] = {}
+        decided: dict[str, VoidDecision] = {}
         for topic, first, last, voids in decisions:
             self._deciding.pop((topic, first), None)
-            news = decided.setdefault(topic, Decided("", topic, [], []))
+            news = decided.setdefault(topic, VoidDecision("", topic, [], []))
             news.voids.extend(self._silence(topic, first, last) if voids else [])
             news.published.extend(Ranges(voids).missing(first, last))
         return list(decided.values())
 
-    def telling(self, asked: Undecided, found: list[Decided]) -> Iterator[None]:
+    def telling(self, asked: VoidAsk, found: list[VoidDecision]) -> Iterator[None]:
         """A client asks what has become of some numbers, in small steps; `found` gets what is decided of them."""
         for span in merged(asked.spans):
-            voids: list[Recalled] = []
+            voids: list[LogItem] = []
             not_published = self._not_published(span.topic)  # what is written down meanwhile may not be read any more
             for _ in self.reader.finding_silence(span.topic, span.first, span.last, voids):
                 yield
             for first, last in (*self._not_published(span.topic), *((item.first, item.last) for item in voids)):
                 not_published.add(first, last)
-            found.append(Decided(asked.session, span.topic, voids, not_published.missing(span.first, span.last)))
+            found.append(VoidDecision(asked.session, span.topic, voids, not_published.missing(span.first, span.last)))
             yield
 
     def _not_published(self, topic: str) -> Ranges:
@@ -287,13 +297,13 @@ class Voids:
         return not_published
 
 
-def merged(spans: Iterable[Span]) -> list[Span]:
+def merged(spans: Iterable[TopicRange]) -> list[TopicRange]:
     """The same numbers, each once."""
     numbers: dict[str, Ranges] = {}
     for span in spans:
         numbers.setdefault(span.topic, Ranges()).add(span.first, span.last)
-    return [Span(topic, first, last) for topic, ranges in numbers.items() for first, last in ranges]
+    return [TopicRange(topic, first, last) for topic, ranges in numbers.items() for first, last in ranges]
 
 
-def _overlap(span: Span, decision: Decision) -> bool:
+def _overlap(span: TopicRange, decision: Decision) -> bool:
     return span.topic == decision.topic and span.first <= decision.last and decision.first <= span.last

@@ -1,7 +1,7 @@
 """Up to where the subscriptions of one registrar need nothing any more: what the owners of topics may forget.
 
 What is journalled is where each subscription has gained and lost its topics, and what those with a name have acknowledged. How
-far the others are is said by their clients again and again (`Follows`), and is only remembered here: without a word of a
+far the others are is said by their clients again and again (`Progress`), and is only remembered here: without a word of a
 client, it is taken to need everything since it has gained the topic.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 
 import attrs
 
-from ordered_pubsub.core.messages import Follows, Passed
-from ordered_pubsub.core.order.registrar import Registrar, Subscription
+from ordered_pubsub.core.messages import Progress, TopicsReleased
+from ordered_pubsub.core.order.registrar import Registrar, SubscriptionState
 
 AT_ONCE = 200
 """So many topics of subscriptions are looked at in one step."""
@@ -32,7 +32,7 @@ class Needs:
     _long: dict[str, tuple[tuple[int, ...], dict[str, int], dict[str, int]]] = attrs.field(factory=dict)
     """subscription with a name and many changes that it has not acknowledged → what it was like, and its floors then"""
 
-    def follows(self, said: Follows) -> Passed | None:
+    def follows(self, said: Progress) -> TopicsReleased | None:
         """A client says how far a subscription is; return what is to be journalled of that."""
         subscription = self.registrar.subscriptions.get(said.subscription)
         if subscription is None:
@@ -43,7 +43,7 @@ class Needs:
             for topic, count in said.acked.items():
                 known[topic] = max(count, known.get(topic, 0))
         topics = subscription.passed(said) if subscription.resume is None else ()
-        return Passed(said.subscription, topics) if topics else None
+        return TopicsReleased(said.subscription, topics) if topics else None
 
     def floors(self) -> dict[str, int]:
         """For each topic, up to where no subscription needs anything."""
@@ -76,7 +76,7 @@ class Needs:
             for name in [name for name in known if name not in self.registrar.subscriptions]:
                 del known[name]
 
-    def _floors_of(self, name: str, subscription: Subscription) -> dict[str, int]:
+    def _floors_of(self, name: str, subscription: SubscriptionState) -> dict[str, int]:
         """Up to where a subscription needs nothing; remembered where that is long to find, as long as nothing has changed."""
         resume = subscription.resume
         if resume is None or len(resume.changes) < LONG:

@@ -36,7 +36,7 @@ from typing import Literal, NamedTuple, Protocol, TypeVar
 import attrs
 import msgspec
 
-from ordered_pubsub.core.messages import Chunk, Mark, Publication, Recalled
+from ordered_pubsub.core.messages import ChangeMark, Chunk, LogItem, Publication
 from ordered_pubsub.core.ranges import Ranges, shown
 from ordered_pubsub.errors import JournalDamaged
 
@@ -129,10 +129,10 @@ class Shelf(Protocol):
 
 
 @attrs.frozen(slots=True)
-class Reading:
+class LogReading:
     """What a log says of some numbers of a topic. What is not in `items` and not gone is not known yet."""
 
-    items: list[Recalled]
+    items: list[LogItem]
     floor: int
     """everything up to here is gone"""
     read_to: int
@@ -140,7 +140,7 @@ class Reading:
 
 
 @attrs.frozen(slots=True)
-class Rows:
+class LogRows:
     """Consecutive complete batches of a topic, as they are on disk: for who reads much, and puts them together elsewhere."""
 
     stamps: list[Row]
@@ -156,7 +156,7 @@ class LogStamp(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     entries: dict[str, int]
     full: bool
-    marks: list[Mark]
+    marks: list[ChangeMark]
     place: int
     published_at: float
     is_kept: bool = False
@@ -413,12 +413,12 @@ class LogReader:
     unfinished: Mapping[str, Ranges] | None = None
     """topic → what may be on disk without a stamp, since its operation is under way; None: not known"""
 
-    def read(self, topic: str, first: int, last: int, bytes_max: int, full: bool = False) -> Reading:
+    def read(self, topic: str, first: int, last: int, bytes_max: int, full: bool = False) -> LogReading:
         """What is known of these numbers, up to about so many bytes; the first number's timestamp in full if wanted."""
         with self.shelf.at_once():
             floor = self.shelf.floor(topic)
             start = max(first, floor + 1)
-            items: list[Recalled] = []
+            items: list[LogItem] = []
             size, read_to, passed = 0, last, start - 1
             events = self.shelf.get("events", topic, start, last)
             event = next(events, None)
@@ -446,14 +446,14 @@ class LogReader:
                 self._check_hole(topic, passed + 1, last)
             if full and items:
                 items = self._begin_in_full(topic, items)
-        return Reading(items, floor, read_to)
+        return LogReading(items, floor, read_to)
 
-    def rows(self, topic: str, first: int, last: int, bytes_max: int) -> Rows:
+    def rows(self, topic: str, first: int, last: int, bytes_max: int) -> LogRows:
         """What is on disk of these numbers, from the first one on without gaps, up to about so many bytes."""
         with self.shelf.at_once():
             floor = self.shelf.floor(topic)
             start = max(first, floor + 1)
-            found = Rows([], [], floor, start - 1)
+            found = LogRows([], [], floor, start - 1)
             size, read_to = 0, start - 1
             events = self.shelf.get("events", topic, start, last)
             event = next(events, None)
@@ -490,20 +490,20 @@ class LogReader:
                 f"the log lacks the timestamps of numbers {spans} of topic {topic!r}, which were published: they are lost"
             )
 
-    def _begin_in_full(self, topic: str, items: list[Recalled]) -> list[Recalled]:
+    def _begin_in_full(self, topic: str, items: list[LogItem]) -> list[LogItem]:
         entries = self._full_at(topic, items[0].first)
         if entries is None:
             return []
         return [msgspec.structs.replace(items[0], entries=entries, full=True), *items[1:]]
 
-    def silence(self, topic: str, first: int, last: int) -> list[Recalled]:
+    def silence(self, topic: str, first: int, last: int) -> list[LogItem]:
         """Which of these numbers are void: they have stamps that say that nothing was kept."""
-        items: list[Recalled] = []
+        items: list[LogItem] = []
         for _ in self.finding_silence(topic, first, last, items):
             pass
         return items
 
-    def finding_silence(self, topic: str, first: int, last: int, items: list[Recalled]) -> Iterator[None]:
+    def finding_silence(self, topic: str, first: int, last: int, items: list[LogItem]) -> Iterator[None]:
         """The same in small steps; `items` gets what is found."""
         at = max(first, 1)
         while at <= last:
@@ -592,10 +592,10 @@ def _lost(topic: str, number: int, row: Row) -> JournalDamaged:
     )
 
 
-def _recalled(stamp: LogStamp, row: Row, chunks: list[Row], start: int, end: int) -> Recalled:
+def _recalled(stamp: LogStamp, row: Row, chunks: list[Row], start: int, end: int) -> LogItem:
     first, last = (chunks[0].first, chunks[-1].last) if chunks else (max(row.first, start), min(row.last, end))
     begins = first == row.first
-    return Recalled(
+    return LogItem(
         first=first,
         last=last,
         entries=stamp.entries if begins or stamp.full else {},

@@ -86,7 +86,7 @@ def _nothing(round: int) -> tuple[str, ...]:
 
 
 @attrs.define(eq=False)
-class Retention:
+class LogTrimmer:
     """What the log of one stage may forget."""
 
     shelf: Shelf

@@ -43,7 +43,7 @@ DUE_MAX = 256
 """So many changes may be due in a topic's row."""
 
 
-class Holding(msgspec.Struct):
+class TopicHolding(msgspec.Struct):
     """What this stage knows of one subscription that holds a topic of its own."""
 
     topics: tuple[str, ...]
@@ -67,7 +67,7 @@ class Groups(msgspec.Struct):
     """The groups as one stage sees them. Topics map to topics; `True` stands in for a set that keeps its order."""
 
     rank: int
-    holdings: dict[str, Holding] = msgspec.field(default_factory=dict)
+    holdings: dict[str, TopicHolding] = msgspec.field(default_factory=dict)
     weights: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
     filled: dict[str, dict[str, bool]] = msgspec.field(default_factory=dict)
     """topic → the topics of its group whose entries are filled in at this stage"""
@@ -97,7 +97,7 @@ class Groups(msgspec.Struct):
     def change(self, topology: Topology, part: Change, at_once: int = PAIRS_AT_ONCE) -> None:
         """Take note of the topics that a subscription holds from now on; of more than so many cells in steps."""
         subscription, new, weight, best_effort = part.subscription, part.new, part.weight, part.best_effort
-        holding = self.holdings.get(subscription) or Holding((), weight, best_effort)
+        holding = self.holdings.get(subscription) or TopicHolding((), weight, best_effort)
         owners = {t: topology.owner(t) for t in (*holding.topics, *new)}
         self._count_full(holding, [t for t in holding.topics if owners[t] == self.rank], -1)
         wanted, held = set(new), set(holding.topics)
@@ -118,12 +118,12 @@ class Groups(msgspec.Struct):
         self._add_pairs({t: owners[t] for t in gained}, kept_owners, weight, at_once)
         own = [t for t in new if owners[t] == self.rank]
         if own:
-            self.holdings[subscription] = held_now = Holding(new, weight, best_effort)
+            self.holdings[subscription] = held_now = TopicHolding(new, weight, best_effort)
             self._count_full(held_now, own, 1)
         else:
             self.holdings.pop(subscription, None)
 
-    def _count_full(self, holding: Holding, own_topics: list[str], step: int) -> None:
+    def _count_full(self, holding: TopicHolding, own_topics: list[str], step: int) -> None:
         if holding.best_effort:
             for topic in own_topics:
                 _count(self.full_wanted, topic, step)

@@ -36,12 +36,12 @@ from ordered_pubsub.core.messages import (
     Change,
     ChangeAsk,
     Ended,
-    Follows,
-    Passed,
-    Reading,
+    Progress,
     Refusal,
     Request,
     Resume,
+    SubscribeRights,
+    TopicsReleased,
 )
 
 TOPICS_MAX = 10_000
@@ -70,7 +70,7 @@ def epoch_after(refusal: Refusal, openings: int) -> int | None:
     return refusal.opened + 1 if refusal.code == WRONG_EPOCH and openings < OPENINGS_MAX else None
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class WaitingChange(msgspec.Struct, frozen=True):
     """A request with a change that waits for its turn."""
 
     request: Request
@@ -78,7 +78,7 @@ class Waiting(msgspec.Struct, frozen=True):
     now: float
 
 
-class Subscription(msgspec.Struct):
+class SubscriptionState(msgspec.Struct):
     """What the registrar knows of one subscription."""
 
     client: str
@@ -90,7 +90,7 @@ class Subscription(msgspec.Struct):
     """a stage that its last change has visited"""
     ended: bool = False
     under_way: bool = False
-    waiting: list[Waiting] = msgspec.field(default_factory=list)
+    waiting: list[WaitingChange] = msgspec.field(default_factory=list)
     weight: int = 2
     epoch: int = 0
     """how often it was begun or resumed, if it has a name"""
@@ -147,7 +147,7 @@ class Subscription(msgspec.Struct):
             self.low = {**self.low, **self._named_floors(self.resume)}
             self.resume = None
 
-    def passed(self, said: Follows) -> tuple[str, ...]:
+    def passed(self, said: Progress) -> tuple[str, ...]:
         """What it had left and needs nothing of any more, by what its client says."""
         return tuple(
             topic
@@ -194,7 +194,7 @@ class Subscription(msgspec.Struct):
         """Whether it may wait for events of a topic: for those of one that it has left as well."""
         return bool(self.leaving) or topic in self.gaining or topic in self.topics
 
-    def denied(self, reading: Reading | None) -> str | None:
+    def denied(self, reading: SubscribeRights | None) -> str | None:
         """A topic that it holds, and that who opens it may not subscribe to, if there is one."""
         return None if reading is None else reading.denied(dict.fromkeys((*self.topics, *self.held)))
 
@@ -211,7 +211,7 @@ class Subscription(msgspec.Struct):
 class Registrar(msgspec.Struct):
     """The subscriptions that are registered at one stage."""
 
-    subscriptions: dict[str, Subscription] = msgspec.field(default_factory=dict)
+    subscriptions: dict[str, SubscriptionState] = msgspec.field(default_factory=dict)
     held: dict[str, int] = msgspec.field(default_factory=dict)
     """client → how many of these are its own"""
     lingering: dict[str, int] = msgspec.field(default_factory=dict)
@@ -220,7 +220,7 @@ class Registrar(msgspec.Struct):
     def refuse(self, request: Request, ask: ChangeAsk) -> Refusal | None:
         """Why a request for a change is not taken, if it is not."""
         found = self.subscriptions.get(ask.subscription)
-        subscription = found or Subscription(request.client)
+        subscription = found or SubscriptionState(request.client)
         topics_max = ORDERED_TOPICS_MAX if ask.weight else TOPICS_MAX
         is_expiring = request.client.startswith(EXPIRING)
         opened = 0
@@ -255,12 +255,12 @@ class Registrar(msgspec.Struct):
             return None
         return request.refused(code, reason, True, opened)
 
-    def ask(self, ask: ChangeAsk, waiting: Waiting) -> Waiting | None:
+    def ask(self, ask: ChangeAsk, waiting: WaitingChange) -> WaitingChange | None:
         """Take a change; return it if its turn is now."""
         client = waiting.request.client
         subscription = self.subscriptions.get(ask.subscription)
         if subscription is None:
-            subscription = Subscription(client, weight=ask.weight, owner=waiting.request.identity)
+            subscription = SubscriptionState(client, weight=ask.weight, owner=waiting.request.identity)
             self.subscriptions[ask.subscription] = subscription
             if ask.opens:
                 subscription.epoch = ask.opens
@@ -277,7 +277,7 @@ class Registrar(msgspec.Struct):
         subscription.waiting.append(waiting)
         return self.next_turn(ask.subscription)
 
-    def _hand_over(self, subscription: Subscription, client: str) -> None:
+    def _hand_over(self, subscription: SubscriptionState, client: str) -> None:
         """From now on a named subscription belongs to another session."""
         self._count(subscription.client, -1)
         subscription.client = client
@@ -291,7 +291,7 @@ class Registrar(msgspec.Struct):
     def _count(self, client: str, step: int) -> None:
         _add(self.held, client, step)
 
-    def next_turn(self, name: str) -> Waiting | None:
+    def next_turn(self, name: str) -> WaitingChange | None:
         """The change of this subscription whose turn it is now, if there is one."""
         subscription = self.subscriptions[name]
         if subscription.under_way or not subscription.waiting:
@@ -326,7 +326,7 @@ class Registrar(msgspec.Struct):
         subscription.via = min(max(meeting, high), low) if ranks else meeting
         return meeting
 
-    def settle(self, change: Change) -> Waiting | None:
+    def settle(self, change: Change) -> WaitingChange | None:
         """Take note that a change has passed its last stage; return the next one if there is one."""
         subscription = self.subscriptions.get(change.subscription)
         if subscription is None or subscription.version != change.version:
@@ -342,7 +342,7 @@ class Registrar(msgspec.Struct):
             self._maybe_forget(change.subscription)
         return following
 
-    def passed(self, passed: Passed) -> None:
+    def passed(self, passed: TopicsReleased) -> None:
         """A subscription needs nothing any more of some topics that it had left."""
         subscription = self.subscriptions.get(passed.subscription)
         if subscription is None:
@@ -409,7 +409,7 @@ class Registrar(msgspec.Struct):
             resume.version, resume.clock, resume.position = acked.version, dict(acked.clock), acked.position
 
 
-def _not_yours(subscription: Subscription, ask: ChangeAsk) -> tuple[str, str]:
+def _not_yours(subscription: SubscriptionState, ask: ChangeAsk) -> tuple[str, str]:
     if subscription.resume is None:
         return "not-yours", f"subscription {ask.subscription!r} belongs to another client"
     return "taken-over", f"subscription {ask.subscription!r} goes on in another session now"

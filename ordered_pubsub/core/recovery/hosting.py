@@ -26,19 +26,19 @@ from msgspec.structs import replace
 
 from ordered_pubsub.core.messages import (
     AckExpected,
-    Alive,
-    Curious,
     Ended,
-    Expect,
-    Follows,
-    Hosts,
-    Inform,
+    HomeFloors,
+    LogItem,
+    LogReply,
+    LogRequest,
+    Nack,
+    NackRange,
     Progress,
-    Recall,
-    Recalled,
-    Told,
+    ProgressReports,
+    Recovered,
+    SessionsAlive,
+    TopicHeads,
     ToSubscriber,
-    Want,
 )
 from ordered_pubsub.core.ranges import ENDLESS, RangeMap, Ranges
 from ordered_pubsub.core.recovery._curiosity import Consolidation
@@ -70,9 +70,9 @@ STREAMS_AT_ONCE = 100
 
 Follower = tuple[str, str]
 """A session, and one of its subscriptions."""
-Left = dict[int, Recalled]
+Left = dict[int, LogItem]
 """An item's first number → what a filter has left of it."""
-Choose = Callable[[str, Iterable[Recalled]], Iterator[Recalled | None]]
+Choose = Callable[[str, Iterable[LogItem]], Iterator[LogItem | None]]
 """A filter and items → what is left of each of them, in their order, and None at the end of each small step between."""
 
 
@@ -81,16 +81,16 @@ class Chosen:
     """What filters have left of something that an owner has told, for the next ones that choose by the same: the last of it."""
 
     bytes_max: int
-    _items: OrderedDict[tuple[str, int], tuple[Recalled, int]] = attrs.field(factory=OrderedDict)
+    _items: OrderedDict[tuple[str, int], tuple[LogItem, int]] = attrs.field(factory=OrderedDict)
     """filter, first number → the item and its size; the oldest first"""
     _bytes: int = 0
 
-    def find(self, where: str, first: int) -> Recalled | None:
+    def find(self, where: str, first: int) -> LogItem | None:
         """What a filter has left of an item."""
         found = self._items.get((where, first))
         return None if found is None else found[0]
 
-    def keep(self, where: str, item: Recalled) -> None:
+    def keep(self, where: str, item: LogItem) -> None:
         """A filter has left this."""
         size = size_of(item)
         if size <= self.bytes_max and (where, item.first) not in self._items:
@@ -100,12 +100,12 @@ class Chosen:
                 self._bytes -= self._items.popitem(last=False)[1][1]
 
 
-def size_of(item: Recalled) -> int:
+def size_of(item: LogItem) -> int:
     """About how many bytes an item takes in memory."""
     return ITEM_BYTES + sum([len(chunk.data) for chunk in item.chunks])
 
 
-def runs(items: Sequence[Recalled]) -> Iterator[Sequence[Recalled]]:
+def runs(items: Sequence[LogItem]) -> Iterator[Sequence[LogItem]]:
     """Items in the order of their numbers, cut where numbers are missing between them: what is done for each run is not done
     for each item."""
     begin = 0
@@ -144,7 +144,7 @@ class _Stream:
     asked: Consolidation = attrs.field(factory=lambda: Consolidation(NRT_FLOOR_S))
     curious: dict[str, dict[Follower, _Curious]] = attrs.field(factory=dict)
     """identity → its subscriptions that miss something"""
-    cache: RangeMap[Sequence[Recalled]] = attrs.field(factory=RangeMap)
+    cache: RangeMap[Sequence[LogItem]] = attrs.field(factory=RangeMap)
     """runs of items that were told"""
     fulls_asked: dict[int, float] = attrs.field(factory=dict)
     """number → when its full timestamp was asked for"""
@@ -157,11 +157,11 @@ class _Stream:
 NOTHING_CHOSEN = Chosen(0)
 
 
-def within(items: Sequence[Recalled], numbers: Ranges) -> Sequence[Recalled]:
+def within(items: Sequence[LogItem], numbers: Ranges) -> Sequence[LogItem]:
     """Those of some items, in the order of their numbers, that have any of these numbers."""
     if not items or numbers.covers(items[0].first, items[-1].last):
         return items
-    found: list[Recalled] = []
+    found: list[LogItem] = []
     at = 0
     for first, last in numbers.within(items[0].first, items[-1].last):
         at = max(at, bisect_left(items, first, key=_last_of))
@@ -185,13 +185,13 @@ class Hosting:
     """leaves out what a filter does not let through; None: this stage cannot read events"""
     tells: list[tuple[str, ToSubscriber]] = attrs.field(factory=list)
     """session, and what it is told; the caller empties it"""
-    recalls: dict[int, list[Want]] = attrs.field(factory=dict)
+    recalls: dict[int, list[NackRange]] = attrs.field(factory=dict)
     """rank of an owner → what it is asked for; the caller empties it"""
     _acked: dict[str, dict[Follower, int]] = attrs.field(factory=dict)
     """topic → the subscriptions that hold it, and up to where they have acknowledged it"""
     _held: dict[Follower, dict[str, bool]] = attrs.field(factory=dict)
     """subscription → its topics"""
-    _news: OrderedDict[Follower, Follows] = attrs.field(factory=OrderedDict)
+    _news: OrderedDict[Follower, Progress] = attrs.field(factory=OrderedDict)
     """what subscriptions have said and the registrars do not know yet"""
     _spoken_of: dict[str, dict[str, dict[str, bool]]] = attrs.field(factory=dict)
     """session → its subscriptions that have said something → topics of which they have missed something"""
@@ -219,7 +219,7 @@ class Hosting:
 
     # -- acknowledgements ---------------------------------------------------------------------------------------------
 
-    def follows(self, session: str, follows: Follows) -> None:
+    def follows(self, session: str, follows: Progress) -> None:
         """A subscription says how far it is."""
         follower = (session, follows.subscription)
         held = self._held.setdefault(follower, {})
@@ -262,7 +262,7 @@ class Hosting:
         self.sessions[session] = 0
         self.identities[session] = identity
 
-    def _note_news(self, follower: Follower, follows: Follows) -> None:
+    def _note_news(self, follower: Follower, follows: Progress) -> None:
         """The registrar is told what is said, several words as one."""
         before = self._news.get(follower)
         if before is not None and not follows.is_all:
@@ -276,15 +276,15 @@ class Hosting:
         names = self._spoken_of.get(session, ())
         return {name: list(self._held[session, name]) for name in names if (session, name) in self._held}
 
-    def take_progress(self) -> list[tuple[int, Progress]]:
+    def take_progress(self) -> list[tuple[int, ProgressReports]]:
         """What the registrars are to be told, some of it at a time."""
-        by_rank: dict[int, list[Follows]] = {}
+        by_rank: dict[int, list[Progress]] = {}
         count = 0
         while self._news and count < TOLD_AT_ONCE:
             _, follows = self._news.popitem(last=False)
             count += 1 + len(follows.acked)
             by_rank.setdefault(self.topology.registrar(follows.subscription), []).append(follows)
-        return [(rank, Progress(news)) for rank, news in by_rank.items()]
+        return [(rank, ProgressReports(news)) for rank, news in by_rank.items()]
 
     def _leave(self, follower: Follower, topic: str) -> None:
         del self._held[follower][topic]
@@ -303,16 +303,16 @@ class Hosting:
                 if acked < count:
                     behind.setdefault(follower, {})[topic] = count
         for (session, subscription), counts in behind.items():
-            self.tells.append((session, Expect(subscription, counts)))
+            self.tells.append((session, TopicHeads(subscription, counts)))
 
-    def take_alive(self, now: float) -> Alive | None:
+    def take_alive(self, now: float) -> SessionsAlive | None:
         """Who is connected here, now and then."""
         if now < self._said_alive_at + self.alive_s or not self.sessions:
             return None
         self._said_alive_at = now
-        return Alive(dict(self.sessions))
+        return SessionsAlive(dict(self.sessions))
 
-    def take_hosts(self) -> list[tuple[int, Hosts]]:
+    def take_hosts(self) -> list[tuple[int, HomeFloors]]:
         """What the owners are to be told of acknowledgements since the last call, of some topics at a time."""
         news: dict[int, dict[str, int | None]] = {}
         stirred = list(islice(self._stirred, TOLD_AT_ONCE))
@@ -320,16 +320,16 @@ class Hosting:
             del self._stirred[topic]
             acked = min(self._acked.get(topic, {}).values(), default=None)
             news.setdefault(self.topology.owner(topic), {})[topic] = acked
-        return [(rank, Hosts(acked)) for rank, acked in news.items()]
+        return [(rank, HomeFloors(acked)) for rank, acked in news.items()]
 
-    def all_hosts(self, owner: int) -> Hosts:
+    def all_hosts(self, owner: int) -> HomeFloors:
         """All that an owner is to be told when the link to it is there again."""
         mine = {topic: acked for topic, acked in self._acked.items() if self.topology.owner(topic) == owner}
-        return Hosts({topic: min(acked.values()) for topic, acked in mine.items()}, is_all=True)
+        return HomeFloors({topic: min(acked.values()) for topic, acked in mine.items()}, is_all=True)
 
     # -- curiosity ----------------------------------------------------------------------------------------------------
 
-    def wanting(self, session: str, curious: Curious, now: float) -> Iterator[None]:
+    def wanting(self, session: str, curious: Nack, now: float) -> Iterator[None]:
         """A subscription misses something: a step for each stretch, and more if much of that is known and has to be chosen."""
         follower = (session, curious.subscription)
         is_first = True
@@ -341,7 +341,7 @@ class Hosting:
                 yield from self._answering(want, follower)
                 self._ask_for_rest(want, follower, now)
 
-    def _note_want(self, follower: Follower, want: Want, now: float) -> bool:
+    def _note_want(self, follower: Follower, want: NackRange, now: float) -> bool:
         """Take note of what a subscription misses, unless its identity misses too much."""
         session, subscription = follower
         identity = self.identities.get(session, "")
@@ -376,13 +376,13 @@ class Hosting:
                 del stream.curious[identity]
                 self._maybe_end(topic, stream)
 
-    def _answering(self, want: Want, follower: Follower) -> Iterator[None]:
+    def _answering(self, want: NackRange, follower: Follower) -> Iterator[None]:
         """Tell what is known here."""
         items = self._known(self._streams[want.topic], want.first, min(want.last, want.first + CACHED_NUMBERS_MAX))
         if want.full:
             items = [item for item in items if item.first > want.first]
         if items:
-            told = Told(want.topic, want.first, want.last, 0, items)
+            told = LogReply(want.topic, want.first, want.last, 0, items)
             left = None
             if want.where and self.choose is not None:
                 left = yield from self._choosing(told, follower, want.where, NOTHING_CHOSEN)
@@ -391,9 +391,9 @@ class Hosting:
                 self._tell(told, follower, known, want.where, left)
 
     @staticmethod
-    def _known(stream: _Stream, first: int, last: int) -> list[Recalled]:
+    def _known(stream: _Stream, first: int, last: int) -> list[LogItem]:
         """What is known here of these numbers, but not more than is brought at once."""
-        items: list[Recalled] = []
+        items: list[LogItem] = []
         for _, _, run in stream.cache.parts(first, last):
             start = bisect_left(run, first, key=_last_of)
             items += (item for item in run[start : start + ANSWERED_MAX - len(items)] if item.first <= last)
@@ -401,30 +401,30 @@ class Hosting:
                 break
         return items
 
-    def _ask_for_rest(self, want: Want, follower: Follower, now: float) -> None:
+    def _ask_for_rest(self, want: NackRange, follower: Follower, now: float) -> None:
         """Ask the owner for what was not known here."""
         known, stream = self._missing(want.topic, follower), self._streams.get(want.topic)
         numbers = None if known is None else known.numbers.get(want.where)
         if known is not None and stream is not None and numbers is not None:
             for first, last in numbers.within(want.first, want.last):
-                self._ask(stream, Want(want.topic, first, last, want.full and first == want.first), now)
+                self._ask(stream, NackRange(want.topic, first, last, want.full and first == want.first), now)
             self._tidy(want.topic, follower, known)
 
-    def _ask(self, stream: _Stream, want: Want, now: float) -> None:
+    def _ask(self, stream: _Stream, want: NackRange, now: float) -> None:
         """Ask the owner for what it was not asked for lately."""
         wants = self.recalls.setdefault(self.topology.owner(want.topic), [])
         if want.full and stream.fulls_asked.get(want.first, now - NRT_FLOOR_S) <= now - NRT_FLOOR_S:
             stream.fulls_asked[want.first] = now
             stream.asked.satisfied(want.first, want.first)
         for first, last in stream.asked.fresh(want.first, want.last, now):
-            wants.append(Want(want.topic, first, last, want.full and first == want.first))
+            wants.append(NackRange(want.topic, first, last, want.full and first == want.first))
 
     def curious_about(self, topic: str) -> Collection[str]:
         """The identities that miss something of a topic."""
         stream = self._streams.get(topic)
         return () if stream is None else stream.curious.keys()
 
-    def hear(self, told: Told) -> list[str]:
+    def hear(self, told: LogReply) -> list[str]:
         """An owner says what its log has. Return the identities that may miss it: `telling` gives it to each of them."""
         stream = self._streams.get(told.topic)
         if stream is None:
@@ -441,7 +441,7 @@ class Hosting:
             self._remember(told.topic, stream, told.items)
         return list(stream.curious)
 
-    def telling(self, told: Told, identity: str, chosen: Chosen) -> Iterator[None]:
+    def telling(self, told: LogReply, identity: str, chosen: Chosen) -> Iterator[None]:
         """Give what an owner says to one identity: a step for each of its subscriptions that may miss it, and each filter.
 
         What is chosen of it by the same filter is `chosen` once for several, whoever they are.
@@ -465,7 +465,7 @@ class Hosting:
                 if known is not None:
                     self._tell(told, follower, known, where, left)
 
-    def _choosing(self, told: Told, follower: Follower, where: str, chosen: Chosen) -> Generator[None, None, Left]:
+    def _choosing(self, told: LogReply, follower: Follower, where: str, chosen: Chosen) -> Generator[None, None, Left]:
         """Leave out what a filter does not let through, of what a subscription misses. What was chosen already is not again."""
         left: Left = {}
         known = self._missing(told.topic, follower)
@@ -474,7 +474,7 @@ class Hosting:
             return left
         missed = within(told.items, numbers)
 
-        def not_chosen() -> Iterator[Recalled]:
+        def not_chosen() -> Iterator[LogItem]:
             for item in missed:
                 found = chosen.find(where, item.first)
                 if found is None:
@@ -490,7 +490,7 @@ class Hosting:
                 chosen.keep(where, item)
         return left
 
-    def _tell(self, told: Told, follower: Follower, known: _Curious, where: str, left: Left | None) -> None:
+    def _tell(self, told: LogReply, follower: Follower, known: _Curious, where: str, left: Left | None) -> None:
         """Give a subscription what it misses of this, and nothing else; with a filter, what that has left of it."""
         numbers = known.numbers.get(where)
         if numbers is None:
@@ -508,8 +508,8 @@ class Hosting:
             numbers.forget_up_to(told.floor)
             session, subscription = follower
             _add(self._curious, self.identities.get(session, ""), known.weight - before)
-            given = Told(told.topic, told.first, told.read_to, told.floor, list(items), where, told.given)
-            self.tells.append((session, Inform(subscription, given)))
+            given = LogReply(told.topic, told.first, told.read_to, told.floor, list(items), where, told.given)
+            self.tells.append((session, Recovered(subscription, given)))
         self._tidy(told.topic, follower, known)
 
     def _tidy(self, topic: str, follower: Follower, known: _Curious) -> None:
@@ -524,7 +524,7 @@ class Hosting:
         if stream.is_empty and self._streams.get(topic) is stream:
             del self._streams[topic]
 
-    def _remember(self, topic: str, stream: _Stream, items: Sequence[Recalled]) -> None:
+    def _remember(self, topic: str, stream: _Stream, items: Sequence[LogItem]) -> None:
         for run in runs(items):
             for first, last in stream.cache.missing(run[0].first, run[-1].last):
                 if (first, last) == (run[0].first, run[-1].last):
@@ -536,7 +536,7 @@ class Hosting:
             self._cached_bytes -= size
             self._streams[oldest].cache.remove(first, last)
 
-    def _keep(self, topic: str, stream: _Stream, run: Sequence[Recalled]) -> None:
+    def _keep(self, topic: str, stream: _Stream, run: Sequence[LogItem]) -> None:
         first, last, size = run[0].first, run[-1].last, RUN_BYTES + sum(map(size_of, run))
         stream.cache.put(first, last, run)
         self._cached[topic, first] = (last, size)
@@ -605,14 +605,14 @@ class Hosting:
                 if not self._spoken_of[session]:
                     del self._spoken_of[session]
 
-    def take_recalls(self) -> list[tuple[int, Recall]]:
+    def take_recalls(self) -> list[tuple[int, LogRequest]]:
         """What to ask the owners for."""
-        recalls = [(rank, Recall(wants)) for rank, wants in self.recalls.items() if wants]
+        recalls = [(rank, LogRequest(wants)) for rank, wants in self.recalls.items() if wants]
         self.recalls.clear()
         return recalls
 
 
-def _last_of(item: Recalled) -> int:
+def _last_of(item: LogItem) -> int:
     return item.last
 
 

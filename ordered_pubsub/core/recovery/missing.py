@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import attrs
 
-from ordered_pubsub.core.messages import Want
+from ordered_pubsub.core.messages import NackRange
 from ordered_pubsub.core.recovery._curiosity import Curiosity, Rto
 
 GCT_S = 0.2
@@ -109,15 +109,15 @@ class Missing:
         self._base.pop(topic, None)
         self._full.pop(topic, None)
 
-    def take_due(self, now: float) -> list[Want]:
+    def take_due(self, now: float) -> list[NackRange]:
         """What to ask for now."""
-        wants: list[Want] = []
+        wants: list[NackRange] = []
         for topic, curiosity in self._topics.items():
             room = UNDER_WAY_MAX - curiosity.under_way(now)
             if room > 0:
                 full = self._full.get(topic)
                 due = curiosity.take_due(now, room, self._base[topic] + AHEAD_MAX)
-                wants += [Want(topic, first, last, first == full) for first, last in due]
+                wants += [NackRange(topic, first, last, first == full) for first, last in due]
         return wants
 
     @property

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import attrs
 
 from ordered_pubsub.core.log.log import LogReader
-from ordered_pubsub.core.messages import AckExpected, Hosts, Told, Want
+from ordered_pubsub.core.messages import AckExpected, HomeFloors, LogReply, NackRange
 from ordered_pubsub.core.ranges import Ranges
 
 AET_S = 2.0
@@ -67,7 +67,7 @@ class _Wanted:
 
 
 @attrs.define(eq=False)
-class Pubends:
+class OwnerLogs:
     """The topics' ends where events are published, of one stage."""
 
     reader: LogReader
@@ -102,7 +102,7 @@ class Pubends:
         if last > self._last.get(topic, 0):
             self._last[topic] = self._stirred[topic] = last
 
-    def hosts(self, home: int, hosts: Hosts) -> None:
+    def hosts(self, home: int, hosts: HomeFloors) -> None:
         """A home stage says up to where its clients have acknowledged some topics."""
         if hosts.is_all:
             self.home_is_gone(home)
@@ -167,14 +167,14 @@ class Pubends:
 
     # -- recalling ----------------------------------------------------------------------------------------------------
 
-    def recall(self, home: int, wants: list[Want]) -> None:
+    def recall(self, home: int, wants: list[NackRange]) -> None:
         """A home stage asks for parts of the log."""
         self.recalls += 1
         self.recalled_numbers += sum(want.last - want.first + 1 for want in wants)
         for want in wants:
             self._wait(home, want)
 
-    def _wait(self, home: int, want: Want) -> None:
+    def _wait(self, home: int, want: NackRange) -> None:
         if self._pieces.get(home, 0) >= WANTS_MAX:
             return
         wanted = self._waiting.setdefault(home, OrderedDict()).setdefault(want.topic, _Wanted())
@@ -204,7 +204,7 @@ class Pubends:
         self._waiting.move_to_end(home)
         return False
 
-    def serve_home(self, home: int) -> Told:
+    def serve_home(self, home: int) -> LogReply:
         """Read one piece for a home stage that waits for some."""
         topics = self._waiting[home]
         topic, wanted = next(iter(topics.items()))
@@ -222,4 +222,4 @@ class Pubends:
         else:
             del self._waiting[home], self._pieces[home]
         given = -1 if self.given is None else self.given(topic)
-        return Told(topic, first, reading.read_to, reading.floor, reading.items, given=given)
+        return LogReply(topic, first, reading.read_to, reading.floor, reading.items, given=given)

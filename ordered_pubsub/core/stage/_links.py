@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ordered_pubsub.core.messages import Durable, Frame, load_of
+from ordered_pubsub.core.messages import Durable, LinkFrame, load_of
 from ordered_pubsub.errors import JournalDamaged, ProtocolError
 
 FRAMES_UNDER_WAY_MAX = 1_024
@@ -29,11 +29,11 @@ class Link(msgspec.Struct):
     received: int = 0
     outbox: dict[int, Durable] = msgspec.field(default_factory=dict)
 
-    def number(self, message: Durable) -> Frame:
+    def number(self, message: Durable) -> LinkFrame:
         """Give a message its number and keep it until it is acknowledged."""
         self.sent += 1
         self.outbox[self.sent] = message
-        return Frame(self.sent, message)
+        return LinkFrame(self.sent, message)
 
     def is_next(self, number: int) -> bool:
         """Whether a frame with this number is to be taken now."""
@@ -78,9 +78,9 @@ class Link(msgspec.Struct):
         """Up to where the peer has acknowledged."""
         return self.sent - len(self.outbox)
 
-    def window(self, after: int) -> list[Frame]:
+    def window(self, after: int) -> list[LinkFrame]:
         """The next frames after this number, as many as may be under way without an acknowledgement."""
-        frames: list[Frame] = []
+        frames: list[LinkFrame] = []
         if after >= self.sent:
             return frames
         load = 0
@@ -90,5 +90,5 @@ class Link(msgspec.Struct):
             if load > LOAD_MAX and number > self.known_received + 1:
                 break
             if number > after:
-                frames.append(Frame(number, message))
+                frames.append(LinkFrame(number, message))
         return frames

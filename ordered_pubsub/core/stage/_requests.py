@@ -32,7 +32,7 @@ LOOKED_AT_MAX = 64
 """So many sessions are forgotten at once, to make room."""
 
 
-class Verdict(Enum):
+class RequestVerdict(Enum):
     """What is to be done with a request."""
 
     TAKE = auto()
@@ -42,7 +42,7 @@ class Verdict(Enum):
     """an earlier one is missing, or it was done long ago, or there is no room now"""
 
 
-class Session(msgspec.Struct):
+class SessionState(msgspec.Struct):
     """What a stage remembers of one client."""
 
     epoch: int
@@ -66,7 +66,7 @@ class Session(msgspec.Struct):
 class Requests(msgspec.Struct):
     """The sessions of all clients that ask at this stage, the one not heard of for longest first."""
 
-    sessions: dict[str, Session] = msgspec.field(default_factory=dict)
+    sessions: dict[str, SessionState] = msgspec.field(default_factory=dict)
     owned: dict[str, dict[str, bool]] = msgspec.field(default_factory=dict)
     """identity → its sessions, the one not heard of for longest first"""
     loads: dict[str, int] = msgspec.field(default_factory=dict)
@@ -114,7 +114,7 @@ class Requests(msgspec.Struct):
             if not load:
                 del self.loads[identity]
 
-    def judge(self, request: Request, now: float) -> Verdict | Answer | Refusal:
+    def judge(self, request: Request, now: float) -> RequestVerdict | Answer | Refusal:
         """Say what is to be done with a request; changes nothing."""
         session = self.sessions.get(request.client)
         if session is not None and session.identity not in (request.identity, ANYBODY):
@@ -122,28 +122,28 @@ class Requests(msgspec.Struct):
                 "forbidden", f"session {request.client!r} is another identity's, and not one of {request.identity!r}"
             )
         if session is None and request.is_guest:
-            return Verdict.IGNORE  # it is asked again; by then it is known whose the name is
+            return RequestVerdict.IGNORE  # it is asked again; by then it is known whose the name is
         if session is None or request.epoch > session.epoch:
             if request.after > request.done:
-                return Verdict.IGNORE  # the one before it has no answer yet and will be asked again
+                return RequestVerdict.IGNORE  # the one before it has no answer yet and will be asked again
             if request.after:
                 return request.refused("session-expired", "this stage knows nothing of the session's earlier requests")
             if session is None and len(self.sessions) >= SESSIONS_MAX and not self._silent(now):
-                return Verdict.IGNORE  # until there is room; it will be asked again
-            return Verdict.TAKE
+                return RequestVerdict.IGNORE  # until there is room; it will be asked again
+            return RequestVerdict.TAKE
         if request.epoch < session.epoch:
             return request.refused(
                 "session-replaced",
                 f"session {request.epoch} of client {request.client!r} was replaced by session {session.epoch}",
             )
         if request.sequence in session.pending:
-            return Verdict.WAIT
+            return RequestVerdict.WAIT
         if request.sequence in session.answers:
             return session.answers[request.sequence]
-        return Verdict.TAKE if request.after == session.last and self._has_room(session, request) else Verdict.IGNORE
+        return RequestVerdict.TAKE if request.after == session.last and self._has_room(session, request) else RequestVerdict.IGNORE
 
     @staticmethod
-    def _has_room(session: Session, request: Request) -> bool:
+    def _has_room(session: SessionState, request: Request) -> bool:
         """Whether one more answer may be kept, when those are forgotten that the client is done with."""
         if len(session.pending) + len(session.answers) < UNANSWERED_MAX and session.load < UNANSWERED_LOAD_MAX:
             return True
@@ -160,7 +160,7 @@ class Requests(msgspec.Struct):
         session = self.sessions.get(request.client)
         if session is None or request.epoch > session.epoch:
             self.forget(request.client)
-            session = Session(request.epoch, home, now, identity=request.identity)
+            session = SessionState(request.epoch, home, now, identity=request.identity)
             if len(self.sessions) >= SESSIONS_MAX:
                 for client in self._silent(now):
                     self.forget(client)

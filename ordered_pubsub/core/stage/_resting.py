@@ -29,7 +29,7 @@ import attrs
 
 from ordered_pubsub.core.liveness.voids import Voids
 from ordered_pubsub.core.log.log import Shelf
-from ordered_pubsub.core.log.retention import Retention
+from ordered_pubsub.core.log.retention import LogTrimmer
 from ordered_pubsub.core.stage.stage import Stage
 
 REST_AFTER_S = 60.0
@@ -84,7 +84,7 @@ class Resting:
     """Which topics may rest at one stage."""
 
     stage: Stage
-    retention: Retention
+    retention: LogTrimmer
     voids: Voids
     shelf: Shelf
     """what is on disk"""

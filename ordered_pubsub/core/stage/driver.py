@@ -4,11 +4,11 @@ A `Driver` feeds one stage, collects what comes of any number of inputs into one
 journal has it on disk. This is the only place where that order is decided; the server, the embedded stage and the simulation
 all run through it. `crash_point` is called with the name of each place at which a process may die; the simulation dies there.
 
-`flush` does all of it at once. Whoever does not want to wait for the disk takes a `Batch` with `take`, lets another thread
+`flush` does all of it at once. Whoever does not want to wait for the disk takes a `FlushBatch` with `take`, lets another thread
 do `make_safe`, feeds the next inputs meanwhile, and sends what `release` returns when that is done: one batch at a time.
 
 Beside the stage, whose state is journalled, stand two that hold soft state only: `Hosting` for the clients that are at home here,
-and `Pubends` for those who miss what the log has. What they say goes out with the next batch.
+and `OwnerLogs` for those who miss what the log has. What they say goes out with the next batch.
 
 What a client causes may be much more than what it says. A few requests of each identity are handled as they come; what is more,
 and whatever grows with what is named in a message, waits for its turn (`core.stage.turns`). `serve` does one small step of that, and
@@ -34,58 +34,58 @@ from ordered_pubsub.core.liveness.voids import Voids, merged
 from ordered_pubsub.core.log.floors import Needs
 from ordered_pubsub.core.log.log import LogReader, LogWriter, Shelf
 from ordered_pubsub.core.log.memory_shelf import MemoryShelf
-from ordered_pubsub.core.log.retention import Policies, Policy, Retention
+from ordered_pubsub.core.log.retention import LogTrimmer, Policies, Policy
 from ordered_pubsub.core.messages import (
     Acked,
     AckExpected,
-    Alive,
+    AckSaved,
     Answer,
     AskFloors,
     AskKeys,
     ChangeAsk,
-    Curious,
-    Decided,
     Ended,
     Floors,
-    Follows,
-    Frame,
     FromSubscriber,
-    Handed,
-    Heard,
     Hello,
-    Here,
     Holders,
-    Hosts,
-    Leased,
+    HomeFloors,
+    KeepAlive,
+    KeepAliveAck,
+    KeepAliveSeen,
+    LeaseRenewal,
+    LeaseReply,
+    LinkFrame,
     Locate,
     Located,
-    Noted,
+    LogReply,
+    LogRequest,
+    Nack,
+    NotArrivedCounts,
     Part,
-    Passed,
     PeerMessage,
     Progress,
+    ProgressReports,
     Publication,
     PublishAsk,
-    Recall,
     Refusal,
     Relay,
     Reply,
     Request,
     Rotate,
-    Saved,
-    Seal,
-    Sealed,
     Secrets,
-    Span,
+    SeenAsk,
+    SeenReply,
+    SessionsAlive,
     SystemKeys,
-    Told,
-    Unarrived,
-    Undecided,
+    TopicRange,
+    TopicsReleased,
+    VoidAsk,
+    VoidDecision,
     find_change,
 )
 from ordered_pubsub.core.ranges import Ranges
 from ordered_pubsub.core.recovery.hosting import ALIVE_S, Chosen, Hosting, size_of
-from ordered_pubsub.core.recovery.owner_log import Pubends
+from ordered_pubsub.core.recovery.owner_log import OwnerLogs
 from ordered_pubsub.core.stage._behind import Behind
 from ordered_pubsub.core.stage._resting import LastNumbers, Resting
 from ordered_pubsub.core.stage.stage import Effects, Stage, nobody, taken_at
@@ -121,8 +121,8 @@ FLOORS_S = 5.0
 _OVER = object()
 STAGE, TOLD, CHORES = "stage", "told", ("chores",)
 """Who causes work, beside identities for what they say: an identity for what it is told; another stage; and this one."""
-VoidOfClient = Handed | Sealed | Undecided
-VoidMessage = Handed | Seal | Sealed | Holders | Undecided | Decided
+VoidOfClient = LeaseRenewal | SeenReply | VoidAsk
+VoidMessage = LeaseRenewal | SeenAsk | SeenReply | Holders | VoidAsk | VoidDecision
 KEEP = Policies(default=Policy(keep_age_s=float("inf"), max_age_s=float("inf")))
 """Forget nothing."""
 SNAPSHOT_AFTER_RECORDS = 10_000
@@ -202,7 +202,7 @@ class MemoryJournal:
 
 
 @attrs.frozen
-class Batch:
+class FlushBatch:
     """What came of some inputs: what must be on disk, and what may be sent when it is."""
 
     effects: Effects
@@ -271,8 +271,8 @@ class Driver:
     journal: Journal
     log: LogWriter
     hosting: Hosting
-    pubends: Pubends
-    retention: Retention
+    pubends: OwnerLogs
+    retention: LogTrimmer
     expiry: Expiry
     needs: Needs
     voids: Voids
@@ -362,11 +362,11 @@ class Driver:
         voids = Voids(rank, len(topology.stages), LogReader(journal.read_shelf), times.lease_s)
         voids.restore()
         unfinished = {topic: Ranges(batches.items()) for topic, batches in stage.state.unfinished.items()}
-        pubends = Pubends(LogReader(journal.read_shelf, unfinished))
+        pubends = OwnerLogs(LogReader(journal.read_shelf, unfinished))
         pubends.given = stage.given
         for topic, number in stage.state.kept.items():
             pubends.published(topic, number)
-        retention = Retention(journal.read_shelf, policies, len(topology.stages), lambda: stage.state.kept)
+        retention = LogTrimmer(journal.read_shelf, policies, len(topology.stages), lambda: stage.state.kept)
         return cls(
             stage,
             journal,
@@ -456,16 +456,16 @@ class Driver:
             self._opened(key, identity, load)
         self.stage.effects.sends.append((rank, message))
 
-    def _told_by(self, peer: int, message: Saved | Ended | Located | Leased | Decided) -> None:
+    def _told_by(self, peer: int, message: AckSaved | Ended | Located | LeaseReply | VoidDecision) -> None:
         """What a client had asked another stage for is answered."""
-        if isinstance(message, (Saved, Ended)):
+        if isinstance(message, (AckSaved, Ended)):
             self._close((Acked, message.session, message.subscription))
         elif isinstance(message, Located):
             self._close((Locate, message.session, peer))
-        elif isinstance(message, Leased):
-            self._close((Handed, message.session, message.serial, peer))
+        elif isinstance(message, LeaseReply):
+            self._close((LeaseRenewal, message.session, message.serial, peer))
         else:
-            self._close((Undecided, message.session, peer))
+            self._close((VoidAsk, message.session, peer))
 
     def _answered(self, answer: Answer | Refusal) -> None:
         self._close((answer.client, answer.epoch, answer.sequence))
@@ -559,7 +559,7 @@ class Driver:
         stage = self.stage
         if peer not in stage.state.links:
             raise ProtocolError(f"stage {stage.rank} has no peer of rank {peer}")
-        if isinstance(message, Frame):
+        if isinstance(message, LinkFrame):
             operation = message.message.operation
             check_operation(operation, len(stage.topology.stages))
             self._check_events(operation.parts)
@@ -585,31 +585,31 @@ class Driver:
         self.unfit[peer] = (self.unfit.get(peer, (0, ""))[0] + 1, str(error))
 
     def _handle_soft(self, peer: int, message: PeerMessage, now: float) -> None:
-        if isinstance(message, Recall):
+        if isinstance(message, LogRequest):
             self.pubends.recall(peer, message.wants)
-        elif isinstance(message, Told):
+        elif isinstance(message, LogReply):
             self._tell(message)
         elif isinstance(message, Relay):
             self._relayed(peer, message, now)
-        elif isinstance(message, Hosts):
+        elif isinstance(message, HomeFloors):
             self.pubends.hosts(peer, message)
             self.behind.hear(message.acked)
         elif isinstance(message, Acked):
             self.stage.handle_acked(peer, message)
-        elif isinstance(message, Progress):
+        elif isinstance(message, ProgressReports):
             self._note(message)
         elif isinstance(message, AskFloors):
             self._look_for_floors(peer, message)
         elif isinstance(message, Floors):
             self.retention.floors(peer, message)
-        elif isinstance(message, Alive):
+        elif isinstance(message, SessionsAlive):
             noted, told = self.expiry.heard(message, self._now)
             self.stage.effects.sends += [(peer, noted), *((peer, ended) for ended in told)]
-        elif isinstance(message, Noted):
+        elif isinstance(message, KeepAliveSeen):
             self._tell_heard(peer, message)
         elif isinstance(message, Locate):
             self._begin((STAGE, peer), message.session, self._locating(peer, message))
-        elif isinstance(message, (Saved, Ended, Located, Leased)):
+        elif isinstance(message, (AckSaved, Ended, Located, LeaseReply)):
             self._told_by(peer, message)
             self.stage.effects.tells.append((message.session, message))
         elif isinstance(message, VoidMessage):
@@ -655,9 +655,9 @@ class Driver:
         Raises a `ProtocolError`, and changes nothing, if that cannot be.
         """
         check_message(message, len(self.stage.topology.stages))
-        if isinstance(message, Here):
+        if isinstance(message, KeepAlive):
             self.hosting.sessions[session] = message.serial
-        elif isinstance(message, Unarrived):
+        elif isinstance(message, NotArrivedCounts):
             for cause in self.not_arrived:
                 self.not_arrived[cause] += message.counts.get(cause, 0)
         else:
@@ -666,19 +666,19 @@ class Driver:
     def _hearing(
         self,
         session: str,
-        message: Curious | Follows | Acked | Locate | AskKeys | VoidOfClient,
+        message: Nack | Progress | Acked | Locate | AskKeys | VoidOfClient,
         now: float,
         identity: str,
     ) -> Work:
         """A client says something: what grows with what it names is done in small steps."""
-        if isinstance(message, Curious):
+        if isinstance(message, Nack):
             for _ in self.hosting.wanting(session, message, now):
                 self._spread()
                 yield True
                 if session not in self.hosting.sessions:
                     return  # it is gone
             self._spread()
-        elif isinstance(message, Follows):
+        elif isinstance(message, Progress):
             self.hosting.follows(session, message)
             self.behind.hear(message.acked)
             self._spread()
@@ -691,7 +691,7 @@ class Driver:
         else:
             yield from self._spreading_void(message, identity)
 
-    def _tell(self, told: Told) -> None:
+    def _tell(self, told: LogReply) -> None:
         """An owner says what its log has: each identity that misses it here is told at its own turn, or now if nobody waits."""
         size = TOLD_BYTES + sum(map(size_of, told.items))
         if self._told_bytes + size > TOLD_BYTES_MAX and self._told_bytes:
@@ -717,7 +717,7 @@ class Driver:
         held.works -= 1
         self._told_bytes -= 0 if held.works else held.size
 
-    def _telling(self, told: Told, identity: str, chosen: Chosen) -> Work:
+    def _telling(self, told: LogReply, identity: str, chosen: Chosen) -> Work:
         for _ in self.hosting.telling(told, identity, chosen):
             self._spread()
             yield True
@@ -795,30 +795,30 @@ class Driver:
 
     # -- numbers whose events nobody keeps ----------------------------------------------------------------------------
 
-    def _say(self, rank: int, message: VoidMessage | Leased) -> None:
+    def _say(self, rank: int, message: VoidMessage | LeaseReply) -> None:
         """Say something to a stage, which may be this one."""
         if rank != self.stage.rank:
             self.stage.effects.sends.append((rank, message))
-        elif isinstance(message, Leased):
+        elif isinstance(message, LeaseReply):
             self.stage.effects.tells.append((message.session, message))
         else:
             self._handle_void(rank, message)
 
     def _spreading_void(self, message: VoidOfClient, identity: str) -> Work:
         """A client here says something about numbers whose events nobody keeps: what concerns this stage is done at its turn."""
-        if isinstance(message, Handed):
+        if isinstance(message, LeaseRenewal):
             handed = replace(message, asks=merged(message.asks))
             for rank in dict.fromkeys(message.ranks):
                 if rank == self.stage.rank:
                     self.stage.effects.published += self.voids.hear(handed, self._now)
                     yield from self._leasing(rank, handed)
                 else:
-                    key, load = (Handed, handed.session, handed.serial, rank), 1 + len(handed.asks)
+                    key, load = (LeaseRenewal, handed.session, handed.serial, rank), 1 + len(handed.asks)
                     yield from self._passing_on(rank, identity, key, load, handed)
-        elif isinstance(message, Sealed):
+        elif isinstance(message, SeenReply):
             self.rounds.answered(message)
         else:
-            by_owner: dict[int, list[Span]] = {}
+            by_owner: dict[int, list[TopicRange]] = {}
             for span in merged(message.spans):
                 by_owner.setdefault(self.stage.topology.owner(span.topic), []).append(span)
             for rank, spans in by_owner.items():
@@ -826,42 +826,42 @@ class Driver:
                 if rank == self.stage.rank:
                     yield from self._deciding(rank, asked)
                 else:
-                    yield from self._passing_on(rank, identity, (Undecided, asked.session, rank), len(spans), asked)
+                    yield from self._passing_on(rank, identity, (VoidAsk, asked.session, rank), len(spans), asked)
 
     def _handle_void(self, peer: int, message: VoidMessage) -> None:
         effects = self.stage.effects
-        if isinstance(message, Handed):
+        if isinstance(message, LeaseRenewal):
             effects.published += self.voids.hear(message, self._now)
             self._begin((STAGE, peer), message.session, self._leasing(peer, message))
-        elif isinstance(message, Seal):
+        elif isinstance(message, SeenAsk):
             asks = self.rounds.ask(message, self.hosting.sessions, self._now)
             effects.tells += [(ask.session, ask) for ask in asks]
             self._begin((STAGE, peer), f"seal {message.serial}", self._finding_holders(peer, message))
         elif isinstance(message, Holders):
             effects.decided += self.voids.holders(peer, message)
-        elif isinstance(message, Sealed):
+        elif isinstance(message, SeenReply):
             effects.decided += self.voids.sealed(message)
-        elif isinstance(message, Undecided):
+        elif isinstance(message, VoidAsk):
             self._begin((STAGE, peer), message.session, self._deciding(peer, message))
         else:
             self._told_by(peer, message)
             sessions = [message.session] if message.session else self.hosting.sessions
             effects.tells += [(session, message) for session in sessions]
 
-    def _leasing(self, peer: int, handed: Handed) -> Work:
-        answers: list[Leased] = []
+    def _leasing(self, peer: int, handed: LeaseRenewal) -> Work:
+        answers: list[LeaseReply] = []
         yield from self.voids.leasing(handed, answers)
         for leased in answers:
             self._say(peer, leased)
 
-    def _deciding(self, peer: int, asked: Undecided) -> Work:
-        decided: list[Decided] = []
+    def _deciding(self, peer: int, asked: VoidAsk) -> Work:
+        decided: list[VoidDecision] = []
         for _ in self.voids.telling(asked, decided):
             while decided:
                 self._say(peer, decided.pop(0))
             yield True
 
-    def _finding_holders(self, peer: int, seal: Seal) -> Work:
+    def _finding_holders(self, peer: int, seal: SeenAsk) -> Work:
         found: dict[str, bool] = {}
         yield from self.stage.state.registrar.finding_holders(seal.topic, found)
         self._say(peer, Holders(seal.serial, list(found)))
@@ -936,7 +936,7 @@ class Driver:
         for ended in self.expiry.find_expired(now) if stage.is_open else ():
             subscription = stage.state.registrar.subscriptions[ended.subscription]
             if subscription.ended:
-                stage.handle_passed(Passed(ended.subscription, tuple(subscription.leaving)))
+                stage.handle_passed(TopicsReleased(ended.subscription, tuple(subscription.leaving)))
             else:
                 stage.expire(ended.subscription, wall_s)
                 stage.effects.tells.append((ended.session, ended))
@@ -973,21 +973,21 @@ class Driver:
                 return
             yield True
 
-    def _note(self, progress: Progress) -> None:
+    def _note(self, progress: ProgressReports) -> None:
         for said in progress.news:
             passed = self.needs.follows(said)
             if passed is not None:
                 self.stage.handle_passed(passed)
 
-    def _hear(self, alive: Alive, now: float) -> None:
+    def _hear(self, alive: SessionsAlive, now: float) -> None:
         noted, told = self.expiry.heard(alive, now)
         self.stage.effects.tells += [(ended.session, ended) for ended in told]
         self._tell_heard(self.stage.rank, noted)
 
-    def _tell_heard(self, registrar: int, noted: Noted) -> None:
+    def _tell_heard(self, registrar: int, noted: KeepAliveSeen) -> None:
         """A registrar has heard of clients here."""
         self.stage.effects.tells += [
-            (session, Heard(session, serial, registrar))
+            (session, KeepAliveAck(session, serial, registrar))
             for session, serial in noted.sessions.items()
             if serial and session in self.hosting.sessions
         ]
@@ -1035,7 +1035,7 @@ class Driver:
         self.make_safe(batch)
         return self.release(batch)
 
-    def take(self) -> Batch:
+    def take(self) -> FlushBatch:
         """What the inputs since the last call did. Nothing of it may be sent before `make_safe` has returned."""
         if self.failure is not None:
             raise JournalError(
@@ -1063,13 +1063,13 @@ class Driver:
         published, pending = self._published(effects)
         given = self.stage.state.clocks.given
         if not self._is_snapshot_due:
-            return Batch(effects, published, pending, given, None)
+            return FlushBatch(effects, published, pending, given, None)
         snapshot = self.stage.snapshot()
         self._records_since_snapshot = self._bytes_since_snapshot = self.stage.parts_handled = 0
         self._snapshot_bytes = len(snapshot)
-        return Batch(effects, published, pending, given, snapshot)
+        return FlushBatch(effects, published, pending, given, snapshot)
 
-    def release(self, batch: Batch) -> Effects:
+    def release(self, batch: FlushBatch) -> Effects:
         """A batch is on disk: what may be sent now."""
         effects = batch.effects
         effects.replies = [self._as_clients_get_it(answer) for answer in effects.replies]
@@ -1133,12 +1133,12 @@ class Driver:
         weight = self._bytes_since_snapshot + PART_BYTES * self.stage.parts_handled
         return is_long and not self.journal.has_more and weight >= self.snapshot_growth * self._snapshot_bytes
 
-    def make_safe(self, batch: Batch) -> None:
+    def make_safe(self, batch: FlushBatch) -> None:
         """Put a batch on disk. After a failure nobody knows what is there, so this stage does nothing any more."""
         self.write_down(batch)
         self.make_sure(batch)
 
-    def write_down(self, batch: Batch) -> None:
+    def write_down(self, batch: FlushBatch) -> None:
         """The first half of that: write all of it, which is quick, for it need not be on the disk yet."""
         if not batch.has_news:
             return
@@ -1166,7 +1166,7 @@ class Driver:
         except Exception as error:
             raise self._failed(error) from error
 
-    def make_sure(self, batch: Batch) -> None:
+    def make_sure(self, batch: FlushBatch) -> None:
         """The second half: return when it is on the disk. May run in a thread."""
         try:
             if batch.has_news:

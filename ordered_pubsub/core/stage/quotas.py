@@ -17,7 +17,7 @@ import attrs
 import msgspec
 
 from ordered_pubsub.core.messages import Change, ChangeAsk, PublishAsk, Request
-from ordered_pubsub.core.order.registrar import Subscription
+from ordered_pubsub.core.order.registrar import SubscriptionState
 
 ENDLESS = 1 << 62
 NAME_BYTES = 80
@@ -105,7 +105,7 @@ class Ledger(msgspec.Struct):
 
     # -- subscriptions ------------------------------------------------------------------------------------------------
 
-    def count(self, name: str, subscription: Subscription | None, identity: str = "") -> None:
+    def count(self, name: str, subscription: SubscriptionState | None, identity: str = "") -> None:
         """A subscription has changed, or is gone; the identity that begins it has it from then on."""
         before = self.subscriptions.get(name)
         if subscription is None:
@@ -148,7 +148,7 @@ class Ledger(msgspec.Struct):
             return _said(identity, f"{quota.state_bytes} bytes of what this stage must not forget", "state_bytes")
         return ""
 
-    def excess_of_change(self, identity: str, ask: ChangeAsk, found: Subscription | None, quota: Quota) -> str:
+    def excess_of_change(self, identity: str, ask: ChangeAsk, found: SubscriptionState | None, quota: Quota) -> str:
         """Why an identity may not change a subscription so; empty if it may. It may always hold less, if that need not wait."""
         account = self.subscriptions.get(ask.subscription)
         used = self.used.get(identity if account is None else account.identity) or _NOTHING
@@ -203,7 +203,7 @@ def _said(identity: str, what: str, key: str) -> str:
     return f"identity {identity!r} may have {what} at one stage (limits.{key}_per_identity_max)"
 
 
-def _size_of(subscription: Subscription) -> int:
+def _size_of(subscription: SubscriptionState) -> int:
     held, resume = subscription.held, subscription.resume
     size = (
         SUBSCRIPTION_BYTES + HELD_BYTES * len(held) + sum(map(len, held)) + sum(map(len, subscription.where.values()))

@@ -43,32 +43,30 @@ from ordered_pubsub.core.messages import (
     EVERYBODY_ASKS,
     LOAD_BYTES,
     MARKS_MAX,
-    Ack,
     Acked,
-    Acknowledged,
+    AckSaved,
+    AckTaken,
     Answer,
-    Asked,
     AskSecrets,
     Change,
     ChangeAsk,
+    ChangeMark,
     Chunk,
     Done,
     Durable,
     Ended,
     Founded,
-    Frame,
-    Framed,
+    FrameTaken,
     Hello,
     Input,
     Launch,
     Leveled,
-    Mark,
+    LinkAck,
+    LinkFrame,
     Named,
-    Opened,
     Operation,
     Part,
     Pass,
-    Passed,
     PeerMessage,
     Publication,
     PublishAsk,
@@ -76,20 +74,22 @@ from ordered_pubsub.core.messages import (
     Relay,
     Reply,
     Request,
+    RequestTaken,
     Rested,
     Rotated,
-    Saved,
     Secrets,
     SystemKeys,
+    TopicsReleased,
+    TopologyOffered,
     ToSession,
     Woken,
     find_change,
 )
 from ordered_pubsub.core.order.clocks import Clocks
 from ordered_pubsub.core.order.groups import PAIRS_AT_ONCE, Groups, cells
-from ordered_pubsub.core.order.registrar import EXPIRING, Registrar, Waiting
+from ordered_pubsub.core.order.registrar import EXPIRING, Registrar, WaitingChange
 from ordered_pubsub.core.stage._links import FRAMES_UNDER_WAY_MAX, Link
-from ordered_pubsub.core.stage._requests import Requests, Verdict
+from ordered_pubsub.core.stage._requests import Requests, RequestVerdict
 from ordered_pubsub.core.stage.journal import decode_input, encode_input
 from ordered_pubsub.core.stage.naming import IN_USE, LIMIT, RENEWALS, NameTable
 from ordered_pubsub.core.stage.quotas import ENDLESS, Ledger, Quota, Quotas
@@ -128,7 +128,7 @@ class _NoNumbers:
         return iter(())
 
 
-class State(msgspec.Struct):
+class StageState(msgspec.Struct):
     """All that a stage must not forget: what a snapshot holds."""
 
     rank: int
@@ -141,7 +141,7 @@ class State(msgspec.Struct):
     clocks: Clocks = msgspec.field(default_factory=Clocks)
     requests: Requests = msgspec.field(default_factory=Requests)
     registrar: Registrar = msgspec.field(default_factory=Registrar)
-    marks: dict[str, list[Mark]] = msgspec.field(default_factory=dict)
+    marks: dict[str, list[ChangeMark]] = msgspec.field(default_factory=dict)
     kept: dict[str, int] = msgspec.field(default_factory=dict)
     """own topic → its last number that is in the log"""
     ledger: Ledger = msgspec.field(default_factory=Ledger)
@@ -202,7 +202,7 @@ class Stage:
     """The state machine of one stage."""
 
     topology: Topology
-    state: State
+    state: StageState
     rank: int = attrs.field(init=False)
     """this stage's place on the line, 0 the highest"""
     effects: Effects = attrs.field(factory=Effects)
@@ -231,7 +231,7 @@ class Stage:
     parts_handled: int = 0
     """publications, and topics of changes, since the snapshot from which this stage was made; the caller begins anew"""
     _acks: dict[int, bool] = attrs.field(factory=dict)
-    _turns: list[Waiting] = attrs.field(factory=list)
+    _turns: list[WaitingChange] = attrs.field(factory=list)
     """changes whose turn has come; empty between two inputs"""
     _resend_at: dict[int, float] = attrs.field(factory=dict)
     _said: dict[int, int] = attrs.field(factory=dict)
@@ -303,7 +303,7 @@ class Stage:
         inputs: Iterator[Input] = map(decode_input, records)
         if snapshot is not None:
             state = _read_snapshot(snapshot)
-        elif isinstance(first := next(inputs, None), Opened):
+        elif isinstance(first := next(inputs, None), TopologyOffered):
             state = _empty_state(first.rank, first.topology, len(first.topology))
             inputs = chain((first,), inputs)
         else:
@@ -380,7 +380,7 @@ class Stage:
             self._take_opened(confirmed=True)
 
     def _take_opened(self, confirmed: bool) -> None:
-        self._take(Opened(self.rank, self.topology.dump(), confirmed))
+        self._take(TopologyOffered(self.rank, self.topology.dump(), confirmed))
 
     @property
     def unlogged(self) -> dict[str, int]:
@@ -408,7 +408,7 @@ class Stage:
         """What is to be done since the last call."""
         effects, self.effects = self.effects, Effects()
         for peer in self._acks:
-            effects.sends.append((peer, Ack(self.state.links[peer].received)))
+            effects.sends.append((peer, LinkAck(self.state.links[peer].received)))
         self._acks = {}
         return effects
 
@@ -486,9 +486,9 @@ class Stage:
 
     def _consider(self, request: Request, home: int, now: float, refusal: Refusal | None) -> None:
         verdict = self.state.requests.judge(request, now)
-        if verdict is Verdict.TAKE:
+        if verdict is RequestVerdict.TAKE:
             self._take_or_refuse(request, home, now, refusal)
-        elif verdict is Verdict.WAIT:
+        elif verdict is RequestVerdict.WAIT:
             self.state.requests.sessions[request.client].home = home
         elif isinstance(verdict, (Answer, Refusal)):
             self._reply(home, verdict)
@@ -524,7 +524,7 @@ class Stage:
                 if not isinstance(part, PublishAsk) or part.topic not in known:
                     self._wake(request.parts)
                     break
-        self._take(Asked(request, home, now, refusal, tuple(forgets)))
+        self._take(RequestTaken(request, home, now, refusal, tuple(forgets)))
 
     def _refuse_first(self, request: Request, home: int, now: float, refusal: Refusal) -> None:
         refusal = request.refused_as(refusal)
@@ -572,13 +572,13 @@ class Stage:
                 return request.refused("limit", reason, taken=True)
         return None
 
-    def _take_request(self, event: Asked) -> None:
+    def _take_request(self, event: RequestTaken) -> None:
         request = event.request
         for client in event.forgets:
             self.state.requests.forget(client)
         self.state.requests.take(request, event.home, event.now)
         ask = find_change(request.parts)
-        waiting = Waiting(request, event.home, event.now)
+        waiting = WaitingChange(request, event.home, event.now)
         if event.refusal is not None:
             refusal = request.refused_as(event.refusal, taken=True)
             self.state.requests.answered(refusal)
@@ -655,7 +655,7 @@ class Stage:
         self._take(replace(named, forgets=forgets))
         return "", ""
 
-    def handle_passed(self, passed: Passed) -> None:
+    def handle_passed(self, passed: TopicsReleased) -> None:
         """A subscription needs nothing any more of topics that it had left."""
         if self.is_open:
             self._take(passed)
@@ -671,14 +671,14 @@ class Stage:
             if excess:
                 ended = Ended(acked.subscription, acked.session, "limit", excess)
             else:
-                self._take(Acknowledged(acked))
-        answer = ended or Saved(acked.subscription, acked.session, acked.serial)
+                self._take(AckTaken(acked))
+        answer = ended or AckSaved(acked.subscription, acked.session, acked.serial)
         if home == self.rank:
             self.effects.tells.append((acked.session, answer))
         else:
             self.effects.sends.append((home, answer))
 
-    def _start_turn(self, turn: Waiting | None) -> None:
+    def _start_turn(self, turn: WaitingChange | None) -> None:
         """Let a subscription's next change enter the line, if its turn has come and nothing else is being handled."""
         if turn is not None:
             self._turns.append(turn)
@@ -690,7 +690,7 @@ class Stage:
             assert ask is not None
             self._launch(self._operation(turn, self.state.registrar.begin(ask)))
 
-    def _operation(self, waiting: Waiting, change: Change | None) -> Operation:
+    def _operation(self, waiting: WaitingChange, change: Change | None) -> Operation:
         """The operation that a request asks for, before its journey."""
         request = waiting.request
         now, owner = waiting.now, self.topology.owner
@@ -813,14 +813,14 @@ class Stage:
                 clocks.numbers.setdefault(topic, clocks.base)
                 if clocks.numbers[topic]:
                     part.entries[topic] = clocks.numbers[topic]
-                self._mark(topic, Mark(part.subscription, part.version))
+                self._mark(topic, ChangeMark(part.subscription, part.version))
         if own:
             groups.change(self.topology, part, self.pairs_at_once)
             if top < self.rank:
                 groups.follow(part.identity, top, own)
         clocks.prune(topics, groups)
 
-    def _mark(self, topic: str, mark: Mark) -> None:
+    def _mark(self, topic: str, mark: ChangeMark) -> None:
         """The next event says that this change was before it. Only the last one of a subscription counts.
 
         One with a name may be begun anew when it has ended, and its versions with it.
@@ -896,9 +896,9 @@ class Stage:
             self._handle_secrets(peer, message)
         elif peer not in self.greeted or not self.is_open:
             return  # an old connection's words; whoever needs an answer asks again
-        elif isinstance(message, Frame):
+        elif isinstance(message, LinkFrame):
             self._handle_frame(peer, message)
-        elif isinstance(message, Ack):
+        elif isinstance(message, LinkAck):
             self._handle_ack(peer, message)
         elif isinstance(message, Relay):
             self._handle_relay(message, now)
@@ -946,7 +946,7 @@ class Stage:
         self._take(Rotated(keys))
         self.effects.sends += [(peer, Secrets(keys)) for peer in self.greeted]
 
-    def _handle_ack(self, peer: int, ack: Ack) -> None:
+    def _handle_ack(self, peer: int, ack: LinkAck) -> None:
         link = self.state.links[peer]
         if ack.received > link.sent:
             raise ProtocolError(
@@ -979,12 +979,12 @@ class Stage:
             )
         self._consider(relay.request, relay.home, now, relay.refusal or self._refuse_level(relay.request))
 
-    def _handle_frame(self, peer: int, frame: Frame) -> None:
+    def _handle_frame(self, peer: int, frame: LinkFrame) -> None:
         link = self.state.links[peer]
         if link.is_next(frame.number):
             self._check_message(peer, frame.message)
             self._wake(self._concerned(frame.message))
-            self._take(Framed(peer, frame.number, frame.message))
+            self._take(FrameTaken(peer, frame.number, frame.message))
         self._acks[peer] = True
 
     def _check_message(self, peer: int, message: Durable) -> None:
@@ -1006,7 +1006,7 @@ class Stage:
                     f"{self.topology.stages[self.topology.owner(part.topic)].name!r}, is below this one"
                 )
 
-    def _take_frame(self, event: Framed) -> None:
+    def _take_frame(self, event: FrameTaken) -> None:
         self.state.links[event.peer].take(event.number)
         if isinstance(event.message, Done):
             self._remember(event.message.operation, answer_to(event.message.operation))
@@ -1118,12 +1118,12 @@ class Stage:
 
         A request that changes a subscription may have to wait for its turn, so its events stay with it.
         """
-        if isinstance(event, Asked):
+        if isinstance(event, RequestTaken):
             request = event.request
             if _have_events(request.parts) and find_change(request.parts) is None:
                 parts = tuple(map(self._emptied, request.parts))
                 return replace(event, request=replace(request, parts=parts))
-        elif isinstance(event, Framed) and not isinstance(event.message, Done):
+        elif isinstance(event, FrameTaken) and not isinstance(event.message, Done):
             operation = event.message.operation
             if _have_events(operation.parts):
                 emptied = replace(operation, parts=list(map(self._emptied, operation.parts)))
@@ -1137,16 +1137,16 @@ class Stage:
 
     def _apply(self, event: Input) -> None:
         """Let a journalled input take effect; the same code runs when it happens and when it is read again."""
-        if isinstance(event, Asked):
+        if isinstance(event, RequestTaken):
             self._take_request(event)
             self._start_turns()
-        elif isinstance(event, Framed):
+        elif isinstance(event, FrameTaken):
             self._take_frame(event)
             self._start_turns()
-        elif isinstance(event, Acknowledged):
+        elif isinstance(event, AckTaken):
             self.state.registrar.acknowledged(event.acked)
             self._count(event.acked.subscription)
-        elif isinstance(event, Passed):
+        elif isinstance(event, TopicsReleased):
             self.state.registrar.passed(event)
             self._count(event.subscription)
         elif isinstance(event, Leveled):
@@ -1232,9 +1232,9 @@ def answer_to(operation: Operation) -> Answer:
     return Answer(operation.client, operation.epoch, operation.sequence, operation.parts)
 
 
-def _read_snapshot(snapshot: bytes) -> State:
+def _read_snapshot(snapshot: bytes) -> StageState:
     try:
-        state: State = _snapshot_decoder.decode(snapshot)
+        state: StageState = _snapshot_decoder.decode(snapshot)
     except msgspec.MsgspecError as error:
         raise JournalDamaged(
             f"the snapshot in the journal cannot be read ({error}): it is damaged, or was written by a newer version; restore "
@@ -1243,9 +1243,9 @@ def _read_snapshot(snapshot: bytes) -> State:
     return share_texts(state, {})
 
 
-def _empty_state(rank: int, topology: list[list[object]], stages: int) -> State:
-    return State(rank, topology, Groups(rank), {peer: Link() for peer in range(stages) if peer != rank})
+def _empty_state(rank: int, topology: list[list[object]], stages: int) -> StageState:
+    return StageState(rank, topology, Groups(rank), {peer: Link() for peer in range(stages) if peer != rank})
 
 
 _snapshot_encoder = msgspec.msgpack.Encoder()
-_snapshot_decoder = msgspec.msgpack.Decoder(State)
+_snapshot_decoder = msgspec.msgpack.Decoder(StageState)

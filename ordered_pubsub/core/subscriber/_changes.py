@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
-from ordered_pubsub.core.messages import EVERYBODY_ASKS, Change, Mark
+from ordered_pubsub.core.messages import EVERYBODY_ASKS, Change, ChangeMark
 
 
 @attrs.define(eq=False)
@@ -63,7 +63,7 @@ class Changes:
                 self._asked.remove(asked)
             yield outcome
 
-    def cannot_be(self, marks: list[Mark]) -> bool:
+    def cannot_be(self, marks: list[ChangeMark]) -> bool:
         """Whether these marks speak of a change of this subscription that was never asked for: no stage can have written them.
 
         An earlier session may have asked for some; whoever goes on with its subscription learns of them before all that follows.
@@ -71,7 +71,7 @@ class Changes:
         most = self.version + len(self._early) + self.asked
         return any(mark.subscription == self.subscription and mark.version > most for mark in marks)
 
-    def holds(self, marks: list[Mark]) -> bool:
+    def holds(self, marks: list[ChangeMark]) -> bool:
         """Whether an event with these marks must wait for the outcome of a change."""
         for mark in marks:
             if mark.subscription == self.subscription and mark.version > self.version:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import attrs
 
-from ordered_pubsub.core.messages import Recalled
+from ordered_pubsub.core.messages import LogItem
 from ordered_pubsub.core.recovery.missing import Missing
 from ordered_pubsub.core.subscriber.buffer import Arrival
 
@@ -35,7 +35,7 @@ class Part:
     """its events and silence, without gaps"""
 
     @classmethod
-    def of(cls, topic: str, item: Recalled, arrivals: list[Arrival]) -> Part:
+    def of(cls, topic: str, item: LogItem, arrivals: list[Arrival]) -> Part:
         """What a log has told, with what it was unpacked to."""
         return cls(
             topic, item.first, item.last, item.batch, item.place, item.published_at, item.entries, item.full, arrivals

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import attrs
 
-from ordered_pubsub.core.messages import Span
+from ordered_pubsub.core.messages import TopicRange
 from ordered_pubsub.core.ranges import Range, Ranges
 from ordered_pubsub.core.subscriber.buffer import Arrival
 
@@ -49,9 +49,9 @@ class Withheld:
             del self._numbers[topic]
         return come
 
-    def spans(self) -> list[Span]:
+    def spans(self) -> list[TopicRange]:
         """All numbers that must not be used yet."""
-        return [Span(topic, first, last) for topic, numbers in self._numbers.items() for first, last in numbers]
+        return [TopicRange(topic, first, last) for topic, numbers in self._numbers.items() for first, last in numbers]
 
     @property
     def is_empty(self) -> bool:

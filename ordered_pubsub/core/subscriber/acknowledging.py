@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 import attrs
 import msgspec
 
-from ordered_pubsub.core.messages import Acked, Saved
+from ordered_pubsub.core.messages import Acked, AckSaved
 from ordered_pubsub.core.subscriber.buffer import Notification
 
 ACK_S = 0.5
@@ -28,7 +28,7 @@ ACK_S = 0.5
 REPEAT_S = 1.0
 
 
-class Place(msgspec.Struct, frozen=True, eq=False, gc=False):
+class HandledPlace(msgspec.Struct, frozen=True, eq=False, gc=False):
     """How far a subscription has come when an event, and all before it, was handled: all that is kept of what is in hand."""
 
     topic: str
@@ -40,7 +40,7 @@ class Place(msgspec.Struct, frozen=True, eq=False, gc=False):
     passed: Mapping[str, int]
 
     @classmethod
-    def of(cls, notification: Notification) -> Place:
+    def of(cls, notification: Notification) -> HandledPlace:
         """That of an event."""
         arrival = notification.arrival
         return cls(
@@ -69,7 +69,7 @@ class InHand:
 
     _only: tuple[object, Notification] | None = None
     """what is in hand if it is one event, as where one task takes one event after the other; and in whose hand"""
-    _taken: deque[Place] = attrs.field(factory=deque)
+    _taken: deque[HandledPlace] = attrs.field(factory=deque)
     _handled: dict[int, bool] = attrs.field(factory=dict)
     """those that were handled before an earlier one was, by their counts"""
     _back: dict[int, bool] = attrs.field(factory=dict)
@@ -89,7 +89,7 @@ class InHand:
         if count in self._back:
             del self._back[count]
         else:
-            self._taken.append(Place.of(notification))
+            self._taken.append(HandledPlace.of(notification))
         if holder is not None:
             self._hands.setdefault(holder, []).append(count)
 
@@ -106,17 +106,17 @@ class InHand:
         only, self._only = self._only, None
         if only is not None:
             holder, notification = only
-            self._taken.append(Place.of(notification))
+            self._taken.append(HandledPlace.of(notification))
             self._hands[holder] = [notification.count]
 
-    def ask(self, holder: object) -> Place | Notification | None:
+    def ask(self, holder: object) -> HandledPlace | Notification | None:
         """Somebody asks for more: what was in that hand was handled. Returns what is to be acknowledged now, if it is more."""
         if self._only is not None:
             return self.ask_only(holder)
         counts = self._hands.pop(holder, None)
         return self._settle(counts) if counts else None
 
-    def handled(self, notification: Notification) -> Place | None:
+    def handled(self, notification: Notification) -> HandledPlace | None:
         """An event that is in nobody's hand was handled. Returns what is to be acknowledged now, if it is more."""
         self._spread()
         taken = self._taken
@@ -124,10 +124,10 @@ class InHand:
             return None
         return self._settle((notification.count,))
 
-    def _settle(self, counts: Iterable[int]) -> Place | None:
+    def _settle(self, counts: Iterable[int]) -> HandledPlace | None:
         handled, taken = self._handled, self._taken
         handled.update(dict.fromkeys(counts, True))
-        last: Place | None = None
+        last: HandledPlace | None = None
         while taken and taken[0].count in handled:
             last = taken.popleft()
             del handled[last.count]
@@ -153,10 +153,10 @@ class InHand:
             self._handled.pop(known, None)
             self._back.pop(known, None)
 
-    def handled_to_clock(self, clock: Mapping[str, int]) -> Place | None:
+    def handled_to_clock(self, clock: Mapping[str, int]) -> HandledPlace | None:
         """The same of everything up to a clock. Returns what is to be acknowledged now, if it is more."""
         self._spread()
-        last: Place | None = None
+        last: HandledPlace | None = None
         for place in self._taken:
             if place.number > clock.get(place.topic, 0):
                 break
@@ -214,7 +214,7 @@ class Acknowledging:
         self._due_at = now + REPEAT_S
         return self.last
 
-    def handle_saved(self, saved: Saved) -> None:
+    def handle_saved(self, saved: AckSaved) -> None:
         """The registrar has an acknowledgement on disk."""
         self.saved = max(self.saved, saved.serial)
         if self.saved >= self.serial:

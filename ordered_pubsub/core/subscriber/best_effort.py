@@ -22,7 +22,7 @@ PASSED_MAX = 10_000
 
 
 @attrs.define(slots=True, eq=False)
-class _Lane:
+class _TopicQueue:
     clock: int
     start: int
     waiting: dict[int, Arrival] = attrs.field(factory=dict)
@@ -35,7 +35,7 @@ class BestEffort(Buffer):
     """The delivery buffer of a best-effort subscription."""
 
     ttl_s: float
-    _lanes: dict[str, _Lane] = attrs.field(factory=dict)
+    _lanes: dict[str, _TopicQueue] = attrs.field(factory=dict)
     _queue: dict[tuple[str, int], tuple[float, Arrival]] = attrs.field(factory=dict)
     """all that waits, the oldest first, with the time at which its patience ends"""
     _waiters: dict[str, dict[str, bool]] = attrs.field(factory=dict)
@@ -51,7 +51,7 @@ class BestEffort(Buffer):
         for topic in change.new:
             if topic not in old:
                 start = change.entries.get(topic, 0)
-                self._lanes[topic] = _Lane(start, start)
+                self._lanes[topic] = _TopicQueue(start, start)
         for _, arrival in self._queue.values():
             lane = self._lanes.get(arrival.topic)
             if lane is not None and arrival.number > lane.start:
@@ -167,7 +167,7 @@ class BestEffort(Buffer):
                     break
                 self._notify(lane, head)
 
-    def _is_in_order(self, lane: _Lane, arrival: Arrival) -> bool:
+    def _is_in_order(self, lane: _TopicQueue, arrival: Arrival) -> bool:
         return arrival.number == lane.clock + 1 and self._lacking(arrival) is None
 
     def _lacking(self, arrival: Arrival) -> str | None:
@@ -178,7 +178,7 @@ class BestEffort(Buffer):
                 return other
         return None
 
-    def _notify(self, lane: _Lane, arrival: Arrival) -> None:
+    def _notify(self, lane: _TopicQueue, arrival: Arrival) -> None:
         out_of_order = not self._is_in_order(lane, arrival)
         for number in range(max(lane.clock + 1, arrival.number - PASSED_MAX), arrival.number):
             lane.passed[number] = True
@@ -191,7 +191,7 @@ class BestEffort(Buffer):
         moment = self._history.jumped(arrival.topic, lane.clock)
         self._ready.append(Notification(arrival, None, moment, self.changes.version, out_of_order))
 
-    def _forget(self, lane: _Lane, arrival: Arrival) -> None:
+    def _forget(self, lane: _TopicQueue, arrival: Arrival) -> None:
         del lane.waiting[arrival.number]
         del self._queue[(arrival.topic, arrival.number)]
         self._uncount(arrival)
@@ -211,6 +211,6 @@ class BestEffort(Buffer):
         return f"{self.buffered} events wait for their turn or the end of their {self.ttl_s} s"
 
 
-def _up_to(lane: _Lane, last: int) -> list[Arrival]:
+def _up_to(lane: _TopicQueue, last: int) -> list[Arrival]:
     """What waits of a topic up to a number, in order."""
     return [lane.waiting[number] for number in sorted(lane.waiting) if number <= last]

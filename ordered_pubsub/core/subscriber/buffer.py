@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 import msgspec
 
-from ordered_pubsub.core.messages import Change, Mark
+from ordered_pubsub.core.messages import Change, ChangeMark
 from ordered_pubsub.core.subscriber._changes import Changes
 from ordered_pubsub.core.subscriber.vector import Moment, Vector
 
@@ -28,7 +28,7 @@ class Arrival(msgspec.Struct, eq=False, gc=False):
     topic: str
     number: int
     entries: dict[str, int]
-    marks: list[Mark] = []
+    marks: list[ChangeMark] = []
     full: bool = False
     body: Any = None
     size: int = 0

@@ -34,7 +34,7 @@ from typing import Literal
 
 import attrs
 
-from ordered_pubsub.core.messages import Change, Resume, Span
+from ordered_pubsub.core.messages import Change, Resume, TopicRange
 from ordered_pubsub.core.ranges import Range, Ranges
 from ordered_pubsub.core.recovery.missing import AHEAD_MAX, Missing
 from ordered_pubsub.core.subscriber._withheld import Withheld
@@ -73,7 +73,7 @@ class Segment:
 
 
 @attrs.define(slots=True, eq=False)
-class Lane:
+class TopicQueue:
     """One topic of the subscription."""
 
     segment: Segment
@@ -114,7 +114,7 @@ class Delivery(Buffer):
     wants_of: Callable[[str], Wants] | None = None
     """makes of a filter as it is written what decides"""
     position: int = attrs.field(default=0, init=False)
-    _lanes: dict[str, Lane] = attrs.field(factory=dict)
+    _lanes: dict[str, TopicQueue] = attrs.field(factory=dict)
     _stash: dict[str, dict[int, Arrival]] = attrs.field(factory=dict)
     """events that a change under way may turn out to entitle to"""
     _waiters: dict[str, list[tuple[int, str]]] = attrs.field(factory=dict)
@@ -152,7 +152,7 @@ class Delivery(Buffer):
         wanted = self.wanted(where)
         for topic, count in clock.items():
             segment = Segment(count, needs_full=True, where=where.get(topic, ""), wants=wanted.get(topic))
-            self._lanes[topic] = lane = Lane(segment, count)
+            self._lanes[topic] = lane = TopicQueue(segment, count)
             self._unstash(topic, lane, count)
             self._look_for_full(topic, lane)
         self._note_clean()
@@ -239,7 +239,7 @@ class Delivery(Buffer):
             self.missing.needs_full(topic, head.number)
 
     @staticmethod
-    def _holes(lane: Lane, number: int) -> Iterator[tuple[int, int]]:
+    def _holes(lane: TopicQueue, number: int) -> Iterator[tuple[int, int]]:
         """The numbers after the clock, up to this one, that do not wait in the lane."""
         waiting, at = lane.waiting, lane.clock + 1
         while at <= number:
@@ -329,10 +329,10 @@ class Delivery(Buffer):
             if lane is not None:
                 self._leaving -= 1
                 self._expected.pop(topic, None)
-            lane = self._lanes[topic] = Lane(segment, start)
+            lane = self._lanes[topic] = TopicQueue(segment, start)
         self._unstash(topic, lane, start)
 
-    def _unstash(self, topic: str, lane: Lane, after: int) -> None:
+    def _unstash(self, topic: str, lane: TopicQueue, after: int) -> None:
         """What came for a topic before it was known that it is held."""
         for number, arrival in self._stash.pop(topic, {}).items():
             self._uncount(arrival)
@@ -387,7 +387,7 @@ class Delivery(Buffer):
         if self._is_overfull:
             self._make_room(arrival)
 
-    def _keep_in_lane(self, lane: Lane, arrival: Arrival) -> None:
+    def _keep_in_lane(self, lane: TopicQueue, arrival: Arrival) -> None:
         if arrival.number <= lane.clock:  # silence that began before
             arrival.number = lane.clock + 1
         self._keep(lane.waiting, arrival)
@@ -404,7 +404,7 @@ class Delivery(Buffer):
             if lane.segment.needs_full:
                 self._look_for_full(topic, lane)
 
-    def _is_next_at_once(self, lane: Lane, arrival: Arrival) -> bool:
+    def _is_next_at_once(self, lane: TopicQueue, arrival: Arrival) -> bool:
         """Whether it is next, and nothing about its topic is special: most events need not be kept and looked for."""
         if arrival.number != lane.clock + 1 or lane.waiting or arrival.marks or arrival.last or self._is_held:
             return False
@@ -435,7 +435,7 @@ class Delivery(Buffer):
                 missing.passed(topic, lanes[topic].clock)
         stirred.clear()
 
-    def _notice_expected(self, missing: Missing, topic: str, lane: Lane) -> None:
+    def _notice_expected(self, missing: Missing, topic: str, lane: TopicQueue) -> None:
         """What is waited for on a topic has not come so far."""
         known = self._expected.pop(topic, None)
         if known is not None:
@@ -479,7 +479,7 @@ class Delivery(Buffer):
             seen.add(number, arrival.last or number)
         return seen
 
-    def _remember_stretch(self, topic: str, lane: Lane) -> None:
+    def _remember_stretch(self, topic: str, lane: TopicQueue) -> None:
         """A stretch of a topic is over."""
         if self.missing is None or self.missing.is_kept(topic):
             return
@@ -491,7 +491,7 @@ class Delivery(Buffer):
             been.forget_up_to(next(iter(been))[1])
 
     @property
-    def aside(self) -> list[Span]:
+    def aside(self) -> list[TopicRange]:
         """What must not be used before it is decided."""
         return [] if self._aside is None else self._aside.spans()
 
@@ -563,7 +563,7 @@ class Delivery(Buffer):
             if lane is not None:
                 self._advance_lane(topic, lane, agenda)
 
-    def _advance_lane(self, topic: str, lane: Lane, agenda: list[str]) -> None:
+    def _advance_lane(self, topic: str, lane: TopicQueue, agenda: list[str]) -> None:
         while True:
             end = lane.segment.end
             if end is not None and lane.clock >= end:
@@ -594,7 +594,7 @@ class Delivery(Buffer):
             if waiters:
                 self._wake(waiters, lane.clock, agenda)
 
-    def _look_for_full(self, topic: str, lane: Lane) -> None:
+    def _look_for_full(self, topic: str, lane: TopicQueue) -> None:
         """The first event of a subscription that begins anew is of use with its full timestamp only."""
         if self.missing is None or not lane.segment.needs_full or self.order == "topic" or lane.heard <= lane.clock:
             return
@@ -602,7 +602,7 @@ class Delivery(Buffer):
         if head is None or not head.full:
             self.missing.needs_full(topic, lane.clock + 1)
 
-    def _pass_silence(self, topic: str, lane: Lane, silence: Arrival) -> None:
+    def _pass_silence(self, topic: str, lane: TopicQueue, silence: Arrival) -> None:
         end = lane.segment.end
         last = silence.last if end is None else min(silence.last, end)
         self.position += last - lane.clock
@@ -614,7 +614,7 @@ class Delivery(Buffer):
             silence.number = last + 1
             self._keep(lane.waiting, silence)  # a later segment may begin within it
 
-    def _is_next(self, topic: str, lane: Lane, head: Arrival) -> bool:
+    def _is_next(self, topic: str, lane: TopicQueue, head: Arrival) -> bool:
         demands = lane.demands
         if demands is None:
             if head.marks and self.changes.holds(head.marks):
@@ -636,7 +636,7 @@ class Delivery(Buffer):
             demands.pop()
         return True
 
-    def _has_come(self, lane: Lane, count: int) -> bool:
+    def _has_come(self, lane: TopicQueue, count: int) -> bool:
         """Whether an entry `count` for this topic is satisfied."""
         return self.is_satisfied(lane.clock, count) or self.is_satisfied(lane.clock, lane.need(count))
 
@@ -645,7 +645,7 @@ class Delivery(Buffer):
         """The heart of the delivery rule."""
         return need <= clock
 
-    def _demands_of(self, lane: Lane, head: Arrival) -> list[tuple[str, int]]:
+    def _demands_of(self, lane: TopicQueue, head: Arrival) -> list[tuple[str, int]]:
         if self.order == "topic":
             return []
         demands = list(head.entries.items())
@@ -653,7 +653,7 @@ class Delivery(Buffer):
             demands.extend(lane.segment.baseline)
         return demands
 
-    def _notify(self, topic: str, lane: Lane, head: Arrival) -> None:
+    def _notify(self, topic: str, lane: TopicQueue, head: Arrival) -> None:
         lane.clock += 1
         self.position += 1
         position = None if self.order == "topic" else self.position
@@ -670,7 +670,7 @@ class Delivery(Buffer):
         while waiters and waiters[0][0] <= clock:
             agenda.append(heappop(waiters)[1])
 
-    def _begin_next_segment(self, topic: str, lane: Lane, agenda: list[str]) -> bool:
+    def _begin_next_segment(self, topic: str, lane: TopicQueue, agenda: list[str]) -> bool:
         """The current stretch of a topic has come to its end: go on to the next one, if there is one."""
         if not lane.later:
             return False
@@ -686,7 +686,7 @@ class Delivery(Buffer):
         self._wake(self._waiters.get(topic, []), lane.clock, agenda)
         return True
 
-    def _drop_lane(self, topic: str, lane: Lane, agenda: list[str]) -> None:
+    def _drop_lane(self, topic: str, lane: TopicQueue, agenda: list[str]) -> None:
         for arrival in lane.waiting.values():
             self._uncount(arrival)
             self._keep_for_later(arrival)

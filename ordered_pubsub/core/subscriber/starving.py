@@ -16,7 +16,7 @@ STARVED_S = 3.0
 
 
 @attrs.define(slots=True)
-class Silence:
+class BrokerSilence:
     """A topic of which the stage has brought something, and the ENS nothing since."""
 
     since: float
@@ -38,13 +38,13 @@ class Starving:
 
     brought: int = 0
     """numbers that the stage has brought while the ENS brought nothing of their topics, in all"""
-    silent: dict[str, Silence] = attrs.field(factory=dict)
+    silent: dict[str, BrokerSilence] = attrs.field(factory=dict)
 
     def told(self, topic: str, now: float) -> None:
         """The stage says that a topic is beyond all that has come of it."""
         silence = self.silent.get(topic)
         if silence is None:
-            self.silent[topic] = Silence(now, now)
+            self.silent[topic] = BrokerSilence(now, now)
         else:
             silence.said_at = now
 
@@ -63,6 +63,6 @@ class Starving:
     """Nothing of a topic is wanted any more."""
 
     @property
-    def topics(self) -> dict[str, Silence]:
+    def topics(self) -> dict[str, BrokerSilence]:
         """The topics that the ENS does not bring."""
         return {topic: silence for topic, silence in self.silent.items() if silence.is_starved}

@@ -2,7 +2,7 @@
 
 Theory of operation
 ===================
-Events come by the ENS, and what of them is missing by the home stage; both go to the `Subend`, which knows whose turn it is.
+Events come by the ENS, and what of them is missing by the home stage; both go to the `SubscriberLog`, which knows whose turn it is.
 What the application has taken is in its hand until it was handled (`InHand`). The subscription says, by the home stage,
 
 - how far it is, so that the owners' logs may forget what nobody needs (`report`);
@@ -36,21 +36,21 @@ import attrs
 from ordered_pubsub.core.messages import (
     VERSION_MAX,
     Acked,
+    AckSaved,
     Change,
-    Curious,
-    Decided,
     Ended,
-    Expect,
-    Follows,
-    Inform,
+    Nack,
+    Progress,
     Range,
-    Saved,
+    Recovered,
+    TopicHeads,
     ToSubscriber,
-    Undecided,
+    VoidAsk,
+    VoidDecision,
 )
-from ordered_pubsub.core.subscriber.acknowledging import ACK_S, Acknowledging, InHand, Place
+from ordered_pubsub.core.subscriber.acknowledging import ACK_S, Acknowledging, HandledPlace, InHand
 from ordered_pubsub.core.subscriber.buffer import Arrival, Notification
-from ordered_pubsub.core.subscriber.subscriber_log import Subend
+from ordered_pubsub.core.subscriber.subscriber_log import SubscriberLog
 from ordered_pubsub.errors import AccessDenied, SessionExpired
 
 SAID_FOR_S = 30.0
@@ -65,7 +65,7 @@ LEFT_MAX = 1_000
 class Subscriber:
     """One subscription at its client. Time never goes back."""
 
-    subend: Subend
+    subend: SubscriberLog
     session: str
     is_named: bool = False
     """whether it outlives its session, and acknowledges what was handled"""
@@ -105,7 +105,7 @@ class Subscriber:
         if change.resume is not None:
             self._passed = self.subend.position
 
-    def hear(self, message: ToSubscriber | Decided, now: float, is_ens_read: bool = True) -> None:
+    def hear(self, message: ToSubscriber | VoidDecision, now: float, is_ens_read: bool = True) -> None:
         """The stage brings what it misses, or says how far its topics are, or it is, or what is void. Raises why it is to end.
 
         `is_ens_read`: whether all that the ENS has brought was taken, so that what is not here was not brought.
@@ -113,13 +113,13 @@ class Subscriber:
         if self.is_over:
             return
         self.subend.set_time(now)
-        if isinstance(message, Inform):
+        if isinstance(message, Recovered):
             self.subend.told(message.told)
-        elif isinstance(message, Expect):
+        elif isinstance(message, TopicHeads):
             self.subend.expected(message.counts, is_ens_read)
-        elif isinstance(message, Decided):
+        elif isinstance(message, VoidDecision):
             self.subend.decided(message)
-        elif not isinstance(message, Saved):
+        elif not isinstance(message, AckSaved):
             self._hear_the_end(message)
         elif self.acknowledging is not None:
             self.acknowledging.handle_saved(message)
@@ -137,16 +137,16 @@ class Subscriber:
 
     # -- what it says -------------------------------------------------------------------------------------------------
 
-    def report(self, now: float, is_all: bool = False) -> Follows | None:
+    def report(self, now: float, is_all: bool = False) -> Progress | None:
         """How far it is, as far as that is news; or all of it, to a stage that knows nothing yet."""
         clock = self.subend.needed_after
         said, self._said = self._said, clock
         if is_all or clock.keys() != said.keys() or now > self._said_at + self.said_for_s:
             self._said_at = now
-            return Follows(self.identity, clock, True, self.subend.delivery.changes.version)
-        return Follows(self.identity, dict(clock.items() - said.items())) if clock != said else None
+            return Progress(self.identity, clock, True, self.subend.delivery.changes.version)
+        return Progress(self.identity, dict(clock.items() - said.items())) if clock != said else None
 
-    def take_due(self, now: float, may_ask: bool = True, has_unread: bool = False) -> list[Curious | Undecided | Acked]:
+    def take_due(self, now: float, may_ask: bool = True, has_unread: bool = False) -> list[Nack | VoidAsk | Acked]:
         """What to say now: what it misses, if it may ask for more, and what was handled.
 
         `has_unread`: whether there are events whose turn has come and that the application has not taken.
@@ -154,7 +154,7 @@ class Subscriber:
         if self.is_over:
             return []
         self.subend.set_time(now)
-        says: list[Curious | Undecided | Acked] = [*self.subend.take_due(now)] if may_ask else []
+        says: list[Nack | VoidAsk | Acked] = [*self.subend.take_due(now)] if may_ask else []
         acking = self.acknowledging
         if acking is None:
             return says
@@ -174,7 +174,7 @@ class Subscriber:
 
     # -- what was handled ---------------------------------------------------------------------------------------------
 
-    def handled(self, place: Place | Notification, now: float, at_once: bool = False) -> int:
+    def handled(self, place: HandledPlace | Notification, now: float, at_once: bool = False) -> int:
         """Everything up to this place was handled; return the serial by which that is known to be on disk (`saved`)."""
         acking = self.acknowledging
         if acking is None:
@@ -246,12 +246,12 @@ class Leaving:
         for left in self._left.values():
             left.due_at = now
 
-    def take_due(self, now: float) -> list[Follows]:
+    def take_due(self, now: float) -> list[Progress]:
         """What to say now."""
         due = [(name, left) for name, left in self._left.items() if left.due_at <= now]
         for _, left in due:
             left.due_at, left.pause_s = now + left.pause_s, min(2 * left.pause_s, self.most_s)
-        return [Follows(name, {}, True, VERSION_MAX) for name, _ in due]
+        return [Progress(name, {}, True, VERSION_MAX) for name, _ in due]
 
     def __len__(self) -> int:
         return len(self._left)

@@ -13,7 +13,17 @@ from typing import TypeVar
 import attrs
 from msgspec.structs import replace
 
-from ordered_pubsub.core.messages import Change, Curious, Decided, Range, Recalled, Span, Told, Undecided, Want
+from ordered_pubsub.core.messages import (
+    Change,
+    LogItem,
+    LogReply,
+    Nack,
+    NackRange,
+    Range,
+    TopicRange,
+    VoidAsk,
+    VoidDecision,
+)
 from ordered_pubsub.core.recovery.missing import Missing
 from ordered_pubsub.core.subscriber._past import Part, Past
 from ordered_pubsub.core.subscriber.buffer import Arrival, Notification
@@ -32,14 +42,14 @@ _Item = TypeVar("_Item")
 
 
 @attrs.define(eq=False)
-class Subend:
+class SubscriberLog:
     """One subscription and the logs of its topics."""
 
     delivery: Delivery
     missing: Missing
     """the one of `delivery`"""
     owner: Callable[[str], int]
-    unpack: Callable[[str, Recalled], list[Arrival]]
+    unpack: Callable[[str, LogItem], list[Arrival]]
     """makes of a part of a topic's log its events, or its silence"""
     start: Mapping[str, int] | None = None
     """where it begins in the past; a topic that is not named begins where its log does. None: at its place in the order"""
@@ -141,7 +151,7 @@ class Subend:
         if self._past is not None:
             self._past.missing.now = now
 
-    def told(self, told: Told) -> None:
+    def told(self, told: LogReply) -> None:
         """A log has told something. Raises `HistoryLost` if it does not have what the subscription is entitled to."""
         past, topic = self._past, told.topic
         if past is not None and told.floor > past.clock.get(topic, told.floor):
@@ -183,7 +193,7 @@ class Subend:
             self._aside_due_at = self.missing.now + ASIDE_S
         return seen
 
-    def decided(self, decided: Decided) -> None:
+    def decided(self, decided: VoidDecision) -> None:
         """An owner says what some numbers are."""
         silence = [arrival for item in decided.voids for arrival in self.unpack(decided.topic, item)]
         self.delivery.decided(decided.topic, silence, decided.published)
@@ -196,18 +206,18 @@ class Subend:
         ready = self.delivery.take_ready()
         return [*past, *ready] if past else ready
 
-    def take_due(self, now: float) -> list[Curious | Undecided]:
+    def take_due(self, now: float) -> list[Nack | VoidAsk]:
         """What to ask for now."""
         self._look_for_stalled(now)
         wants = self._take_wants(now)
         kept = [want for want in wants if self.missing.is_kept(want.topic)]
-        spans = [Span(want.topic, want.first, want.last) for want in wants if not self.missing.is_kept(want.topic)]
+        spans = [TopicRange(want.topic, want.first, want.last) for want in wants if not self.missing.is_kept(want.topic)]
         if self._aside_due_at is not None and now >= self._aside_due_at:
             aside = self.delivery.aside
             self._aside_due_at = now + ASIDE_S if aside else None
             spans += aside
-        says: list[Curious | Undecided] = [Curious(self.delivery.subscription, piece) for piece in _pieces(kept)]
-        says += [Undecided(self.session, piece) for piece in _pieces(spans)]
+        says: list[Nack | VoidAsk] = [Nack(self.delivery.subscription, piece) for piece in _pieces(kept)]
+        says += [VoidAsk(self.session, piece) for piece in _pieces(spans)]
         return says
 
     def _look_for_stalled(self, now: float) -> None:
@@ -217,9 +227,9 @@ class Subend:
             self._stalled_due_at = now + STALLED_S if self.delivery.buffered else None
             self.delivery.doubt_stalled()
 
-    def _take_wants(self, now: float) -> list[Want]:
+    def _take_wants(self, now: float) -> list[NackRange]:
         """What is missing, and which of it the home stage may leave out."""
-        wants: list[Want] = []
+        wants: list[NackRange] = []
         for missing in self._curious():
             is_past = missing is not self.missing
             for want in missing.take_due(now):

@@ -26,7 +26,7 @@ from typing import Protocol
 import msgspec
 from msgspec.structs import replace
 
-from ordered_pubsub.core.messages import Answer, Mark, Part, Publication, SystemKeys
+from ordered_pubsub.core.messages import Answer, ChangeMark, Part, Publication, SystemKeys
 
 TAG_BYTES = DIGEST_BYTES = 16
 KEY_BYTES = 32
@@ -61,7 +61,7 @@ class Stamp(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """empty: there are no transactions yet"""
     full: bool
     entries: dict[str, int]
-    marks: list[Mark]
+    marks: list[ChangeMark]
     number: int
     id: str
 
@@ -71,7 +71,7 @@ _ID_AND_NUMBER = len(_encode(0)) + len(_encode(""))
 _digest = blake2b(digest_size=DIGEST_BYTES).copy
 """A hash that has hashed nothing: to copy one takes less time than to make one."""
 _NO_ENTRIES: dict[str, int] = {}
-_NO_MARKS: list[Mark] = []
+_NO_MARKS: list[ChangeMark] = []
 
 
 # -- digests --------------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ import msgspec
 
 from ordered_pubsub.core.checking import EPOCH_MAX
 from ordered_pubsub.core.log.log import ENDLESS
-from ordered_pubsub.core.messages import MARKS_MAX, VERSION_MAX, AskKeys, Keys, Mark
+from ordered_pubsub.core.messages import MARKS_MAX, VERSION_MAX, AskKeys, ChangeMark, Keys
 from ordered_pubsub.core.trust.authenticity import NO_TAG, TAG_BYTES, Hash, Stamp, is_genuine, keyed
 from ordered_pubsub.core.trust.keys import TOPICS_ASKED_MAX
 
@@ -331,6 +331,6 @@ def _pieces(topics: Iterable[str]) -> Iterator[list[str]]:
         yield piece
 
 
-def _can_be(marks: Sequence[Mark]) -> bool:
+def _can_be(marks: Sequence[ChangeMark]) -> bool:
     """Whether a stage could have written these marks."""
     return len(marks) <= MARKS_MAX and all(0 <= mark.version <= VERSION_MAX for mark in marks)

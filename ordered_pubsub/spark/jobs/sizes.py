@@ -78,7 +78,7 @@ class Rates:
 
 
 @attrs.frozen(eq=False)
-class Record:
+class SizeRecord:
     """Publications in their order, each by its topic."""
 
     topics: np.ndarray
@@ -222,4 +222,4 @@ def _load(events: DataFrame, topics: int) -> Load:
             rates[row.number] = row.rate
         return Rates(rates)
     in_order = events.orderBy("position").select("number").toArrow().column(0).to_numpy()
-    return Record(in_order, np.bincount(in_order, minlength=topics))
+    return SizeRecord(in_order, np.bincount(in_order, minlength=topics))

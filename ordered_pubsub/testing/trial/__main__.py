@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from ordered_pubsub.testing.lossy import Loss
-from ordered_pubsub.testing.trial.system import Outcome, Plan, Trial
+from ordered_pubsub.testing.trial.system import Trial, TrialOutcome, TrialPlan
 
 NUMBERS = (
     *("seed", "stages", "publishers", "subscribers", "topics", "events"),
@@ -23,20 +23,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m ordered_pubsub.testing.trial", description=__doc__)
     parser.add_argument("--ens", required=True, help="the broker's URL")
     for name in NUMBERS:
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(Plan(ens=""), name))
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(TrialPlan(ens=""), name))
     for name in SHARES:
         parser.add_argument(f"--{name}", type=float, default=0.0, help="of the events that the broker sends, a share")
-    parser.add_argument("--rate", type=float, default=Plan(ens="").rate, help="events of each publisher in a second")
+    parser.add_argument("--rate", type=float, default=TrialPlan(ens="").rate, help="events of each publisher in a second")
     parser.add_argument("--durability", default="fsync")
     given: dict[str, Any] = vars(parser.parse_args())
     shares = {name: given.pop(name) for name in SHARES}
     loss = Loss(**shares) if any(shares.values()) else None
-    outcome = Trial(Plan(loss=loss, **given), say=lambda line: print(line, flush=True)).run()
+    outcome = Trial(TrialPlan(loss=loss, **given), say=lambda line: print(line, flush=True)).run()
     print(describe(outcome))
     return 0 if outcome.is_good else 1
 
 
-def describe(outcome: Outcome) -> str:
+def describe(outcome: TrialOutcome) -> str:
     """What came out, in words."""
     verdict = outcome.verdict
     lines = [

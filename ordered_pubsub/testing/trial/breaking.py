@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import attrs
 
-from ordered_pubsub.testing.trial.process import TrialError, WorkerProcess
-from ordered_pubsub.testing.trial.stages import StageProcess, Stages
+from ordered_pubsub.testing.trial.process import TrialError, TrialWorkerProcess
+from ordered_pubsub.testing.trial.stages import StageProcess, TrialStages
 
 Deed = Callable[[], None]
 
@@ -24,9 +24,9 @@ Deed = Callable[[], None]
 class Breaking:
     """Kills what takes part in a trial."""
 
-    stages: Stages
-    publishers: Sequence[WorkerProcess]
-    subscribers: Sequence[WorkerProcess]
+    stages: TrialStages
+    publishers: Sequence[TrialWorkerProcess]
+    subscribers: Sequence[TrialWorkerProcess]
     restart_broker: Deed | None
     kill_broker: Deed | None
 
@@ -37,7 +37,7 @@ class Breaking:
         *,
         stages: int,
         broker: int,
-        named: tuple[Sequence[WorkerProcess], int],
+        named: tuple[Sequence[TrialWorkerProcess], int],
         everything: int,
     ) -> int:
         """Kill each of the stages and of the named subscribers so often, the broker, and all at once; return how often."""
@@ -78,7 +78,7 @@ def _again(stage: StageProcess) -> Deed:
     return deed
 
 
-def _another_life(subscriber: WorkerProcess) -> Deed:
+def _another_life(subscriber: TrialWorkerProcess) -> Deed:
     def deed() -> None:
         subscriber.await_ready()
         subscriber.kill()

@@ -7,11 +7,11 @@ import json
 import sys
 
 from ordered_pubsub.testing.trial.surviving import PublishingOn, SubscribingOn
-from ordered_pubsub.testing.trial.worker import Publishing, Subscribing, Worker
+from ordered_pubsub.testing.trial.worker import TrialPublishing, TrialSubscribing, TrialWorker
 
-PARTS: dict[str, type[Worker]] = {
-    "publisher": Publishing,
-    "subscriber": Subscribing,
+PARTS: dict[str, type[TrialWorker]] = {
+    "publisher": TrialPublishing,
+    "subscriber": TrialSubscribing,
     "surviving publisher": PublishingOn,
     "subscriber with a name": SubscribingOn,
 }

@@ -50,7 +50,7 @@ def _close_pipes(process: subprocess.Popen[bytes]) -> None:
 
 
 @attrs.define(eq=False)
-class WorkerProcess:
+class TrialWorkerProcess:
     """A publisher or a subscriber."""
 
     plan: dict[str, Any]
@@ -60,7 +60,7 @@ class WorkerProcess:
     _is_ready: bool = False
 
     @classmethod
-    def start(cls, plan: dict[str, Any], errors: Path) -> WorkerProcess:
+    def start(cls, plan: dict[str, Any], errors: Path) -> TrialWorkerProcess:
         """Start one; it says when it is ready."""
         process = _popen("trial.part", plan, errors)
         assert process.stdout is not None

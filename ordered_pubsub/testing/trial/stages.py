@@ -65,7 +65,7 @@ class StageProcess:
 
 
 @attrs.define(eq=False)
-class Stages:
+class TrialStages:
     """The stages of one system, each a process with its store."""
 
     folder: Path

@@ -21,14 +21,14 @@ import ordered_pubsub
 from ordered_pubsub.errors import OrderedPubSubError
 from ordered_pubsub.testing.trial.judge import NO_RECEIPT, SENT
 from ordered_pubsub.testing.trial.results import Results
-from ordered_pubsub.testing.trial.worker import PIPELINE, Subscribing, Worker, data_of, latency_us
+from ordered_pubsub.testing.trial.worker import PIPELINE, TrialSubscribing, TrialWorker, data_of, latency_us
 
 SUBSCRIPTION = "results"
 BATCH_EVENTS_MAX = 500
 FAILED_PAUSE_S = 0.2
 
 
-class PublishingOn(Worker):
+class PublishingOn(TrialWorker):
     """Publishes until it is told to stop, or is killed."""
 
     def __init__(self, plan: dict[str, Any], lines: asyncio.StreamReader) -> None:
@@ -127,7 +127,7 @@ class PublishingOn(Worker):
             log.flush()
 
 
-class SubscribingOn(Subscribing):
+class SubscribingOn(TrialSubscribing):
     """An application that handles each event exactly once, over all its lives."""
 
     async def work(self, client: ordered_pubsub.Client, log: IO[str]) -> None:

@@ -21,17 +21,17 @@ import attrs
 from ordered_pubsub.testing.lossy import Loss, Losses
 from ordered_pubsub.testing.trial.breaking import Breaking
 from ordered_pubsub.testing.trial.judge import Verdict, judge, totals_of
-from ordered_pubsub.testing.trial.process import CALL_S, LineProcess, TrialError, WorkerProcess
-from ordered_pubsub.testing.trial.stages import StageProcess, Stages
+from ordered_pubsub.testing.trial.process import CALL_S, LineProcess, TrialError, TrialWorkerProcess
+from ordered_pubsub.testing.trial.stages import StageProcess, TrialStages
 
-__all__ = ["Outcome", "Plan", "StageProcess", "Stages", "Trial"]
+__all__ = ["StageProcess", "Trial", "TrialOutcome", "TrialPlan", "TrialStages"]
 
 PUBLISH_S = 1800.0
 """How long publishing may take in all; a hundred thousand events take minutes."""
 
 
 @attrs.frozen(kw_only=True)
-class Plan:
+class TrialPlan:
     """What is to be tried."""
 
     ens: str
@@ -74,7 +74,7 @@ class Plan:
 
 
 @attrs.define
-class Outcome:
+class TrialOutcome:
     """How a trial went."""
 
     verdict: Verdict
@@ -96,27 +96,27 @@ class Outcome:
 class Trial:
     """One trial, from its start to its verdict."""
 
-    plan: Plan
+    plan: TrialPlan
     restart_broker: Callable[[], None] | None = None
     """kills the broker if it runs, and starts it again"""
     kill_broker: Callable[[], None] | None = None
     say: Callable[[str], None] = lambda _: None
-    _subscribers: list[WorkerProcess] = attrs.field(factory=list)
-    _publishers: list[WorkerProcess] = attrs.field(factory=list)
+    _subscribers: list[TrialWorkerProcess] = attrs.field(factory=list)
+    _publishers: list[TrialWorkerProcess] = attrs.field(factory=list)
     _line: LineProcess | None = None
     _random: random.Random = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._random = random.Random(self.plan.seed)
 
-    def run(self) -> Outcome:
+    def run(self) -> TrialOutcome:
         """Hold it."""
         with ExitStack() as stack:
             folder = self.plan.folder
             if folder is None:
                 folder = Path(stack.enter_context(TemporaryDirectory(prefix="ordered-pubsub-trial-")))
             folder.mkdir(parents=True, exist_ok=True)
-            stages = Stages(folder, self._patterns(), self.plan.durability)
+            stages = TrialStages(folder, self._patterns(), self.plan.durability)
             try:
                 stages.start()
                 if self.plan.loss is not None:
@@ -129,7 +129,7 @@ class Trial:
             finally:
                 self._end(stages)
 
-    def _end(self, stages: Stages) -> None:
+    def _end(self, stages: TrialStages) -> None:
         for worker in (*self._subscribers, *self._publishers):
             worker.end()
         stages.kill()
@@ -142,7 +142,7 @@ class Trial:
             patterns[number % self.plan.stages].append(f"t{number}")
         return patterns
 
-    def _run(self, folder: Path, stages: Stages) -> Outcome:
+    def _run(self, folder: Path, stages: TrialStages) -> TrialOutcome:
         plan = self.plan
         self._subscribers = [self._start("subscriber", n, folder, stages) for n in range(plan.subscribers)]
         self._publishers = [self._start("publisher", n, folder, stages) for n in range(plan.publishers)]
@@ -188,7 +188,7 @@ class Trial:
     def _receipts(self) -> list[Path]:
         return [Path(worker.plan["log"]) for worker in self._publishers]
 
-    def _outcome(self, seconds: float, kills: int, said: list[dict[str, Any]]) -> Outcome:
+    def _outcome(self, seconds: float, kills: int, said: list[dict[str, Any]]) -> TrialOutcome:
         losses = None
         if self._line is not None:
             line, self._line = self._line, None
@@ -200,7 +200,7 @@ class Trial:
             for w, s in zip(self._subscribers, said, strict=True)
             if s["missing"]
         ]
-        return Outcome(verdict, seconds, sum(one["changes"] for one in said), kills, waiting, losses)
+        return TrialOutcome(verdict, seconds, sum(one["changes"] for one in said), kills, waiting, losses)
 
     def _role(self, role: str, number: int) -> str:
         if role == "subscriber" and number < self.plan.durable:
@@ -209,7 +209,7 @@ class Trial:
             return "surviving publisher"
         return role
 
-    def _start(self, role: str, number: int, folder: Path, stages: Stages) -> WorkerProcess:
+    def _start(self, role: str, number: int, folder: Path, stages: TrialStages) -> TrialWorkerProcess:
         plan = self.plan
         every = [f"t{n}" for n in range(plan.topics)]
         held = self._random.sample(every, min(plan.topics_each, plan.topics))
@@ -217,7 +217,7 @@ class Trial:
         at = number % len(addresses)
         name = f"{role[0]}{number}"
         ens = plan.ens if self._line is None or role == "publisher" else self._line.url(plan.ens)
-        return WorkerProcess.start(
+        return TrialWorkerProcess.start(
             {
                 "role": self._role(role, number),
                 "name": name,
@@ -245,7 +245,7 @@ class Trial:
         )
 
 
-def _writes_down(worker: WorkerProcess) -> str:
+def _writes_down(worker: TrialWorkerProcess) -> str:
     """Which of its files says what a subscriber was notified of."""
     return "results" if worker.plan["role"] == "subscriber with a name" else "log"
 

@@ -81,7 +81,7 @@ class Tap(Adapter):
         await self._inner.close()
 
 
-class Worker:
+class TrialWorker:
     """What both have."""
 
     def __init__(self, plan: dict[str, Any], lines: asyncio.StreamReader) -> None:
@@ -132,7 +132,7 @@ class Worker:
         raise AssertionError("a publisher or a subscriber says what")
 
 
-class Publishing(Worker):
+class TrialPublishing(TrialWorker):
     """Publishes until it is told to stop."""
 
     async def work(self, client: ordered_pubsub.Client, log: IO[str]) -> None:
@@ -175,7 +175,7 @@ class Publishing(Worker):
         return are_all
 
 
-class Subscribing(Worker):
+class TrialSubscribing(TrialWorker):
     """Notes what it is notified of, and changes its topics now and then."""
 
     def __init__(self, plan: dict[str, Any], lines: asyncio.StreamReader) -> None:

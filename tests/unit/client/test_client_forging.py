@@ -15,7 +15,7 @@ from ordered_pubsub import embedded, errors
 from ordered_pubsub.adapter import Frame
 from ordered_pubsub.client.client import Client
 from ordered_pubsub.client.frames import CONTENT_TYPE, PACK, STAMP
-from ordered_pubsub.core.messages import Mark
+from ordered_pubsub.core.messages import ChangeMark
 from ordered_pubsub.core.trust import inspection
 from ordered_pubsub.core.trust.authenticity import NO_TAG, Stamp
 from ordered_pubsub.wire.stamp import decode_stamp, encode_stamp
@@ -64,7 +64,7 @@ FORGERIES: dict[str, tuple[Callable[[Frame], Frame], str]] = {
     "another number": (lambda frame: with_stamp(frame, number=stamp_of(frame)[1].number + 1), "tag"),
     "entries": (lambda frame: with_stamp(frame, entries={"b": (1 << 39) - 1}), "tag"),
     "entries that cannot be": (lambda frame: with_stamp(frame, entries={"b": 1 << 50}), "impossible"),
-    "marks": (lambda frame: with_stamp(frame, marks=[Mark("", 0)]), "tag"),
+    "marks": (lambda frame: with_stamp(frame, marks=[ChangeMark("", 0)]), "tag"),
     "publisher": (lambda frame: with_stamp(frame, publisher="treasury"), "tag"),
     "full": (lambda frame: with_stamp(frame, full=True, entries={"b": 7}), "tag"),
     "zero": (lambda frame: with_stamp(frame, number=0), "number"),
@@ -221,7 +221,7 @@ async def test_a_subscriber_who_forges_cannot_make_others_wait_where_a_log_knows
     async with ordered_pubsub.connect(url) as publisher, ordered_pubsub.connect(url) as client:
         subscription = await client.subscribe("a", "b")
         if "marks" in stall:
-            stall = {"marks": [Mark(subscription._intake.identity, 1 << 30)]}
+            stall = {"marks": [ChangeMark(subscription._intake.identity, 1 << 30)]}
         await publish_frame("a", b'"FORGED"', stamp(1, **stall))
         await publisher.publish("a", "real")
         await publisher.publish("b", "too")

@@ -18,7 +18,7 @@ from ordered_pubsub.config import tls
 from ordered_pubsub.config.addresses import Address, parse_address
 from ordered_pubsub.config.schema import ClientSection, ClientTls
 from ordered_pubsub.reading import line
-from ordered_pubsub.reading.access import Access
+from ordered_pubsub.reading.access import ReaderAccess
 from ordered_pubsub.testing.processes import HOST, free_port
 from server.certificates import Authority
 
@@ -108,11 +108,11 @@ def test_a_reader_that_cannot_speak_leaves_no_socket_open(monkeypatch: pytest.Mo
         def wrap_socket(self, *_: object, **__: object) -> None:
             raise error
 
-    monkeypatch.setattr(Access, "tls", lambda access: Context())
+    monkeypatch.setattr(ReaderAccess, "tls", lambda access: Context())
     with socket.create_server((HOST, 0)) as listener:
         address = Address(HOST, listener.getsockname()[1], tls=True)
         with pytest.raises((errors.OrderedPubSubError, KeyError)):
-            line._connect(address, Access(ClientSection(sequencer=(str(address),))))
+            line._connect(address, ReaderAccess(ClientSection(sequencer=(str(address),))))
         connection, _ = listener.accept()
         connection.settimeout(PATIENCE_S)
 
@@ -121,14 +121,14 @@ def test_a_reader_that_cannot_speak_leaves_no_socket_open(monkeypatch: pytest.Mo
 
 
 def test_a_reader_whose_certificates_do_not_fit_does_not_even_connect(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(access: Access) -> ssl.SSLContext:
+    def refuse(access: ReaderAccess) -> ssl.SSLContext:
         raise errors.ConfigurationError("planted")
 
-    monkeypatch.setattr(Access, "tls", refuse)
+    monkeypatch.setattr(ReaderAccess, "tls", refuse)
     monkeypatch.setattr(socket, "create_connection", None)
     address = Address(HOST, free_port(), tls=True)
     with pytest.raises(errors.ConfigurationError, match="planted"):
-        line._connect(address, Access(ClientSection(sequencer=(str(address),))))
+        line._connect(address, ReaderAccess(ClientSection(sequencer=(str(address),))))
 
 
 # -- stages that are just starting --------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from helpers.clients import LossyAdapter, names, take
 from ordered_pubsub import errors
 from ordered_pubsub.adapter import Capabilities
 from ordered_pubsub.client.client import Client
-from ordered_pubsub.core.messages import Follows
+from ordered_pubsub.core.messages import Progress
 from ordered_pubsub_adapters import memory
 from ordered_pubsub_adapters.memory import MemoryAdapter
 
@@ -268,7 +268,7 @@ async def test_a_request_that_does_not_fit_is_refused_and_nobody_else_notices(
 async def test_a_client_that_says_what_it_must_not_fails_and_no_other(url: str) -> None:
     async with ordered_pubsub.connect(url) as one, ordered_pubsub.connect(url) as two:
         subscription = await two.subscribe("a")
-        one._engine.home.say(Follows("s", {"a": -1}))
+        one._engine.home.say(Progress("s", {"a": -1}))
         assert "what cannot be was said" in one.status()["error"]
         await two.publish("a", 2)
 

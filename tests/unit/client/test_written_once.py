@@ -14,12 +14,12 @@ from ordered_pubsub.client.frames import EVENT_BYTES, headers_bytes, packed, rea
 from ordered_pubsub.client.logged import LogPacker, Sharing
 from ordered_pubsub.client.publisher import Outgoing, Publisher
 from ordered_pubsub.client.settings import Settings
-from ordered_pubsub.core.client.batches import Batches
+from ordered_pubsub.core.client.batches import UnkeptBatches
 from ordered_pubsub.core.client.outbox import Outbox
 from ordered_pubsub.core.client.session import Outcome, Queued
 from ordered_pubsub.core.levels import EXACTLY_ONCE, ORDERED, Levels
 from ordered_pubsub.core.liveness.lease import Lease
-from ordered_pubsub.core.messages import Leased, Publication, PublishAsk, Span
+from ordered_pubsub.core.messages import LeaseReply, Publication, PublishAsk, TopicRange
 from ordered_pubsub.core.trust.authenticity import TAG_BYTES, digest_of
 from ordered_pubsub.errors import EventVoid
 from ordered_pubsub.supervision import Supervisor
@@ -96,7 +96,7 @@ async def test_what_was_written_together_with_what_is_void_is_written_anew() -> 
         one.future = asyncio.get_running_loop().create_future()
     part = answer(ask_of("t", items))
     assert items[0].written == written_together(items)
-    outbox, adapter = Outbox(Batches(Lease("s"), lambda topic: 0)), Collecting("memory://written-once")
+    outbox, adapter = Outbox(UnkeptBatches(Lease("s"), lambda topic: 0)), Collecting("memory://written-once")
     supervisor, now = Supervisor("a test", lambda error: None), asyncio.get_running_loop().time()
     publisher = Publisher("s", adapter, Settings(batch_events_max=9), lambda runs: None, outbox, no_more, supervisor)
     outbox.numbered(Outcome(1, Queued(["t"], [items]), [part], None, None, now - 100.0), now)
@@ -104,7 +104,7 @@ async def test_what_was_written_together_with_what_is_void_is_written_anew() -> 
     publisher.go_on()
     asked = outbox.take_due(now + 1.0)
     assert asked is not None
-    outbox.leased(Leased("s", asked.serial, 0, [Span("t", 3, 3)]), now + 1.0)
+    outbox.leased(LeaseReply("s", asked.serial, 0, [TopicRange("t", 3, 3)]), now + 1.0)
     publisher.go_on()
     await until(lambda: adapter.frames)
 
