@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from attrs import evolve
 from failures import OUTAGE_S, TOPICS, Run, calm_s, during_s, grouped, nacks, numbers
 from failures import run as run_failures
-from full_disk import TrialOutcome as Stopped
+from full_disk import Outcome as Stopped
 from full_disk import run as run_full_disk
 from overhead import Point
 from overhead import run as run_overhead

@@ -280,7 +280,7 @@ class Engine:
     def _starving(self) -> Iterator[Starving]:
         for subscription in self.machine.subscriptions.values():
             if subscription.subscriber is not None:
-                yield subscription.subscriber.subend.starving
+                yield subscription.subscriber.log.starving
 
     def describe_starved(self) -> str:
         """Say in words what the ENS does not bring; empty if there is nothing."""

@@ -1,7 +1,7 @@
 """What a subscription has to do with the logs of its topics: what it misses, its past, and what it has acknowledged.
 
-`core.subscriber.subscriber` decides; this is the shell that carries it. The home stage is told how far the subscription is, asked for what
-is missing, and brings it. One that has a name acknowledges what was handled, and whoever resumes it goes on from there.
+`core.subscriber.subscriber` decides; this is the shell that carries it. The home stage is told how far the subscription is, asked
+for what is missing, and brings it. One that has a name acknowledges what was handled, and whoever resumes it goes on from there.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class Intake:
         buffer = _make_buffer(identity, order, missing, settings)
         subscriber = None
         if missing is not None and isinstance(buffer, Delivery):
-            subend = SubscriberLog(
+            log = SubscriberLog(
                 buffer,
                 missing,
                 engine.session.topology.owner,
@@ -81,7 +81,7 @@ class Intake:
                 engine.key.session,
                 is_filtered=settings.serializer is None or settings.serializer.content_type != JSON,
             )
-            subscriber = Subscriber(subend, engine.key.session, beginning.is_named)
+            subscriber = Subscriber(log, engine.key.session, beginning.is_named)
         self.subscription = ClientSubscription(
             identity, buffer, subscriber, engine.now(), WEIGHTS[order], beginning.is_named, beginning.start
         )
@@ -157,7 +157,7 @@ class Intake:
     @property
     def starving(self) -> Starving | None:
         """What the ENS does not bring, and the stage does; None with best-effort delivery, where the stage brings nothing."""
-        return None if self._following is None else self._following.subscriber.subend.starving
+        return None if self._following is None else self._following.subscriber.log.starving
 
     @property
     def in_hand(self) -> InHand:
@@ -206,7 +206,7 @@ class Intake:
     def was_redelivered(self, topic: str, number: int) -> bool:
         """Whether an earlier session may have been notified of an event."""
         following = self._following
-        return following is not None and number <= following.subscriber.subend.redelivered_to.get(topic, 0)
+        return following is not None and number <= following.subscriber.log.redelivered_to.get(topic, 0)
 
     async def wait_for_news(self, give_up_at: float | None = None) -> None:
         """Return when there may be an event, or the end, or at this time of the loop at the latest."""

@@ -4,8 +4,8 @@
                                                                       │ numbers, timestamps
     future <── receipt ── adapter.publish <── frames, by topic <── outbox
 
-`core.client.outbox` decides what the ENS is given and when there are receipts. This is the shell around it: frames are made here, anew
-each time, since a broker that comes back may take less than before; and whoever publishes is held up or told here.
+`core.client.outbox` decides what the ENS is given and when there are receipts. This is the shell around it: frames are made here,
+anew each time, since a broker that comes back may take less than before; and whoever publishes is held up or told here.
 
 Publications are unfinished from `put` until they have their receipts. How many, and how many bytes, is bounded: that is the
 pipeline, and who finds it full waits or is told so.

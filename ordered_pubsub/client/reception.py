@@ -5,8 +5,8 @@ the adapter is kept waiting until every subscription that they went to has room 
 ENS, and with it by the publishers of these topics, and nothing is dropped. It also means that a subscription that is never
 read holds up the client's other subscriptions; it is named in the log when it does.
 
-Nothing that the broker brings is believed before `core.trust.inspection` has judged it. So a topic's keys are asked for before the
-topic is held at the ENS. What has not arrived is counted by its cause, and logged now and then; a frame that was not
+Nothing that the broker brings is believed before `core.trust.inspection` has judged it. So a topic's keys are asked for before
+the topic is held at the ENS. What has not arrived is counted by its cause, and logged now and then; a frame that was not
 published through the order is counted, and logged once per topic.
 """
 
@@ -147,7 +147,7 @@ class Reception:
         """The stage has given keys: what waited for them may have arrived."""
         arrived: dict[str, list[Arrival]] = {}
         for topic, claim in self.machine.take_keys(keys):
-            _spread(arrived, self.holding.holders(topic), self._judge(topic, [claim]))
+            _give_to_each(arrived, self.holding.holders(topic), self._judge(topic, [claim]))
         self.machine.arrived(arrived)
         self._say_what_has_not_arrived()
 
@@ -169,9 +169,9 @@ class Reception:
             if names:
                 arrivals = self._read(frame)
                 if arrivals is None:
-                    _spread(unordered, names, self._read_unordered(frame))
+                    _give_to_each(unordered, names, self._read_unordered(frame))
                 else:
-                    _spread(ordered, names, arrivals)
+                    _give_to_each(ordered, names, arrivals)
         self.machine.arrived(ordered)
         for name, taken in unordered.items():
             if name in self._receivers:
@@ -278,7 +278,7 @@ class Reception:
             self._receivers[name].fail(error, "it stops")
 
 
-def _spread(taken: dict[str, list[Arrival]], names: Iterable[str], arrivals: list[Arrival]) -> None:
+def _give_to_each(taken: dict[str, list[Arrival]], names: Iterable[str], arrivals: list[Arrival]) -> None:
     """What has come on a topic is for all these, who hold it."""
     for name in names if arrivals else ():
         those = taken.get(name)

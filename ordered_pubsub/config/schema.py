@@ -315,7 +315,9 @@ class TopicSection:
     """which topics"""
     delivery: str = attrs.field(default=DEFAULT_DELIVERY, validator=kinds.choice("exactly-once", "ordered"))
     """their level"""
-    retention: RetentionSection | None = attrs.field(default=None, validator=kinds.section(RetentionSection, is_optional=True))
+    retention: RetentionSection | None = attrs.field(
+        default=None, validator=kinds.section(RetentionSection, is_optional=True)
+    )
     """how long their events are kept"""
 
 

@@ -321,7 +321,9 @@ def _fits(message: FromSubscriber | PeerMessage, stages: int) -> bool:
         return _is_of_voids(message, stages)
     if isinstance(message, (KeepAlive, Locate)):
         is_fit = _is_id(message.session) and _is_serial(message.serial)
-        return is_fit and (isinstance(message, KeepAlive) or (_is_time(message.at) and all(map(_is_topic, message.topics))))
+        return is_fit and (
+            isinstance(message, KeepAlive) or (_is_time(message.at) and all(map(_is_topic, message.topics)))
+        )
     if isinstance(message, NotArrivedCounts):
         return _is_id(message.session) and len(message.counts) <= CAUSES_MAX and _are_causes(message.counts)
     if isinstance(message, (SessionsAlive, KeepAliveSeen)):

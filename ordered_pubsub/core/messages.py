@@ -309,7 +309,7 @@ class Acked(msgspec.Struct, frozen=True, array_like=True, tag="acked", gc=False)
     identity: str = ""
 
 
-class AckSaved(msgspec.Struct, frozen=True, array_like=True, tag="saved", gc=False):
+class AckSaved(msgspec.Struct, frozen=True, array_like=True, tag="ack-saved", gc=False):
     """An acknowledgement is on the registrar's disk."""
 
     subscription: str
@@ -367,7 +367,7 @@ class Reply(msgspec.Struct, frozen=True, array_like=True, tag="reply", gc=False)
     answer: Answer | Refusal
 
 
-class LinkFrame(msgspec.Struct, frozen=True, array_like=True, tag="frame", gc=False):
+class LinkFrame(msgspec.Struct, frozen=True, array_like=True, tag="link-frame", gc=False):
     """A durable message with its number on this link."""
 
     number: int
@@ -388,7 +388,7 @@ class NackRange(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """events that this filter does not let through need not be brought"""
 
 
-class Nack(msgspec.Struct, frozen=True, array_like=True, tag="curious", gc=False):
+class Nack(msgspec.Struct, frozen=True, array_like=True, tag="nack", gc=False):
     """A client tells its home stage what one of its subscriptions misses."""
 
     subscription: str
@@ -399,7 +399,7 @@ VERSION_MAX = 1 << 40
 """Later than any change."""
 
 
-class Progress(msgspec.Struct, frozen=True, array_like=True, tag="follows", gc=False):
+class Progress(msgspec.Struct, frozen=True, array_like=True, tag="progress", gc=False):
     """A client tells its home stage, and that the registrar, up to which numbers one of its subscriptions needs nothing any more.
 
     With `is_all` these are all the topics that it has to do with, as it knows them after the change `version`; else those of
@@ -412,13 +412,13 @@ class Progress(msgspec.Struct, frozen=True, array_like=True, tag="follows", gc=F
     version: int = 0
 
 
-class ProgressReports(msgspec.Struct, frozen=True, array_like=True, tag="progress", gc=False):
+class ProgressReports(msgspec.Struct, frozen=True, array_like=True, tag="progress-reports", gc=False):
     """A home stage tells a registrar what subscriptions have said."""
 
     news: list[Progress]
 
 
-class HomeFloors(msgspec.Struct, frozen=True, array_like=True, tag="hosts", gc=False):
+class HomeFloors(msgspec.Struct, frozen=True, array_like=True, tag="home-floors", gc=False):
     """A home stage tells an owner up to where all its clients have acknowledged a topic; None: none of them holds it.
 
     With `is_all` these are all the topics of that owner.
@@ -428,7 +428,7 @@ class HomeFloors(msgspec.Struct, frozen=True, array_like=True, tag="hosts", gc=F
     is_all: bool = False
 
 
-class AckExpected(msgspec.Struct, frozen=True, array_like=True, tag="expected", gc=False):
+class AckExpected(msgspec.Struct, frozen=True, array_like=True, tag="ack-expected", gc=False):
     """An owner tells a home stage how far some topics are, since it misses acknowledgements."""
 
     counts: dict[str, int]
@@ -449,26 +449,26 @@ class Floors(msgspec.Struct, frozen=True, array_like=True, tag="floors", gc=Fals
     acked: dict[str, int]
 
 
-class SessionsAlive(msgspec.Struct, frozen=True, array_like=True, tag="alive", gc=False):
+class SessionsAlive(msgspec.Struct, frozen=True, array_like=True, tag="sessions-alive", gc=False):
     """A home stage says which sessions are connected to it, and the serial of what each of them has said last."""
 
     sessions: dict[str, int]
 
 
-class KeepAlive(msgspec.Struct, frozen=True, array_like=True, tag="here", gc=False):
+class KeepAlive(msgspec.Struct, frozen=True, array_like=True, tag="keep-alive", gc=False):
     """A client says that it is there; `serial` comes back from each registrar that has subscriptions of it."""
 
     session: str
     serial: int
 
 
-class KeepAliveSeen(msgspec.Struct, frozen=True, array_like=True, tag="noted", gc=False):
+class KeepAliveSeen(msgspec.Struct, frozen=True, array_like=True, tag="keep-alive-seen", gc=False):
     """A registrar answers a home stage: the sessions that have subscriptions there, and what they had said."""
 
     sessions: dict[str, int]
 
 
-class KeepAliveAck(msgspec.Struct, frozen=True, array_like=True, tag="heard", gc=False):
+class KeepAliveAck(msgspec.Struct, frozen=True, array_like=True, tag="keep-alive-ack", gc=False):
     """A home stage tells a client that a registrar has heard of it."""
 
     session: str
@@ -493,14 +493,14 @@ class Located(msgspec.Struct, frozen=True, array_like=True, tag="located", gc=Fa
     numbers: dict[str, int]
 
 
-class TopicHeads(msgspec.Struct, frozen=True, array_like=True, tag="expect", gc=False):
+class TopicHeads(msgspec.Struct, frozen=True, array_like=True, tag="topic-heads", gc=False):
     """A home stage tells a subscription how far some of its topics are."""
 
     subscription: str
     counts: dict[str, int]
 
 
-class LogRequest(msgspec.Struct, frozen=True, array_like=True, tag="recall", gc=False):
+class LogRequest(msgspec.Struct, frozen=True, array_like=True, tag="log-request", gc=False):
     """A home stage asks the owner of some topics for what its clients miss."""
 
     wants: list[NackRange]
@@ -524,7 +524,7 @@ class LogItem(msgspec.Struct, frozen=True, array_like=True, gc=False):
     chunks: list[Chunk]
 
 
-class LogReply(msgspec.Struct, frozen=True, array_like=True, tag="told", gc=False):
+class LogReply(msgspec.Struct, frozen=True, array_like=True, tag="log-reply", gc=False):
     """What a log says of the numbers `first` to `read_to` of a topic; what is not said is not known yet."""
 
     topic: str
@@ -539,11 +539,11 @@ class LogReply(msgspec.Struct, frozen=True, array_like=True, tag="told", gc=Fals
     """the last number of the topic that its owner has given: there are none above it; -1: it is not said"""
 
 
-class Recovered(msgspec.Struct, frozen=True, array_like=True, tag="inform", gc=False):
+class Recovered(msgspec.Struct, frozen=True, array_like=True, tag="recovered", gc=False):
     """A home stage brings a subscription what it misses."""
 
     subscription: str
-    told: LogReply
+    reply: LogReply
 
 
 # Numbers on topics whose events nobody keeps: were they published? Lost without harm, too.
@@ -561,7 +561,7 @@ class TopicRange(msgspec.Struct, frozen=True, array_like=True, gc=False):
     last: int
 
 
-class LeaseRenewal(msgspec.Struct, frozen=True, array_like=True, tag="handed", gc=False):
+class LeaseRenewal(msgspec.Struct, frozen=True, array_like=True, tag="lease-renewal", gc=False):
     """A client says that all its publications up to a sequence are at the ENS, as far as nobody keeps them.
 
     That renews its leases at the stages `ranks`. It asks which numbers of `asks` have become void; `serial` comes back.
@@ -574,7 +574,7 @@ class LeaseRenewal(msgspec.Struct, frozen=True, array_like=True, tag="handed", g
     asks: list[TopicRange]
 
 
-class LeaseReply(msgspec.Struct, frozen=True, array_like=True, tag="leased", gc=False):
+class LeaseReply(msgspec.Struct, frozen=True, array_like=True, tag="lease-reply", gc=False):
     """An owner answers: what it was asked for and is void. Nothing else will be as long as the lease holds."""
 
     session: str
@@ -583,7 +583,7 @@ class LeaseReply(msgspec.Struct, frozen=True, array_like=True, tag="leased", gc=
     voids: list[TopicRange]
 
 
-class SeenAsk(msgspec.Struct, frozen=True, array_like=True, tag="seal", gc=False):
+class SeenAsk(msgspec.Struct, frozen=True, array_like=True, tag="seen-ask", gc=False):
     """An owner asks home stages, and these their clients, for numbers whose publisher is not heard of any more.
 
     Who has not seen them yet is to use none of them until it is decided what they are.
@@ -597,7 +597,7 @@ class SeenAsk(msgspec.Struct, frozen=True, array_like=True, tag="seal", gc=False
     numbers: list[Range]
 
 
-class SeenReply(msgspec.Struct, frozen=True, array_like=True, tag="sealed", gc=False):
+class SeenReply(msgspec.Struct, frozen=True, array_like=True, tag="seen-reply", gc=False):
     """The answer of some clients: what was seen of them. The rest will not be used."""
 
     serial: int
@@ -613,14 +613,14 @@ class Holders(msgspec.Struct, frozen=True, array_like=True, tag="holders", gc=Fa
     sessions: list[str]
 
 
-class VoidAsk(msgspec.Struct, frozen=True, array_like=True, tag="undecided", gc=False):
+class VoidAsk(msgspec.Struct, frozen=True, array_like=True, tag="void-ask", gc=False):
     """A client asks what has become of numbers that do not come, or that it must not use yet."""
 
     session: str
     spans: list[TopicRange]
 
 
-class VoidDecision(msgspec.Struct, frozen=True, array_like=True, tag="decided", gc=False):
+class VoidDecision(msgspec.Struct, frozen=True, array_like=True, tag="void-decision", gc=False):
     """An owner says which numbers are void, as silence, and which are not. Without a session it is for all clients."""
 
     session: str
@@ -641,7 +641,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello", gc=False)
     """frames of this side that the other one has said are on its disk"""
 
 
-class LinkAck(msgspec.Struct, frozen=True, array_like=True, tag="ack", gc=False):
+class LinkAck(msgspec.Struct, frozen=True, array_like=True, tag="link-ack", gc=False):
     """Everything up to this number is on the receiver's disk."""
 
     received: int
@@ -694,7 +694,8 @@ class AskKeys(msgspec.Struct, frozen=True, array_like=True, tag="ask-keys", gc=F
 
 
 class NotArrivedCounts(msgspec.Struct, frozen=True, array_like=True, tag="not-arrived", gc=False):
-    """A client says how much that the broker brought has not arrived since it said so last, by cause (`core.trust.inspection`)."""
+    """A client says how much that the broker brought has not arrived since it said so last, by cause
+    (`core.trust.inspection`)."""
 
     session: str
     counts: dict[str, int]
@@ -848,4 +849,5 @@ class Woken(msgspec.Struct, frozen=True, array_like=True, tag="woken", gc=False)
     numbers: dict[str, int]
 
 
-Input = TopologyOffered | RequestTaken | FrameTaken | AckTaken | TopicsReleased | Leveled | Founded | Rotated | Rested | Woken | Named
+Input = TopologyOffered | RequestTaken | FrameTaken | AckTaken | TopicsReleased | Leveled | Founded | Rotated | Rested | Woken |
+Named

@@ -1,9 +1,9 @@
 """Where a range of the order ends, and how it is divided.
 
 A *cut* is a clock with nothing left out: whatever comes before one of its events is in it as well. What an operation has met on
-its way through the line is one (`StageLines.cut`). Any other clock is lowered until it is one (`lower`): each topic ends before the
-first event that needs something beyond the clock, again and again, until nothing changes. Where all pairs are decided, once is
-enough. A batch is divided only where somebody has said so by a clock of their own.
+its way through the line is one (`StageLines.cut`). Any other clock is lowered until it is one (`lower`): each topic ends before
+the first event that needs something beyond the clock, again and again, until nothing changes. Where all pairs are decided, once
+is enough. A batch is divided only where somebody has said so by a clock of their own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ def events_between(start: Mapping[str, int], end: Mapping[str, int]) -> int:
     return sum(end[topic] - start.get(topic, 0) for topic in end)
 
 
-def lower(stages: StageLines, start: Mapping[str, int], clock: Mapping[str, int], is_whole: bool = True) -> Clock | None:
+def lower(
+    stages: StageLines, start: Mapping[str, int], clock: Mapping[str, int], is_whole: bool = True
+) -> Clock | None:
     """The largest cut from `start` on that is not beyond a clock, or None if that takes too long to find."""
     found = dict(clock)
     for _ in range(ROUNDS_MAX):

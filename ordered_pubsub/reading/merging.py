@@ -1,9 +1,10 @@
 """A range of the logs in the one order: read side by side from the owners, batch by batch.
 
-The rule is that of `ordered_pubsub.testing.history`. Of one owner's topics the order is that of its journal, so what is here of them is sorted by
-its place, up to the last place that is known of all of them. Between owners a batch waits until what its timestamp names has
-come; of those that wait for nothing the earliest by its time, then by its topic, is next. The first timestamp of each topic is a
-full one; what a later delta leaves out has come before. A cut ends no batch in the middle, so a batch is one piece here.
+The rule is that of `ordered_pubsub.testing.history`. Of one owner's topics the order is that of its journal, so what is here of
+them is sorted by its place, up to the last place that is known of all of them. Between owners a batch waits until what its
+timestamp names has come; of those that wait for nothing the earliest by its time, then by its topic, is next. The first timestamp
+of each topic is a full one; what a later delta leaves out has come before. A cut ends no batch in the middle, so a batch is one
+piece here.
 """
 
 from __future__ import annotations

@@ -406,7 +406,9 @@ class OperationLine:
                 if isinstance(answer, Answer) or answer.taken:
                     self._taken = self.sequence
                 return answer
-        raise NothingHeard(f"an operation asked for at stage {self.line.address} has had no outcome for {timeout_s:g} s")
+        raise NothingHeard(
+            f"an operation asked for at stage {self.line.address} has had no outcome for {timeout_s:g} s"
+        )
 
     def _outcome(self, give_up_at: float) -> Answer | Refusal:
         """That of the last request."""

@@ -1,8 +1,8 @@
 """Reads the logs for those who read much of them, a small piece at a time.
 
-What readers have asked for is done by turns, of identities and of their connections (`core.stage.turns`): who asks for little does not
-wait for who asks for much, and none of them delays the stage, which does everything else first (`server.node`). Rows go out as
-they are on disk; nothing here looks into them, unless a filter was asked for.
+What readers have asked for is done by turns, of identities and of their connections (`core.stage.turns`): who asks for little
+does not wait for who asks for much, and none of them delays the stage, which does everything else first (`server.node`). Rows go
+out as they are on disk; nothing here looks into them, unless a filter was asked for.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ guest: what it asks for is taken by those stages only that know its session alre
 is asked again until there is an answer. So a keeper that is out of reach keeps nobody from going on whom the stages know, and
 nobody gets anything under a name by saying that he had it.
 
-A keeper has on its disk whose each name is (`core.stage.naming`): the identity's that took it first, and the session's that had it
-last. That one has it again at once. Another session of the same identity has it when nobody else has; and since a keeper that
+A keeper has on its disk whose each name is (`core.stage.naming`): the identity's that took it first, and the session's that had
+it last. That one has it again at once. Another session of the same identity has it when nobody else has; and since a keeper that
 has just started does not know yet who is there, it hears the home stages first, which tell to whom it had granted names before.
 """
 
@@ -100,7 +100,7 @@ class Claims:
 
     # -- the home's side ----------------------------------------------------------------------------------------------
 
-    def come(self, claimant: Claimant, resumes: bool) -> None:
+    def client_came(self, claimant: Claimant, resumes: bool) -> None:
         """A client has come with a name."""
         if resumes:
             self._have(claimant)
@@ -110,7 +110,7 @@ class Claims:
         self._claiming[claimant] = self._loop.time() + CLAIM_S
         self._tell_keeper(self._claim_of(claimant, resumes=resumes))
 
-    def gone(self, claimant: Claimant) -> None:
+    def client_left(self, claimant: Claimant) -> None:
         """A client is not there any more."""
         self._claiming.pop(claimant, None)
         assert claimant.name is not None

@@ -626,7 +626,7 @@ class ClientConnection:
     def _readable(self, message: ToSession) -> ToSession | None:
         """As much of a message as its rights are for."""
         if isinstance(message, Recovered):
-            denial = self._denial((message.told.topic,))
+            denial = self._denial((message.reply.topic,))
             return Ended(message.subscription, self.session, FORBIDDEN, denial) if denial else message
         if isinstance(message, TopicHeads):
             counts = {topic: count for topic, count in message.counts.items() if self.may_read(topic)}

@@ -85,7 +85,9 @@ def examine(file: Path, mark: HighWaterMark | None, boot: bytes) -> Examined | N
         raise failed(file, error) from error
 
 
-def _look_inside(file: Path, connection: sqlite3.Connection, mark: HighWaterMark | None, has_history: bool) -> Examined | None:
+def _look_inside(
+    file: Path, connection: sqlite3.Connection, mark: HighWaterMark | None, has_history: bool
+) -> Examined | None:
     tables = dict(connection.execute("SELECT name, sql FROM sqlite_master"))
     if not tables and not has_history:
         return None

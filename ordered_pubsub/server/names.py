@@ -1,9 +1,9 @@
 """The keeper of names: one client of a system has a name at a time.
 
 Every name has a keeper, the stage that the name's hash chooses. The home stage of a client that comes with a name claims it
-there, and gives it back when the client is gone (`claims`). Whose a name is a keeper has on its disk (`core.stage.naming`); who has it
-now is in its memory only: when it starts again, and when a link is there again, every home stage tells it which names it has
-granted to the clients there.
+there, and gives it back when the client is gone (`claims`). Whose a name is a keeper has on its disk (`core.stage.naming`); who
+has it now is in its memory only: when it starts again, and when a link is there again, every home stage tells it which names it
+has granted to the clients there.
 
 A client whose home stage was lost goes on at another one under the same session: the claim of a session that has the name
 already is granted, and the home it was at before loses it. The home itself need not be there for that. A name whose home

@@ -212,7 +212,7 @@ class Node:
         self.driver.hosting.choose = choosing
         self.driver.check_events = check_signed
         self.driver.stage.topics_max = IN_USE_MAX
-        self.bulk = Bulk(self.driver.pubends.reader, lambda: self.driver.stage.state.kept)
+        self.bulk = Bulk(self.driver.owner_logs.reader, lambda: self.driver.stage.state.kept)
         self._servers = deque((self.turns.step, lambda: self.driver.serve(), self.bulk.serve))
         self._plan_flush()
         self._tick()
@@ -648,9 +648,9 @@ class Node:
             "since_start": {
                 **attrs.asdict(self.counters),
                 "dropped": self.driver.turns.dropped + self.driver.hosting.too_much,
-                "reminders": self.driver.pubends.reminders,
-                "recalls": self.driver.pubends.recalls,
-                "recalled_numbers": self.driver.pubends.recalled_numbers,
+                "reminders": self.driver.owner_logs.reminders,
+                "recalls": self.driver.owner_logs.recalls,
+                "recalled_numbers": self.driver.owner_logs.recalled_numbers,
                 "pieces_read": self.bulk.pieces,
                 "not_arrived": dict(self.driver.not_arrived),
                 "unfit_messages": sum(count for count, _ in self.driver.unfit.values()),

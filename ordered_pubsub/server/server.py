@@ -285,7 +285,7 @@ class Server:
         if greeting.name is None:
             self._let_in(connection)
         else:
-            self.claims.come(connection, greeting.resumes)
+            self.claims.client_came(connection, greeting.resumes)
 
     def _unfit_name(self, name: str, identity: IdentitySection) -> tuple[str, str] | None:
         """Why a client may not be called so, if it may not: a code and a reason."""
@@ -333,7 +333,7 @@ class Server:
             del self.node.askers[connection.session]
             self.node.client_is_gone(connection.session)
         if connection.name is not None:
-            self.claims.gone(connection)
+            self.claims.client_left(connection)
 
     def handle_claim(self, peer: int, claim: Claim) -> None:
         """A home stage claims a name that is kept here, or gives one back."""

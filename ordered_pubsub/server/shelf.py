@@ -4,8 +4,8 @@ A row's key is its topic's number, shifted, plus its first number: so each table
 a stage writes at its right edge for each topic. What is put belongs to the transaction of the journal's next batch: both are on
 disk or neither. Who reads has a connection of its own, so it sees what is on disk, and waits for nobody.
 
-Of topics that rest (`core.stage._resting`) there is the last number, by name, in the table `number`, and nothing else: what numbered
-them in this file numbers others from the next batch on, when who reads cannot take the one for the other any more.
+Of topics that rest (`core.stage._resting`) there is the last number, by name, in the table `number`, and nothing else: what
+numbered them in this file numbers others from the next batch on, when who reads cannot take the one for the other any more.
 
 A row's checksum covers all that it says: its kind, its key, its last number, and its data; that of a topic's row, what its number
 stands for. So a row that got another key, or into another table, is not taken for what it is not. What says that a row is missing

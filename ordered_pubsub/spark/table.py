@@ -58,7 +58,9 @@ class _Rows:
     """(row, topic) → up to which number the topic was passed without an event, before that row"""
     bytes: int = 0
 
-    def add(self, topic: int, first: int, position: int, batch: LogBatch, publisher: str, events: Sequence[Any]) -> None:
+    def add(
+        self, topic: int, first: int, position: int, batch: LogBatch, publisher: str, events: Sequence[Any]
+    ) -> None:
         """Consecutive events of one batch; the first one has this number, and this position."""
         count = len(events)
         self.topics += [topic] * count

@@ -632,8 +632,8 @@ class ClientHost:
             missing = Missing(lambda topic: topic in world.kept, now=self.simulation.now)
             buffer = Delivery(name, order=action.order, missing=missing, wants_of=_wants_of)
             owner, unpack = self.simulation.topology.owner, self.simulation.packer.unpack
-            subend = SubscriberLog(buffer, missing, owner, unpack, start, self.name, self.simulation.world.silent)
-            subscriber = Subscriber(subend, self.name, action.named, SAID_FOR_S)
+            log = SubscriberLog(buffer, missing, owner, unpack, start, self.name, self.simulation.world.silent)
+            subscriber = Subscriber(log, self.name, action.named, SAID_FOR_S)
         subscription = ClientSubscription(
             name, buffer, subscriber, self._now(), WEIGHTS[action.order], action.named, start if action.named else None
         )

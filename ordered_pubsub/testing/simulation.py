@@ -325,7 +325,7 @@ class Simulation:
                     reasons.append(f"{name} has acknowledgements that are not on disk")
                 if subscriber is not None and len(subscriber.in_hand):
                     reasons.append(f"{name} has events in hand")
-                if subscriber is not None and subscriber.subend.reads_past:
+                if subscriber is not None and subscriber.log.reads_past:
                     reasons.append(f"{name} still reads the past")
                 if isinstance(delivery, Delivery) and delivery.aside:
                     reasons.append(f"{name} must not use {delivery.aside}")

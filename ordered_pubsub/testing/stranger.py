@@ -64,7 +64,18 @@ EXTREMES = (
     -1,
 )
 """Numbers at the edges of what can be."""
-SAID: tuple[type[Any], ...] = (Nack, Progress, Acked, KeepAlive, LeaseRenewal, SeenReply, VoidAsk, Locate, AskKeys, NotArrivedCounts)
+SAID: tuple[type[Any], ...] = (
+    Nack,
+    Progress,
+    Acked,
+    KeepAlive,
+    LeaseRenewal,
+    SeenReply,
+    VoidAsk,
+    Locate,
+    AskKeys,
+    NotArrivedCounts,
+)
 
 
 @attrs.define(eq=False)
@@ -161,7 +172,9 @@ def draw_said(random: Random, session: str, topics: list[str]) -> FromSubscriber
         ranks = random.choice(([], [0], [1], [0, 1], [-1], [0, 0]))
         return LeaseRenewal(session, random.choice(EXTREMES), random.choice(EXTREMES), ranks, spans)
     if kind is SeenReply:
-        return SeenReply(random.choice(EXTREMES), random.randrange(2), [session], [_draw_stretch(random) for _ in spans])
+        return SeenReply(
+            random.choice(EXTREMES), random.randrange(2), [session], [_draw_stretch(random) for _ in spans]
+        )
     if kind is VoidAsk:
         return VoidAsk(session, spans)
     if kind is NotArrivedCounts:

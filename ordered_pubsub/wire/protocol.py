@@ -32,7 +32,7 @@ from ordered_pubsub.errors import ProtocolError
 from ordered_pubsub.wire.framing import frame
 from ordered_pubsub.wire.reading import FromReader, ToReader
 
-VERSION = 2
+VERSION = 3
 
 REQUESTS_MAX = 4_096
 """How many requests one frame may hold."""

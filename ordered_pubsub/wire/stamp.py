@@ -1,7 +1,7 @@
 """The order's metadata of one event, as it travels over the ENS beside the application's own payload.
 
-A stamp is one byte of version, 16 bytes of tag, and a msgpack array (`core.trust.authenticity.Stamp`). The version says how to read
-the rest: a form with bounded entries is to come for systems with very large groups. A reader that meets a version that it
+A stamp is one byte of version, 16 bytes of tag, and a msgpack array (`core.trust.authenticity.Stamp`). The version says how to
+read the rest: a form with bounded entries is to come for systems with very large groups. A reader that meets a version that it
 does not know says so, and does not guess.
 """
 

@@ -364,7 +364,9 @@ def draw_of_log(random: Random) -> PeerMessage:
     hosts = {topic: None if random.random() < 0.2 else count for topic, count in counts.items()}
     first, last, floor = (random.choice(NUMBERS) for _ in range(3))
     recalled = [
-        LogItem(first, last, _counts(random), random.random() < 0.3, [ChangeMark("s", 1)], first, 1, 1.7e9, list(chunks))
+        LogItem(
+            first, last, _counts(random), random.random() < 0.3, [ChangeMark("s", 1)], first, 1, 1.7e9, list(chunks)
+        )
         for chunks in (_chunks(random, last - first + 1) for _ in range(random.randrange(3)))
     ]
     return random.choice(
@@ -376,7 +378,9 @@ def draw_of_log(random: Random) -> PeerMessage:
             Floors(first, counts),
             AskFloors(last),
             ProgressReports([Progress(random.choice(("s#1/1", *TEXTS)), counts, random.random() < 0.3, first)]),
-            SessionsAlive(dict.fromkeys(random.sample(("s#1", "s#2", *TEXTS), random.randrange(3)), random.randrange(9))),
+            SessionsAlive(
+                dict.fromkeys(random.sample(("s#1", "s#2", *TEXTS), random.randrange(3)), random.randrange(9))
+            ),
             Acked("s#1/1", "s#1", first, last, counts, floor),
             AckSaved("s#1/1", "s#1", first),
             Ended("s#1/1", "s#1", "ended", "reason"),
@@ -471,7 +475,9 @@ def draw_of_names(random: Random) -> Claim | Claimed | NamesGranted:
         Claim(random.choice(TEXTS), random.choice(("s#1", "s#2")), "x", random.random() < 0.3, random.random() < 0.5)
         for _ in range(random.choice((0, 1, 4)))
     ]
-    return random.choice((Claimed(random.choice(TEXTS), "s#1", random.choice(("", "no"))), NamesGranted(claims), *claims[:1]))
+    return random.choice(
+        (Claimed(random.choice(TEXTS), "s#1", random.choice(("", "no"))), NamesGranted(claims), *claims[:1])
+    )
 
 
 async def peer_frames(bench: Bench, random: Random) -> None:

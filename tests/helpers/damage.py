@@ -99,7 +99,7 @@ class Stage:
     def is_right(self) -> bool:
         """Whether all that was acknowledged is read as it was."""
         found: dict[tuple[str, int], bytes] = {}
-        reader = self.driver.pubends.reader
+        reader = self.driver.owner_logs.reader
         for topic in KEPT:
             last = self.acknowledged.numbers.get(topic, 0)
             for item in reader.read(topic, 1, last, MUCH, full=True).items:

@@ -122,7 +122,9 @@ async def test_a_stage_that_says_what_cannot_be_stays_linked_and_is_counted_and_
     before, low, high = channels(system), system.servers[1], system.servers[0]
     for _ in range(5):
         low.links[0].say([LogRequest([NackRange("hi/a", 0, 1)]), LinkAck(1 << 62)])
-    low.links[0]._write(frame(encode(Say([LogRequest([NackRange("hi/a", 1, 1)])]))[HEAD_BYTES:].replace(b"hi/a", b"hi/\xff")))
+    low.links[0]._write(
+        frame(encode(Say([LogRequest([NackRange("hi/a", 1, 1)])]))[HEAD_BYTES:].replace(b"hi/a", b"hi/\xff"))
+    )
     await until(lambda: high.node.status()["since_start"]["unfit_messages"] == 11)
     assert "ordered_pubsub_unfit_messages_total" in metrics(high.status())
     assert await crosses(system)

@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from ordered_pubsub.core.levels import Levels
-from ordered_pubsub.core.log.log import log as log_module
+from ordered_pubsub.core.log import log as log_module
 from ordered_pubsub.core.log.retention import Policies
 from ordered_pubsub.core.messages import Answer, ChangeAsk, Chunk, LeaseRenewal, Progress, PublishAsk, Request
 from ordered_pubsub.core.stage.driver import Driver

@@ -166,7 +166,7 @@ async def home() -> Home:
 
 async def test_a_client_is_let_in_when_its_name_is_granted(home: Home) -> None:
     guest = Guest("desk#1")
-    home.claims.come(guest, resumes=False)
+    home.claims.client_came(guest, resumes=False)
     assert home.inside == []
 
     home.claims.handle_claimed(Claimed("desk", "desk#1", ""))
@@ -176,7 +176,7 @@ async def test_a_client_is_let_in_when_its_name_is_granted(home: Home) -> None:
 
 async def test_a_client_whose_name_is_refused_is_sent_away(home: Home) -> None:
     guest = Guest("desk#1")
-    home.claims.come(guest, resumes=False)
+    home.claims.client_came(guest, resumes=False)
     home.claims.handle_claimed(Claimed("desk", "desk#1", "in use", code="name-in-use"))
 
     assert (home.inside, guest.left) == ([], ["name-in-use"])
@@ -184,7 +184,7 @@ async def test_a_client_whose_name_is_refused_is_sent_away(home: Home) -> None:
 
 async def test_who_resumes_is_let_in_at_once_as_a_guest_until_the_keeper_has_answered(home: Home) -> None:
     guest = Guest("desk#1")
-    home.claims.come(guest, resumes=True)
+    home.claims.client_came(guest, resumes=True)
     assert (home.inside, guest.is_known) == ([guest], False)
 
     home.claims.handle_claimed(Claimed("desk", "desk#1", "", "trader"))
@@ -207,13 +207,13 @@ async def test_who_goes_on_under_a_name_that_his_new_home_knows_to_be_his_is_no_
     home.claims.handle_claimed(Claimed("desk", "desk#1", "", "trader"))
     home.way.is_up = False
     guest = Guest(session, identity_name=identity)
-    home.claims.come(guest, resumes=True)
+    home.claims.client_came(guest, resumes=True)
     assert (home.inside, guest.is_known) == ([guest], is_known)
 
 
 async def test_who_resumes_is_let_in_at_once_and_sent_away_if_the_name_is_another_ones_now(home: Home) -> None:
     guest = Guest("desk#1")
-    home.claims.come(guest, resumes=True)
+    home.claims.client_came(guest, resumes=True)
     assert home.inside == [guest]
 
     home.claims.handle_claimed(Claimed("desk", "desk#1", "in use", code="name-in-use"))
@@ -223,7 +223,7 @@ async def test_who_resumes_is_let_in_at_once_and_sent_away_if_the_name_is_anothe
 
 async def test_a_claim_without_an_answer_is_made_again_and_given_up_in_the_end(home: Home) -> None:
     guest = Guest("desk#1")
-    home.claims.come(guest, resumes=False)
+    home.claims.client_came(guest, resumes=False)
     now = asyncio.get_running_loop().time()
     home.claims.sweep(now + 1)
     assert home.way.sent == [claim(), claim()]
@@ -235,14 +235,14 @@ async def test_a_claim_without_an_answer_is_made_again_and_given_up_in_the_end(h
 
 async def test_of_two_connections_of_a_session_the_older_one_takes_nothing_away_when_it_goes(home: Home) -> None:
     older, newer = Guest("desk#1"), Guest("desk#1")
-    home.claims.come(older, resumes=False)
-    home.claims.come(newer, resumes=False)
-    home.claims.gone(older)
+    home.claims.client_came(older, resumes=False)
+    home.claims.client_came(newer, resumes=False)
+    home.claims.client_left(older)
     assert home.way.sent == [claim(), claim()]  # and no release
 
     home.claims.handle_claimed(Claimed("desk", "desk#1", ""))
     assert home.inside == [newer]
-    home.claims.gone(newer)
+    home.claims.client_left(newer)
 
     assert home.way.sent[-1] == claim(release=True)
 
@@ -250,10 +250,10 @@ async def test_of_two_connections_of_a_session_the_older_one_takes_nothing_away_
 async def test_when_a_link_is_there_again_all_its_names_are_said_at_once(home: Home) -> None:
     """Said one by one, somebody else could take one in between."""
     guest, waiting = Guest("desk#1"), Guest("desk#2")
-    home.claims.come(guest, resumes=False)
+    home.claims.client_came(guest, resumes=False)
     home.claims.handle_claimed(Claimed("desk", "desk#1", ""))
     home.way.is_up = False
-    home.claims.come(waiting, resumes=False)
+    home.claims.client_came(waiting, resumes=False)
     home.way.is_up = True
     home.way.sent.clear()
 
@@ -265,7 +265,7 @@ async def test_when_a_link_is_there_again_all_its_names_are_said_at_once(home: H
 async def test_who_is_in_on_its_word_asks_until_there_is_an_answer(home: Home) -> None:
     """A keeper that comes back after a long time is to hear of it."""
     guest = Guest("desk#1")
-    home.claims.come(guest, resumes=True)
+    home.claims.client_came(guest, resumes=True)
     home.claims.sweep(asyncio.get_running_loop().time() + CLAIM_S + 1)
     home.claims.sweep(asyncio.get_running_loop().time() + CLAIM_S + 2)
     assert home.way.sent == [claim(resumes=True)] * 3
@@ -278,7 +278,7 @@ async def test_who_is_in_on_its_word_asks_until_there_is_an_answer(home: Home) -
 
 async def test_a_home_does_not_vouch_for_who_is_in_on_its_word(home: Home) -> None:
     guest = Guest("desk#1")
-    home.claims.come(guest, resumes=True)
+    home.claims.client_came(guest, resumes=True)
     home.way.sent.clear()
 
     home.claims.linked(home.keeper)
@@ -329,8 +329,8 @@ class Keeper:
         self.claims.sweep(now)
         self.settle()
 
-    def come(self, guest: Guest, resumes: bool = False) -> Guest:
-        self.claims.come(guest, resumes)
+    def client_came(self, guest: Guest, resumes: bool = False) -> Guest:
+        self.claims.client_came(guest, resumes)
         self.settle()
         return guest
 
@@ -343,7 +343,7 @@ class Keeper:
 
 async def test_who_comes_first_has_the_name_and_nobody_is_told_before_it_is_on_disk() -> None:
     keeper, guest = Keeper(), Guest("desk#1")
-    keeper.claims.come(guest, resumes=False)
+    keeper.claims.client_came(guest, resumes=False)
     assert keeper.inside == []
     keeper.settle()
     assert (keeper.inside, guest.is_known) == ([guest], True)
@@ -353,13 +353,16 @@ async def test_who_comes_first_has_the_name_and_nobody_is_told_before_it_is_on_d
 async def test_after_a_restart_who_had_the_name_has_it_at_once_and_nobody_else(resumes: bool) -> None:
     """Whatever he says, however quick he is, and as long as nobody knows yet who is there."""
     before = Keeper()
-    before.come(Guest("desk#1"))
+    before.client_came(Guest("desk#1"))
     keeper = Keeper(before.journal)
-    quick, other = keeper.come(Guest("desk#2"), resumes), keeper.come(Guest("desk#3", identity_name="thief"), resumes)
+    quick, other = (
+        keeper.client_came(Guest("desk#2"), resumes),
+        keeper.client_came(Guest("desk#3", identity_name="thief"), resumes),
+    )
     assert other.left == ["name-in-use"]
     assert (quick.is_known, keeper.holder) == (False, None)
 
-    owner = keeper.come(Guest("desk#1"), resumes=True)
+    owner = keeper.client_came(Guest("desk#1"), resumes=True)
     assert (owner.is_known, keeper.holder) == (True, "desk#1")
     keeper.is_up_for(SETTLE_S)
     assert quick.left == ["name-in-use"]
@@ -367,9 +370,9 @@ async def test_after_a_restart_who_had_the_name_has_it_at_once_and_nobody_else(r
 
 async def test_another_session_of_its_identity_has_the_name_when_all_homes_could_say_who_is_there() -> None:
     before = Keeper()
-    before.come(Guest("desk#1"))
+    before.client_came(Guest("desk#1"))
     keeper = Keeper(before.journal)
-    newcomer = keeper.come(Guest("desk#2"))
+    newcomer = keeper.client_came(Guest("desk#2"))
     keeper.is_up_for(SETTLE_S / 2)
     assert keeper.inside == []
     keeper.is_up_for(SETTLE_S)
@@ -378,11 +381,11 @@ async def test_another_session_of_its_identity_has_the_name_when_all_homes_could
 
 async def test_a_keeper_that_was_started_again_believes_a_home_rather_than_who_says_to_go_on() -> None:
     before = Keeper()
-    before.come(Guest("desk#1"))
+    before.client_came(Guest("desk#1"))
     before.claims.handle_claim(0, claim(release=True))
-    before.come(Guest("desk#2"))
+    before.client_came(Guest("desk#2"))
     keeper = Keeper(before.journal)
-    liar = keeper.come(Guest("desk#1"), resumes=True)
+    liar = keeper.client_came(Guest("desk#1"), resumes=True)
 
     keeper.claims.handle_names(THERE, NamesMessage([claim("desk#2", resumes=True)]))
     keeper.is_up_for(SETTLE_S)
@@ -393,39 +396,39 @@ async def test_a_keeper_that_was_started_again_believes_a_home_rather_than_who_s
 
 async def test_a_name_stays_with_its_identity_when_its_client_is_gone() -> None:
     keeper = Keeper()
-    first = keeper.come(Guest("desk#1"))
-    keeper.claims.gone(first)
-    assert keeper.come(Guest("desk#2", identity_name="thief")).left == ["name-in-use"]
-    assert keeper.come(Guest("desk#3")).is_known
+    first = keeper.client_came(Guest("desk#1"))
+    keeper.claims.client_left(first)
+    assert keeper.client_came(Guest("desk#2", identity_name="thief")).left == ["name-in-use"]
+    assert keeper.client_came(Guest("desk#3")).is_known
 
 
 async def test_a_name_that_the_configuration_gives_to_an_identity_is_taken_from_who_was_there_first() -> None:
     keeper = Keeper()
-    squatter = keeper.come(Guest("desk#1", identity_name="squatter"))
-    keeper.claims.gone(squatter)
-    assert keeper.come(Guest("desk#2", is_given_its_name=True)).is_known
-    assert keeper.come(Guest("desk#3", identity_name="squatter")).left == ["name-in-use"]
+    squatter = keeper.client_came(Guest("desk#1", identity_name="squatter"))
+    keeper.claims.client_left(squatter)
+    assert keeper.client_came(Guest("desk#2", is_given_its_name=True)).is_known
+    assert keeper.client_came(Guest("desk#3", identity_name="squatter")).left == ["name-in-use"]
 
 
 async def test_what_was_everybodys_is_whoevers_comes_first() -> None:
     """There were no identities then, and now there are some."""
     keeper = Keeper()
-    first = keeper.come(Guest("desk#1", identity_name=ANYBODY))
-    keeper.claims.gone(first)
-    assert keeper.come(Guest("desk#2")).is_known
-    assert keeper.come(Guest("desk#3", identity_name="thief")).left == ["name-in-use"]
+    first = keeper.client_came(Guest("desk#1", identity_name=ANYBODY))
+    keeper.claims.client_left(first)
+    assert keeper.client_came(Guest("desk#2")).is_known
+    assert keeper.client_came(Guest("desk#3", identity_name="thief")).left == ["name-in-use"]
 
 
 async def test_an_identity_has_no_more_names_than_it_may_and_loses_those_that_it_does_not_use() -> None:
     keeper = Keeper(most=2)
-    guests = [keeper.come(Guest(f"{number}#1", f"{number}")) for number in (1, 2)]
+    guests = [keeper.client_came(Guest(f"{number}#1", f"{number}")) for number in (1, 2)]
     assert all(guest.is_known for guest in guests)
-    assert keeper.come(Guest("3#1", "3")).left == ["limit"]
-    assert keeper.come(Guest("4#1", "4", identity_name="another")).is_known
-    keeper.claims.gone(guests[0])
+    assert keeper.client_came(Guest("3#1", "3")).left == ["limit"]
+    assert keeper.client_came(Guest("4#1", "4", identity_name="another")).is_known
+    keeper.claims.client_left(guests[0])
     keeper.is_up_for(SETTLE_S)
     keeper.wall_s += UNUSED_S + 1
-    assert keeper.come(Guest("5#1", "5")).is_known
+    assert keeper.client_came(Guest("5#1", "5")).is_known
     table = keeper.driver.stage.state.names
     assert list(table.names) == ["2", "4", "5"]
     assert table.counts == {"trader": 2, "another": 1}
@@ -433,31 +436,31 @@ async def test_an_identity_has_no_more_names_than_it_may_and_loses_those_that_it
 
 async def test_a_name_that_a_client_has_is_in_use_however_long_ago_it_got_it() -> None:
     keeper = Keeper(most=1)
-    keeper.come(Guest("desk#1"))
+    keeper.client_came(Guest("desk#1"))
     keeper.is_up_for(SETTLE_S)
     keeper.wall_s += 8 * UNUSED_S
 
-    assert keeper.come(Guest("2#1", "2")).left == ["limit"]
+    assert keeper.client_came(Guest("2#1", "2")).left == ["limit"]
     assert keeper.holder == "desk#1"
 
 
 async def test_a_name_was_used_until_its_client_left() -> None:
     keeper = Keeper(most=1)
-    guest = keeper.come(Guest("desk#1"))
+    guest = keeper.client_came(Guest("desk#1"))
     keeper.wall_s += 8 * UNUSED_S
-    keeper.claims.gone(guest)
+    keeper.claims.client_left(guest)
     keeper.settle()
     keeper = Keeper(keeper.journal, most=1, wall_s=keeper.wall_s + UNUSED_S / 2)
     keeper.is_up_for(SETTLE_S)
 
-    assert keeper.come(Guest("2#1", "2")).left == ["limit"]
+    assert keeper.client_came(Guest("2#1", "2")).left == ["limit"]
 
 
 async def test_a_name_is_taken_from_nobody_before_all_homes_could_say_who_is_there() -> None:
     before = Keeper(most=1)
-    before.come(Guest("desk#1"))
+    before.client_came(Guest("desk#1"))
     keeper = Keeper(before.journal, most=1, wall_s=before.wall_s + 8 * UNUSED_S)
-    newcomer = keeper.come(Guest("2#1", "2"))
+    newcomer = keeper.client_came(Guest("2#1", "2"))
     assert (newcomer.is_known, newcomer.left) == (False, [])
     keeper.claims.handle_names(THERE, NamesMessage([claim("desk#1", resumes=True)]))
     keeper.is_up_for(SETTLE_S)
@@ -469,11 +472,11 @@ async def test_a_name_is_taken_from_nobody_before_all_homes_could_say_who_is_the
 async def test_a_name_that_is_used_is_written_down_now_and_then_only() -> None:
     keeper = Keeper()
     for _ in range(10):
-        keeper.claims.gone(keeper.come(Guest("desk#1")))
+        keeper.claims.client_left(keeper.client_came(Guest("desk#1")))
         keeper.settle()
     written = len(keeper.journal.records)
     keeper.wall_s += UNUSED_S / 2
-    keeper.claims.gone(keeper.come(Guest("desk#1")))
+    keeper.claims.client_left(keeper.client_came(Guest("desk#1")))
     keeper.settle()
 
     assert len(keeper.journal.records) == written + 1
@@ -482,7 +485,7 @@ async def test_a_name_that_is_used_is_written_down_now_and_then_only() -> None:
 @pytest.mark.parametrize("snapshot", [True, False])
 async def test_whose_a_name_is_survives_a_restart(snapshot: bool) -> None:
     keeper = Keeper()
-    keeper.come(Guest("desk#1"))
+    keeper.client_came(Guest("desk#1"))
     if snapshot:
         keeper.journal.replace(keeper.driver.stage.snapshot())
     table = Keeper(keeper.journal).driver.stage.state.names

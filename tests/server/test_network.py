@@ -183,7 +183,7 @@ async def test_a_client_whose_name_was_given_to_another_says_so_and_waits_until_
 ) -> None:
     """The machine of the first one has slept, its name was given up, and a new client took it."""
     comings: list[bool] = []
-    come = Claims.come
+    come = Claims.client_came
 
     def note(claims: Claims, claimant: Claimant, resumes: bool) -> None:
         comings.append(resumes)

@@ -33,11 +33,7 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=20,
 )
-TAGS = [
-    "client", "peer", "welcome", "rejected", "ask", "tell", "inquire", "report", "say", "claim", "names", "differs",
-    "curious", "follows", "inform", "expect", "acked", "saved", "ended", "recall", "told", "hosts", "expected", "floors",
-    "ask-floors", "progress", "alive",
-]  # fmt: skip
+TAGS = sorted({str(type(message).__struct_config__.tag) for _, messages in ROADS.values() for message in messages})
 
 
 def payload_of(message: Any) -> bytes:

@@ -16,7 +16,7 @@ import pytest
 import ordered_pubsub
 from ordered_pubsub.config.schema import ClientSection
 from ordered_pubsub.core.log.log import LogReader
-from ordered_pubsub.core.stage.stage import _requests as requests
+from ordered_pubsub.core.stage import _requests as requests
 from ordered_pubsub.errors import (
     ConfigurationError,
     HistoryLost,
@@ -154,7 +154,7 @@ async def test_a_cut_lacks_nothing_that_comes_before_what_is_in_it(system: Syste
         await publishing
     for cut in found:
         for topic, last in cut.items():
-            reader_of = system.servers[owners[topic]].node.driver.pubends.reader
+            reader_of = system.servers[owners[topic]].node.driver.owner_logs.reader
             full = reader_of.full_at(topic, last) if last else {}
             assert full is not None
             assert all(count <= cut[other] for other, count in full.items() if other in cut and other != topic)
@@ -419,7 +419,10 @@ async def test_what_nobody_keeps_cannot_be_read() -> None:
     async with serving(one_stage(before=before)) as server:
 
         def look() -> None:
-            with StageLines(access(server.port)) as stages, pytest.raises(NotOffered, match="its events are kept nowhere"):
+            with (
+                StageLines(access(server.port)) as stages,
+                pytest.raises(NotOffered, match="its events are kept nowhere"),
+            ):
                 stages.existing(["a"])
 
         await asyncio.to_thread(look)

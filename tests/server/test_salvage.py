@@ -156,7 +156,7 @@ def test_an_event_that_is_lost_stays_an_event_that_cannot_be_read(
     assert any("lost: the events of" in line for line in said)
     stage = opened(tmp_path, new, stopped)
     found = {
-        chunk.data for item in stage.driver.pubends.reader.read("a", 1, 18, 1 << 20).items for chunk in item.chunks
+        chunk.data for item in stage.driver.owner_logs.reader.read("a", 1, 18, 1 << 20).items for chunk in item.chunks
     }
     assert LOST in found
     assert len(found & set(stopped.events.values())) > 5
@@ -179,7 +179,7 @@ def test_where_timestamps_are_lost_the_log_begins_behind_them(
     _, _, new = salvaged(folder, tmp_path)
 
     stage = opened(tmp_path, new, stopped)
-    reader = stage.driver.pubends.reader
+    reader = stage.driver.owner_logs.reader
     assert stage.publish("a", 1) == 19
     (item,) = reader.read("a", 1, 19, 1 << 20, full=True).items
     assert (item.first, item.full) == (19, True)
@@ -229,7 +229,7 @@ def test_what_is_lost_at_the_end_is_said_to_who_reads(folder: Path, tmp_path: Pa
 
     first = stage.publish("a", 1)
 
-    reader = stage.driver.pubends.reader
+    reader = stage.driver.owner_logs.reader
     items = reader.read("a", 1, first, 1 << 20).items
     data = [chunk.data for item in items for chunk in item.chunks]
     assert data.count(LOST) == 1

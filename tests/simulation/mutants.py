@@ -315,7 +315,7 @@ def _begin_at_by_delta(delivery: Delivery, *place: Any) -> None:
         lane.segment.needs_full = False
 
 
-def _expect_nothing(pubends: OwnerLogs, now: float) -> list[Any]:
+def _expect_nothing(owner_logs: OwnerLogs, now: float) -> list[Any]:
     return []
 
 
@@ -331,11 +331,11 @@ def _acknowledge_what_was_in_hand(in_hand: InHand, holder: object) -> Any:
 _tick_pubends = OwnerLogs.tick
 
 
-def _set_deadlines_anew(pubends: OwnerLogs, now: float) -> list[Any]:
-    for topic in pubends._stirred:
-        for _, lasts in pubends._milestones:
+def _set_deadlines_anew(owner_logs: OwnerLogs, now: float) -> list[Any]:
+    for topic in owner_logs._stirred:
+        for _, lasts in owner_logs._milestones:
             lasts.pop(topic, None)
-    return _tick_pubends(pubends, now)
+    return _tick_pubends(owner_logs, now)
 
 
 _refuse = Registrar.refuse
@@ -365,7 +365,7 @@ def _read_incomplete(
 
 
 def _always_clean(delivery: Delivery) -> None:
-    delivery.clean = delivery.changes.version
+    delivery.left_up_to = delivery.changes.version
 
 
 _unpack = RecordPacker.unpack
@@ -394,7 +394,7 @@ def _tell_all_what_one_wants(hosting: Hosting, told: LogReply, *others: Any) -> 
     _tell(hosting, told, *others)
     for _, said in hosting.tells[before:]:
         assert isinstance(said, Recovered)
-        left = {item.first: item for item in said.told.items}
+        left = {item.first: item for item in said.handle_log_reply.items}
         told.items[:] = [left.get(item.first, item) for item in told.items]
 
 
@@ -480,7 +480,9 @@ def _leave_once(leaving: Leaving, subscription: str, now: float) -> None:
 _leave = Leaving.leave
 
 
-def _good_again(batches: UnkeptBatches, part: Publication, items: list[Any], asked_at: float, voids: Any, now: float) -> Any:
+def _good_again(
+    batches: UnkeptBatches, part: Publication, items: list[Any], asked_at: float, voids: Any, now: float
+) -> Any:
     return _settle_batch(batches, part, items, asked_at, (), now)
 
 

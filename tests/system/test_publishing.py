@@ -53,7 +53,9 @@ async def numbers(subscription: ordered_pubsub.Subscription) -> list[int]:
 
 
 @pytest.mark.parametrize("start", [Mosquitto, NatsServer, RabbitMq])
-def test_subscribers_that_look_into_no_log_hear_of_it_on_the_broker(start: type[Broker], system: trial.TrialStages) -> None:
+def test_subscribers_that_look_into_no_log_hear_of_it_on_the_broker(
+    start: type[Broker], system: trial.TrialStages
+) -> None:
     async def run(url: str) -> list[int]:
         settings = {"sequencer": system.addresses, "delivery": "best-effort"}
         async with ordered_pubsub.connect(url, **settings) as client:

@@ -50,7 +50,9 @@ def outcome(kind: str, plain: list[float], ours: list[float], variant: Variant) 
 
 
 def plan_of(kind: str, ens: str, **amounts: Any) -> BenchPlan:
-    return BenchPlan(kind=KINDS[kind], ens=ens, variants=variants_of(("none",), True), amounts=Amounts(**amounts), nonce="n")
+    return BenchPlan(
+        kind=KINDS[kind], ens=ens, variants=variants_of(("none",), True), amounts=Amounts(**amounts), nonce="n"
+    )
 
 
 # -- statistics -------------------------------------------------------------------------------------------------------

@@ -70,8 +70,8 @@ class Client:
     def begin(self, name: str, is_named: bool = False) -> ClientSubscription:
         missing = Missing(lambda topic: True)
         delivery = Delivery(name, missing=missing)
-        subend = SubscriberLog(delivery, missing, lambda topic: 0, lambda topic, item: [])
-        subscription = ClientSubscription(name, delivery, Subscriber(subend, "s", is_named), self.machine, 2, is_named)
+        log = SubscriberLog(delivery, missing, lambda topic: 0, lambda topic, item: [])
+        subscription = ClientSubscription(name, delivery, Subscriber(log, "s", is_named), self.machine, 2, is_named)
         self.machine.begin(subscription)
         return subscription
 

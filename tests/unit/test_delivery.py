@@ -621,8 +621,8 @@ def test_who_resumes_is_not_notified_again_of_a_topic_that_came_and_went_while_a
     for name in ("b1", "b2"):
         delivery.receive(event(name))
     notifications = delivery.take_ready()
-    assert (delivery.clean, delivery.handled) == (1, {"a": 0, "b": 2})
-    assert (notifications[-1].clean, notifications[-1].handled) == (1, {"a": 0, "b": 2})
+    assert (delivery.left_up_to, delivery.handled) == (1, {"a": 0, "b": 2})
+    assert (notifications[-1].left_up_to, notifications[-1].handled) == (1, {"a": 0, "b": 2})
 
     delivery = resumed(dict(delivery.handled), "a", *changes, position=2)
     for name in ("b1", "b2", "a1"):
@@ -631,7 +631,7 @@ def test_who_resumes_is_not_notified_again_of_a_topic_that_came_and_went_while_a
     for name in ("a2", "a3", "a4", "a5"):
         delivery.receive(event(name))
     assert ready(delivery) == ["a2", "a3", "a4", "a5"]
-    assert (delivery.clean, delivery.handled) == (3, {})
+    assert (delivery.left_up_to, delivery.handled) == (3, {})
 
 
 def test_who_resumes_before_anything_was_acknowledged_begins_where_the_first_change_says() -> None:
@@ -678,7 +678,7 @@ def test_who_had_come_into_the_later_stretch_of_a_topic_goes_on_there() -> None:
 
 def test_who_resumes_has_the_changes_since_behind_it_and_acknowledges_after_the_last() -> None:
     delivery = resumed({"a": 1}, "a", change(2, "a", "ab", a=1), opening(3, "ab"))
-    assert (delivery.changes.version, delivery.clean) == (3, 3)
+    assert (delivery.changes.version, delivery.left_up_to) == (3, 3)
 
 
 def test_as_long_as_a_topic_is_being_left_an_acknowledgement_names_the_change_before() -> None:
@@ -686,9 +686,9 @@ def test_as_long_as_a_topic_is_being_left_an_acknowledgement_names_the_change_be
     delivery = delivery_of("ab")
     delivery.change_settled(change(2, "ab", "b", a=2))
     delivery.receive(event("a1"))
-    assert (delivery.changes.version, delivery.clean) == (2, 1)
+    assert (delivery.changes.version, delivery.left_up_to) == (2, 1)
     delivery.receive(event("a2"))
-    assert (delivery.changes.version, delivery.clean) == (2, 2)
+    assert (delivery.changes.version, delivery.left_up_to) == (2, 2)
 
 
 # -- what it reads of the past first ------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def take_informed(hosting: Hosting) -> dict[str, list[int]]:
     for session, message in hosting.tells:
         assert isinstance(message, Recovered)
         assert message.subscription == f"{session}/1"
-        for one in message.told.items:
+        for one in message.reply.items:
             found.setdefault(session, []).extend(range(one.first, one.last + 1))
     hosting.tells.clear()
     return found
@@ -73,7 +73,7 @@ def take_informed(hosting: Hosting) -> dict[str, list[int]]:
 
 def asked(hosting: Hosting) -> list[tuple[int, list[NackRange]]]:
     """Who is asked for what."""
-    return [(rank, list(recall.wants)) for rank, recall in hosting.take_recalls()]
+    return [(rank, list(recall.wants)) for rank, recall in hosting.take_log_requests()]
 
 
 # -- consolidation ----------------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def test_the_same_answer_again_is_told_to_nobody(hosting: Hosting) -> None:
 def test_who_comes_late_is_answered_from_the_cache(hosting: Hosting) -> None:
     want(hosting, "one", 5)
     tell(hosting, told(item(5)))
-    hosting.take_recalls()
+    hosting.take_log_requests()
     take_informed(hosting)
     want(hosting, "two", 5, now=100.0)
 
@@ -166,7 +166,7 @@ def test_who_comes_late_is_answered_from_the_cache(hosting: Hosting) -> None:
 def test_of_what_is_partly_in_the_cache_the_rest_is_asked_for(hosting: Hosting) -> None:
     want(hosting, "one", 5)
     tell(hosting, told(item(5)))
-    hosting.take_recalls()
+    hosting.take_log_requests()
     take_informed(hosting)
     want(hosting, "two", 4, 6, now=100.0)
 
@@ -177,7 +177,7 @@ def test_of_what_is_partly_in_the_cache_the_rest_is_asked_for(hosting: Hosting) 
 def test_a_full_timestamp_is_not_in_the_cache(hosting: Hosting) -> None:
     want(hosting, "one", 5)
     tell(hosting, told(item(5)))
-    hosting.take_recalls()
+    hosting.take_log_requests()
     take_informed(hosting)
     want(hosting, "two", 5, full=True, now=100.0)
     assert take_informed(hosting) == {}
@@ -192,7 +192,7 @@ def test_the_cache_is_bounded_and_forgets_the_oldest(hosting: Hosting, monkeypat
     for number in range(1, 21):
         want(hosting, "one", number)
         tell(hosting, told(item(number, size=1_000)))
-    hosting.take_recalls()
+    hosting.take_log_requests()
     take_informed(hosting)
     want(hosting, "two", 1, 20, now=100.0)
     cached = take_informed(hosting)["two"]
@@ -208,7 +208,7 @@ def test_what_an_owner_does_not_have_is_not_missed_any_more(hosting: Hosting) ->
     tell(hosting, LogReply("a", 1, 3, 10, []))
     ((session, message),) = hosting.tells
     assert isinstance(message, Recovered)
-    assert (session, message.told.floor) == ("one", 10)
+    assert (session, message.reply.floor) == ("one", 10)
     hosting.tells.clear()
     tell(hosting, told(item(1), item(2), item(3)))
 
@@ -236,7 +236,7 @@ def choosing(hosting: Hosting) -> list[str]:
 def take_told(hosting: Hosting) -> list[tuple[str, str, bool]]:
     """Who was told something since the last call, by which filter, and whether the events are there."""
     found = [
-        (session, message.told.where, bool(message.told.items[0].chunks[0].data))
+        (session, message.reply.where, bool(message.reply.items[0].chunks[0].data))
         for session, message in hosting.tells
         if isinstance(message, Recovered)
     ]
@@ -297,7 +297,7 @@ def test_what_was_chosen_for_one_identity_is_not_chosen_again_for_another(
 ) -> None:
     """Though both have their turns at the same time, as far as one of them is ahead."""
     for session in ("one", "two"):
-        hosting.come(session, f"{session}'s")
+        hosting.client_came(session, f"{session}'s")
         want(hosting, session, 5, 6, where="x > 1")
     said, chosen = told(item(5), item(6)), Chosen(1 << 20)
     works = [hosting.telling(said, identity, chosen) for identity in hosting.hear(said)]
@@ -324,7 +324,7 @@ def test_what_is_known_here_is_chosen_in_small_steps(hosting: Hosting, choosing:
     want(hosting, "other", 1, 9)
     tell(hosting, told(*map(item, range(1, 10))))
     hosting.tells.clear()
-    hosting.take_recalls()
+    hosting.take_log_requests()
     steps = list(hosting.wanting("one", Nack("one/1", [NackRange("a", 1, 9, where="x > 1")]), 100.0))
 
     assert len(steps) == 9
@@ -350,7 +350,7 @@ def test_who_goes_while_something_is_chosen_for_it_is_told_nothing(hosting: Host
 def test_what_is_missed_since_something_is_chosen_is_asked_for(hosting: Hosting, choosing: list[str]) -> None:
     """It is not taken for something that was chosen."""
     want(hosting, "one", 5, where="x > 1")
-    hosting.take_recalls()
+    hosting.take_log_requests()
     said = LogReply("a", 5, 5_000, 0, [item(5), item(6)])
     hosting.hear(said)
     work = hosting.telling(said, "", Chosen(0))
@@ -364,7 +364,7 @@ def test_what_is_missed_since_something_is_chosen_is_asked_for(hosting: Hosting,
 
 def test_each_identity_is_told_by_itself(hosting: Hosting) -> None:
     for session, identity in (("one", "desk"), ("two", "desk"), ("three", "market")):
-        hosting.come(session, identity)
+        hosting.client_came(session, identity)
         want(hosting, session, 5)
     said = told(item(5))
 
@@ -399,7 +399,7 @@ def test_what_nobody_misses_is_told_to_nobody(hosting: Hosting) -> None:
 
 def test_who_is_gone_is_told_nothing(hosting: Hosting) -> None:
     for session in ("one", "two"):
-        hosting.follows(session, Progress(f"{session}/1", {"a": 4}))
+        hosting.note_progress(session, Progress(f"{session}/1", {"a": 4}))
         want(hosting, session, 5)
     hosting.forget("one")
     tell(hosting, told(item(5)))
@@ -429,7 +429,7 @@ def test_nothing_is_left_of_a_topic_that_does_not_have_what_is_missed(hosting: H
 
 def test_nothing_is_left_of_those_who_are_gone(hosting: Hosting) -> None:
     for session in EVERYBODY:
-        hosting.follows(session, Progress(f"{session}/1", {"a": 4, "c": 1}))
+        hosting.note_progress(session, Progress(f"{session}/1", {"a": 4, "c": 1}))
         want(hosting, session, 5, 9)
         hosting.forget(session)
     drain(hosting.tidying(CURIOUS_FOR_S))
@@ -443,31 +443,31 @@ def test_nothing_is_left_of_those_who_are_gone(hosting: Hosting) -> None:
 
 def test_an_owner_is_told_of_the_last_of_all_subscribers(hosting: Hosting) -> None:
     for number, session in enumerate(EVERYBODY):
-        hosting.follows(session, Progress(f"{session}/1", {"a": 10 + number, "c": number}))
+        hosting.note_progress(session, Progress(f"{session}/1", {"a": 10 + number, "c": number}))
 
     assert hosting.take_hosts() == [(0, HomeFloors({"a": 10})), (1, HomeFloors({"c": 0}))]
 
 
 def test_an_owner_is_told_of_what_has_changed_only(hosting: Hosting) -> None:
-    hosting.follows("one", Progress("one/1", {"a": 1, "b": 1}))
+    hosting.note_progress("one", Progress("one/1", {"a": 1, "b": 1}))
     hosting.take_hosts()
     assert hosting.take_hosts() == []
-    hosting.follows("one", Progress("one/1", {"a": 2}))
+    hosting.note_progress("one", Progress("one/1", {"a": 2}))
 
     assert hosting.take_hosts() == [(0, HomeFloors({"a": 2}))]
 
 
 def test_an_owner_is_told_when_nobody_holds_a_topic_any_more(hosting: Hosting) -> None:
-    hosting.follows("one", Progress("one/1", {"a": 1, "b": 1}))
+    hosting.note_progress("one", Progress("one/1", {"a": 1, "b": 1}))
     hosting.take_hosts()
-    hosting.follows("one", Progress("one/1", {"b": 1}, is_all=True))
+    hosting.note_progress("one", Progress("one/1", {"b": 1}, is_all=True))
 
     assert hosting.take_hosts() == [(0, HomeFloors({"a": None, "b": 1}))]
 
 
 def test_an_owner_whose_link_is_there_again_is_told_everything(hosting: Hosting) -> None:
-    hosting.follows("one", Progress("one/1", {"a": 3, "b": 1, "c": 5}))
-    hosting.follows("two", Progress("two/1", {"a": 2}))
+    hosting.note_progress("one", Progress("one/1", {"a": 3, "b": 1, "c": 5}))
+    hosting.note_progress("two", Progress("two/1", {"a": 2}))
 
     assert hosting.all_hosts(0) == HomeFloors({"a": 2, "b": 1}, is_all=True)
 
@@ -476,8 +476,8 @@ def test_who_follows_more_than_its_identity_may_is_told_that_it_ends(hosting: Ho
     """The others go on."""
     hosting.followed_max = lambda identity: 3
     for session, topics in (("one", "ab"), ("two", "bc"), ("three", "a")):
-        hosting.come(session, "desk")
-        hosting.follows(session, Progress(f"{session}/1", dict.fromkeys(topics, 1)))
+        hosting.client_came(session, "desk")
+        hosting.note_progress(session, Progress(f"{session}/1", dict.fromkeys(topics, 1)))
     ((session, ended),) = hosting.tells
     assert isinstance(ended, Ended)
     assert (session, ended.subscription, ended.code) == ("two", "two/1", "limit")
@@ -486,14 +486,14 @@ def test_who_follows_more_than_its_identity_may_is_told_that_it_ends(hosting: Ho
     assert hosting.take_hosts() == [(0, HomeFloors({"a": 1, "b": 1}))]
     said = [follows.subscription for _, progress in hosting.take_progress() for follows in progress.news]
     assert said == ["one/1", "three/1"], "what has ended is not passed on"
-    hosting.follows("one", Progress("one/1", {}, is_all=True))
-    hosting.follows("two", Progress("two/1", {"b": 1, "c": 1}))
+    hosting.note_progress("one", Progress("one/1", {}, is_all=True))
+    hosting.note_progress("two", Progress("two/1", {"b": 1, "c": 1}))
     assert list(hosting.followed_by("two")) == ["two/1"]
 
 
 def test_those_who_are_behind_are_told_how_far_a_topic_is(hosting: Hosting) -> None:
     for session, acked in (("one", 4), ("two", 5), ("three", 0)):
-        hosting.follows(session, Progress(f"{session}/1", {"a": acked}))
+        hosting.note_progress(session, Progress(f"{session}/1", {"a": acked}))
     hosting.expected(AckExpected({"a": 5, "b": 7}))
 
     assert hosting.tells == [("one", TopicHeads("one/1", {"a": 5})), ("three", TopicHeads("three/1", {"a": 5}))]

@@ -13,7 +13,7 @@ from ordered_pubsub.core.subscriber.vector import Moment
 
 def event(count: int) -> Notification:
     moment = Moment({"a": count})
-    return Notification(Arrival("a", count, {}), count, moment, 1, clean=1, count=count)
+    return Notification(Arrival("a", count, {}), count, moment, 1, left_up_to=1, count=count)
 
 
 @pytest.fixture

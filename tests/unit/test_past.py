@@ -74,7 +74,9 @@ class Line:
                     self.log(part, stage.rank)
 
     def log(self, part: Publication, owner: int) -> None:
-        logged = LoggedEvent(part.topic, part.first, part.last, dict(part.entries), owner, part.place, part.published_at)
+        logged = LoggedEvent(
+            part.topic, part.first, part.last, dict(part.entries), owner, part.place, part.published_at
+        )
         found = self.logs.setdefault(part.topic, [])
         found.append(logged)
         found.sort(key=lambda entry: entry.first)
@@ -144,7 +146,9 @@ def counts_of(events: list[Event]) -> dict[str, int]:
     return counts
 
 
-def read_all(random: Random, logs: dict[str, list[LoggedEvent]], clock: dict[str, int], cut: dict[str, int]) -> list[Event]:
+def read_all(
+    random: Random, logs: dict[str, list[LoggedEvent]], clock: dict[str, int], cut: dict[str, int]
+) -> list[Event]:
     """What a reader from a clock up to a cut has when all was told: in any order, in pieces of any size, and repeatedly."""
     past = Past(dict(clock), cut, TOPOLOGY.owner, Missing())
     told = [part for _ in range(2) for topic, log in logs.items() for part in cut_up(random, log, clock[topic])]

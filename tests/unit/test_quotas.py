@@ -17,11 +17,11 @@ from ordered_pubsub.core.messages import (
     Request,
     TopicsReleased,
 )
+from ordered_pubsub.core.stage import quotas as quotas_module
+from ordered_pubsub.core.stage import stage as stage_module
 from ordered_pubsub.core.stage.driver import Driver, MemoryJournal
 from ordered_pubsub.core.stage.quotas import Quota, Quotas, Used
 from ordered_pubsub.core.stage.stage import Stage
-from ordered_pubsub.core.stage.stage import quotas as quotas_module
-from ordered_pubsub.core.stage.stage import stage as stage_module
 from ordered_pubsub.core.topology import StageSpec, Topology
 
 ONE = Topology((StageSpec("only"),))

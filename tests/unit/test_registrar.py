@@ -354,7 +354,7 @@ def test_one_that_has_ended_still_needs_the_past_that_it_had_not_read(registrar:
     take(registrar, opening("ab", start={"a": 2}), a=9, b=9)
     take(registrar, adding(ends=True), a=12, b=10)
     assert floors(registrar) == {"a": 2, "b": 0}
-    assert Needs(registrar).follows(Progress("s", {"a": 12, "b": 9})) == TopicsReleased("s", ("a",))
+    assert Needs(registrar).note_progress(Progress("s", {"a": 12, "b": 9})) == TopicsReleased("s", ("a",))
 
 
 def test_one_that_is_being_ended_before_it_has_begun_needs_all(registrar: Registrar) -> None:
@@ -403,7 +403,7 @@ def test_a_lost_topic_is_passed_when_its_client_says_so(
     take(registrar, adding("ab"), a=1)
     take(registrar, adding("", "a"), a=7)
     assert registrar.subscriptions["s"].passed(said) == passed
-    assert Needs(registrar).follows(said) == (TopicsReleased("s", passed) if passed else None)
+    assert Needs(registrar).note_progress(said) == (TopicsReleased("s", passed) if passed else None)
 
 
 def test_without_a_word_of_its_client_everything_since_it_was_gained_is_needed(registrar: Registrar) -> None:
@@ -414,8 +414,8 @@ def test_without_a_word_of_its_client_everything_since_it_was_gained_is_needed(r
 def test_what_a_client_does_not_need_any_more_may_be_forgotten(registrar: Registrar) -> None:
     needs = Needs(registrar)
     take(registrar, adding("ab"), a=4)
-    needs.follows(Progress("s", {"a": 9, "b": 2}))
-    needs.follows(Progress("s", {"a": 8}))
+    needs.note_progress(Progress("s", {"a": 9, "b": 2}))
+    needs.note_progress(Progress("s", {"a": 8}))
     assert needs.floors() == {"a": 9, "b": 2}
 
 
@@ -424,7 +424,7 @@ def test_what_its_client_says_does_not_count_for_one_with_a_name(registrar: Regi
     needs = Needs(registrar)
     take(registrar, opening("a"), a=1)
     registrar.acknowledged(acked(1, 7, a=5))
-    needs.follows(Progress("s", {"a": 9}))
+    needs.note_progress(Progress("s", {"a": 9}))
     assert needs.floors() == {"a": 5}
 
 
@@ -438,9 +438,9 @@ def test_the_subscription_that_needs_most_counts(registrar: Registrar) -> None:
 def test_nothing_is_remembered_of_subscriptions_that_are_gone(registrar: Registrar) -> None:
     needs = Needs(registrar)
     take(registrar, adding("a"))
-    needs.follows(Progress("s", {"a": 9}))
+    needs.note_progress(Progress("s", {"a": 9}))
     take(registrar, adding(ends=True), a=9)
     registrar.passed(TopicsReleased("s", ("a",)))
     needs.floors()
-    needs.follows(Progress("s", {"a": 9}))
+    needs.note_progress(Progress("s", {"a": 9}))
     assert needs._said == {}

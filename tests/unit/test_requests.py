@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ordered_pubsub.core.messages import Answer, Publication, PublishAsk, Refusal, Relay, Request
+from ordered_pubsub.core.stage import _requests as requests
 from ordered_pubsub.core.stage._requests import Requests, RequestVerdict
 from ordered_pubsub.core.stage.stage import Stage
-from ordered_pubsub.core.stage.stage import _requests as requests
 from ordered_pubsub.core.topology import StageSpec, Topology
 
 TWO = Topology((StageSpec("high", ("h",)), StageSpec("low", ("l",))))

@@ -20,7 +20,9 @@ def make(is_named: bool = True) -> Subscriber:
     """A subscription that has begun, and wants the even numbers of topic "a"."""
     missing = Missing(lambda topic: True)
     delivery = Delivery("s", missing=missing, wants_of=lambda where: lambda arrival: arrival.number % int(where) == 0)
-    subscriber = Subscriber(SubscriberLog(delivery, missing, lambda topic: 0, lambda topic, item: []), "session", is_named)
+    subscriber = Subscriber(
+        SubscriberLog(delivery, missing, lambda topic: 0, lambda topic, item: []), "session", is_named
+    )
     delivery.change_asked(())
     change = Change("s", 1, (), ("a",), 2, False, {"a": 0}, where={"a": "2"})
     subscriber.begin(change, 0.0)
@@ -36,7 +38,7 @@ def subscriber() -> Subscriber:
 def bring(subscriber: Subscriber, *numbers: int, now: float = 0.0) -> list[int]:
     """The ENS brings events; which of them the application gets."""
     subscriber.arrived([Arrival("a", number, {}) for number in numbers], now)
-    ready = subscriber.subend.take_ready()
+    ready = subscriber.log.take_ready()
     for notification in ready:
         subscriber.in_hand.take(notification, "task")
     return [notification.arrival.number for notification in ready]

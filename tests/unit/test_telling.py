@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ordered_pubsub.core.messages import Chunk, Nack, NackRange, PublishAsk, Recovered, Request
+from ordered_pubsub.core.stage import driver as module
 from ordered_pubsub.core.stage.driver import Driver, MemoryJournal
-from ordered_pubsub.core.stage.stage import driver as module
 from ordered_pubsub.core.topology import StageSpec, Topology
 
 MANY, SIZE = 1_000, 1_000
@@ -36,7 +36,7 @@ def want(driver: Driver, session: str, count: int = 1, topic: str = "t", now: fl
 
 def take_told(driver: Driver) -> list[tuple[str, str]]:
     """Who was told of which topic since the last call: the session once for each of its subscriptions."""
-    return [(session, said.told.topic) for session, said in driver.flush().tells if isinstance(said, Recovered)]
+    return [(session, said.reply.topic) for session, said in driver.flush().tells if isinstance(said, Recovered)]
 
 
 def serve_all(driver: Driver) -> list[tuple[str, str]]:

@@ -1,6 +1,6 @@
 """One client: its requests, what it has published, its topics at the broker, its subscriptions, and all together.
 
-`machine` is the whole, which `ordered_pubsub.client` and the simulation drive; it has a `session` (requests and their answers), an
-`outbox` (numbered events on their way to the broker, in `batches`), its topics at the broker (`holding`), each `subscription` from
-the call to its end, and questions where topics were at a time (`locating`).
+`machine` is the whole, which `ordered_pubsub.client` and the simulation drive; it has a `session` (requests and their answers),
+an `outbox` (numbered events on their way to the broker, in `batches`), its topics at the broker (`holding`), each `subscription`
+from the call to its end, and questions where topics were at a time (`locating`).
 """

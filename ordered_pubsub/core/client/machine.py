@@ -5,11 +5,11 @@
     the ENS ──────────> arrived, taken ───┤        ├──> receipts, voids, finished, failed, found ──> the application
     time ─────────────> tick ─────────────┘        └──> touched: subscriptions that may have something ready
 
-It has its session (`core.client.session`: requests and their answers), what is on its way to the ENS (`core.client.outbox`), its subscriptions
-(`core.client.subscription`), and what they share: topics at the ENS (`core.client.holding`), keys (`core.trust.inspection`), the sign of life
-(`core.liveness.lifeline`), and questions where topics were (`core.client.locating`). Whoever drives it
-tells the time with each input, and does afterwards what it has said. What is said while there is no home stage is lost, and
-need not be kept: whoever says it says it again.
+It has its session (`core.client.session`: requests and their answers), what is on its way to the ENS (`core.client.outbox`), its
+subscriptions (`core.client.subscription`), and what they share: topics at the ENS (`core.client.holding`), keys
+(`core.trust.inspection`), the sign of life (`core.liveness.lifeline`), and questions where topics were (`core.client.locating`).
+Whoever drives it tells the time with each input, and does afterwards what it has said. What is said while there is no home stage
+is lost, and need not be kept: whoever says it says it again.
 
 A client is *connected* or not; on each connection it says again:
 
@@ -181,7 +181,9 @@ class ClientMachine:
         return outcomes
 
     def hear(
-        self, message: ToSubscriber | VoidDecision | KeepAliveAck | SeenAsk | NewEpoch | LeaseReply | Located, is_ens_read: bool = True
+        self,
+        message: ToSubscriber | VoidDecision | KeepAliveAck | SeenAsk | NewEpoch | LeaseReply | Located,
+        is_ens_read: bool = True,
     ) -> None:
         """The home stage says something that is no answer. (`Keys` are taken by `take_keys`.)
 

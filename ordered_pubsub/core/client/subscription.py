@@ -261,7 +261,7 @@ class ClientSubscription:
     def refused(self, change: TopicChange, refusal: Refusal) -> None:
         """A change will not happen."""
         if self.subscriber is not None:
-            self.subscriber.subend.set_time(self.client.now)
+            self.subscriber.log.set_time(self.client.now)
         self.buffer.change_refused(change.lost)
         for topic in change.gained:
             self.wanted.pop(topic, None)
@@ -350,7 +350,7 @@ class ClientSubscription:
     def _take(self) -> list[Notification]:
         if self.is_over:
             return []
-        return self.buffer.take_ready() if self.subscriber is None else self.subscriber.subend.take_ready()
+        return self.buffer.take_ready() if self.subscriber is None else self.subscriber.log.take_ready()
 
     def _release_left(self) -> None:
         """Let the ENS bring no more of what is not needed; not while a change may bring it back."""

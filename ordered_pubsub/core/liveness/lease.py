@@ -1,9 +1,9 @@
 """The publisher's side of numbers whose events nobody keeps: it may use them as long as its lease holds.
 
-The owner of a topic takes a number for void when it has not heard of its publisher for `lease_s` (`core.liveness.voids`). So a publisher
-counts from when it asked for a number, or from when it sent the last word that the owner has answered: for half of that time it
-may hand the event to the ENS. Later it asks first, and what is void it does not hand over; a word that is answered after such a
-gap renews nothing of what came before it. It says which publications are at the ENS until the owners have answered.
+The owner of a topic takes a number for void when it has not heard of its publisher for `lease_s` (`core.liveness.voids`). So a
+publisher counts from when it asked for a number, or from when it sent the last word that the owner has answered: for half of that
+time it may hand the event to the ENS. Later it asks first, and what is void it does not hand over; a word that is answered after
+such a gap renews nothing of what came before it. It says which publications are at the ENS until the owners have answered.
 """
 
 from __future__ import annotations

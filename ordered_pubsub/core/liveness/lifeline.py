@@ -1,11 +1,11 @@
 """The client's side of a subscription's life: it stops by itself before its registrar gives it up.
 
-A registrar ends a subscription of whose client it has heard nothing for `session_ttl_s` (`core.liveness.expiry`). From then on the
-order is decided without it: what still came by the ENS could be notified in another order than to others. So a client says
+A registrar ends a subscription of whose client it has heard nothing for `session_ttl_s` (`core.liveness.expiry`). From then on
+the order is decided without it: what still came by the ENS could be notified in another order than to others. So a client says
 now and then that it is there (`KeepAlive`), which its home stage hands on, and each registrar answers. A subscription whose
-registrar has answered nothing that was said within half of that time is *cut off*: it is notified of nothing more. That is
-judged before anything is notified, and by when the client has spoken, not by when the answer came, so a process that has
-slept knows it as well.
+registrar has answered nothing that was said within half of that time is *cut off*: it is notified of nothing more. That is judged
+before anything is notified, and by when the client has spoken, not by when the answer came, so a process that has slept knows it
+as well.
 
 Subscriptions with a name are kept for days, and are not judged here.
 """

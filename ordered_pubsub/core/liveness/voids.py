@@ -9,8 +9,8 @@ seen is void: it is written down, and announced to all (`VoidDecision`), who pas
 must have answered is known by the registrars (`Holders`): a client that is gone is waited for until its subscriptions have
 expired there.
 
-A publisher does not use numbers beyond its lease: it asks first what has become of them (`core.liveness.lease`). A decision is never taken
-back, whoever comes later.
+A publisher does not use numbers beyond its lease: it asks first what has become of them (`core.liveness.lease`). A decision is
+never taken back, whoever comes later.
 """
 
 from __future__ import annotations

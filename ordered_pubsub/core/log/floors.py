@@ -32,7 +32,7 @@ class Needs:
     _long: dict[str, tuple[tuple[int, ...], dict[str, int], dict[str, int]]] = attrs.field(factory=dict)
     """subscription with a name and many changes that it has not acknowledged → what it was like, and its floors then"""
 
-    def follows(self, said: Progress) -> TopicsReleased | None:
+    def note_progress(self, said: Progress) -> TopicsReleased | None:
         """A client says how far a subscription is; return what is to be journalled of that."""
         subscription = self.registrar.subscriptions.get(said.subscription)
         if subscription is None:

@@ -11,8 +11,8 @@ Rows lie on a `Shelf`, in the order of their numbers, of four kinds for each top
   its events were kept. A void number has a stamp that says they were not, and no events;
 - *fulls*: now and then the full timestamp, so that any number's is found from the last one before it and the stamps since. Where
   something is gone there is always that of the last number that is gone;
-- *pending*: of topics whose events nobody keeps, the stamps of batches that may turn out to be void (`core.liveness.voids`). What is
-  void gets a stamp, the rest is removed.
+- *pending*: of topics whose events nobody keeps, the stamps of batches that may turn out to be void (`core.liveness.voids`). What
+  is void gets a stamp, the rest is removed.
 
 What is below a topic's `floor` is gone: dropped, or never kept. Only three things raise it: retention (`forget`), a stage that
 starts with another level of the topic than it had before (`begin_after`), and a topic that has rested: its log begins behind the
@@ -113,7 +113,8 @@ class Shelf(Protocol):
         """The last row of each topic that has rows of this kind. Nothing is to be written meanwhile."""
 
     def rest(self, numbers: Mapping[str, int]) -> None:
-        """Remember the last numbers of topics that rest (`core.stage._resting`). Those of one that has no rows are gone, up to there."""
+        """Remember the last numbers of topics that rest (`core.stage._resting`). Those of one that has no rows are gone, up to
+        there."""
 
     def number(self, topic: str) -> int:
         """What is remembered of a topic that rests, or has rested until just now; 0 if nothing is."""

@@ -16,8 +16,8 @@ event, also if it did both in between: those who held T and U together may still
 before the pair ended, and they must not be notified of T's next event before those. Of a topic that is owned further up only
 how far T's next event must go is remembered (`owed_up`): what it says there is owed there as well.
 
-Of what nobody holds any more, and nobody waits for, nothing is owed (`rest`; `core.stage._resting` finds out): who gains T later has
-what comes before in the change that gained it.
+Of what nobody holds any more, and nobody waits for, nothing is owed (`rest`; `core.stage._resting` finds out): who gains T later
+has what comes before in the change that gained it.
 
 And events follow a change. Until a change of a subscription has passed its last stage, the events of the topics that it
 concerns go at least as far up as it does (`following`). Else an event on T that comes after the change at T's owner could

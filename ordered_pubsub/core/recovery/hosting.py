@@ -5,10 +5,10 @@ which numbers, what it has asked the owner for lately (`Consolidation`), and som
 reaches an owner does not grow with the number of subscribers behind a home stage.
 
 Whatever a client says costs as much as it names, and what an owner says as much as there are clients that miss it, with their
-filters. So both are done in small steps, by whoever runs the stage (`core.stage.turns`), and what is told is given to each identity at
-its own turn: however many others miss it, and by whatever filters, who misses little does not wait for them. What one identity
-may be curious about is bounded for all its sessions together; what is beyond is not taken note of, and is asked for again. So is
-what they follow; who follows more is told that it ends.
+filters. So both are done in small steps, by whoever runs the stage (`core.stage.turns`), and what is told is given to each
+identity at its own turn: however many others miss it, and by whatever filters, who misses little does not wait for them. What one
+identity may be curious about is bounded for all its sessions together; what is beyond is not taken note of, and is asked for
+again. So is what they follow; who follows more is told that it ends.
 
 Acknowledgements are consolidated as well: the owner of a topic is told up to where all subscriptions here have acknowledged it.
 If it says that it expects more, those that are behind are told.
@@ -219,7 +219,7 @@ class Hosting:
 
     # -- acknowledgements ---------------------------------------------------------------------------------------------
 
-    def follows(self, session: str, follows: Progress) -> None:
+    def note_progress(self, session: str, follows: Progress) -> None:
         """A subscription says how far it is."""
         follower = (session, follows.subscription)
         held = self._held.setdefault(follower, {})
@@ -257,7 +257,7 @@ class Hosting:
         )
         self.tells.append((session, Ended(subscription, session, "limit", reason)))
 
-    def come(self, session: str, identity: str = "") -> None:
+    def client_came(self, session: str, identity: str = "") -> None:
         """A client is at home here now."""
         self.sessions[session] = 0
         self.identities[session] = identity
@@ -605,7 +605,7 @@ class Hosting:
                 if not self._spoken_of[session]:
                     del self._spoken_of[session]
 
-    def take_recalls(self) -> list[tuple[int, LogRequest]]:
+    def take_log_requests(self) -> list[tuple[int, LogRequest]]:
         """What to ask the owners for."""
         recalls = [(rank, LogRequest(wants)) for rank, wants in self.recalls.items() if wants]
         self.recalls.clear()

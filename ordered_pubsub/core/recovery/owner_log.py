@@ -167,7 +167,7 @@ class OwnerLogs:
 
     # -- recalling ----------------------------------------------------------------------------------------------------
 
-    def recall(self, home: int, wants: list[NackRange]) -> None:
+    def handle_request(self, home: int, wants: list[NackRange]) -> None:
         """A home stage asks for parts of the log."""
         self.recalls += 1
         self.recalled_numbers += sum(want.last - want.first + 1 for want in wants)

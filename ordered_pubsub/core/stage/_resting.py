@@ -10,8 +10,8 @@ when
   again for each event;
 - all of that is on disk.
 
-Of a topic of a lower stage nothing is remembered but what is owed to other topics' next events, or in its own (`core.order.groups`).
-That may go as well when no registrar names it.
+Of a topic of a lower stage nothing is remembered but what is owed to other topics' next events, or in its own
+(`core.order.groups`). That may go as well when no registrar names it.
 
 The stage journals what rests (`Rested`); whatever concerns the topic later makes it look the number up and journal that first
 (`Woken`), so a journal is read without the table. A row of the table may be older than what the stage knows, and never says more

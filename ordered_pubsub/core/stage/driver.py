@@ -11,8 +11,8 @@ Beside the stage, whose state is journalled, stand two that hold soft state only
 and `OwnerLogs` for those who miss what the log has. What they say goes out with the next batch.
 
 What a client causes may be much more than what it says. A few requests of each identity are handled as they come; what is more,
-and whatever grows with what is named in a message, waits for its turn (`core.stage.turns`). `serve` does one small step of that, and
-reads a piece of the log for somebody; `is_asked` says whether there is anything to serve.
+and whatever grows with what is named in a message, waits for its turn (`core.stage.turns`). `serve` does one small step of that,
+and reads a piece of the log for somebody; `is_asked` says whether there is anything to serve.
 """
 
 from __future__ import annotations
@@ -271,7 +271,7 @@ class Driver:
     journal: Journal
     log: LogWriter
     hosting: Hosting
-    pubends: OwnerLogs
+    owner_logs: OwnerLogs
     retention: LogTrimmer
     expiry: Expiry
     needs: Needs
@@ -362,17 +362,17 @@ class Driver:
         voids = Voids(rank, len(topology.stages), LogReader(journal.read_shelf), times.lease_s)
         voids.restore()
         unfinished = {topic: Ranges(batches.items()) for topic, batches in stage.state.unfinished.items()}
-        pubends = OwnerLogs(LogReader(journal.read_shelf, unfinished))
-        pubends.given = stage.given
+        owner_logs = OwnerLogs(LogReader(journal.read_shelf, unfinished))
+        owner_logs.given = stage.given
         for topic, number in stage.state.kept.items():
-            pubends.published(topic, number)
+            owner_logs.published(topic, number)
         retention = LogTrimmer(journal.read_shelf, policies, len(topology.stages), lambda: stage.state.kept)
         return cls(
             stage,
             journal,
             log,
             Hosting(topology, alive_s=min(ALIVE_S, times.session_ttl_s / ALIVE_SHARE)),
-            pubends,
+            owner_logs,
             retention,
             Expiry(stage.state.registrar, times.session_ttl_s, times.named_ttl_s),
             Needs(stage.state.registrar),
@@ -514,7 +514,7 @@ class Driver:
     @property
     def is_asked(self) -> bool:
         """Whether somebody waits for something that `serve` does."""
-        return self.turns.has_work or self.pubends.has_work
+        return self.turns.has_work or self.owner_logs.has_work
 
     def serve(self) -> bool:
         """A little work: a step of what waits for its turn, and a piece of the log for somebody who misses it.
@@ -522,13 +522,13 @@ class Driver:
         Return whether anything was done: if not, all that is left waits for something else.
         """
         has_done = self.turns.step()
-        home = self.pubends.next_home(self._has_enough)
+        home = self.owner_logs.next_home(self._has_enough)
         if home is None:
             return has_done
         if home != self.stage.rank:
-            self.stage.effects.sends.append((home, self.pubends.serve_home(home)))
-        elif self.pubends.turn_over(home, self._is_told_enough):
-            self._tell(self.pubends.serve_home(home))
+            self.stage.effects.sends.append((home, self.owner_logs.serve_home(home)))
+        elif self.owner_logs.turn_over(home, self._is_told_enough):
+            self._tell(self.owner_logs.serve_home(home))
         else:
             return has_done
         return True
@@ -586,13 +586,13 @@ class Driver:
 
     def _handle_soft(self, peer: int, message: PeerMessage, now: float) -> None:
         if isinstance(message, LogRequest):
-            self.pubends.recall(peer, message.wants)
+            self.owner_logs.handle_request(peer, message.wants)
         elif isinstance(message, LogReply):
             self._tell(message)
         elif isinstance(message, Relay):
             self._relayed(peer, message, now)
         elif isinstance(message, HomeFloors):
-            self.pubends.hosts(peer, message)
+            self.owner_logs.hosts(peer, message)
             self.behind.hear(message.acked)
         elif isinstance(message, Acked):
             self.stage.handle_acked(peer, message)
@@ -616,7 +616,7 @@ class Driver:
             self._handle_void(peer, message)
         elif isinstance(message, AckExpected):
             self.hosting.expected(message)
-            self._spread()
+            self._send_for_home()
         elif isinstance(message, Rotate):
             self._rotate_for(peer, message)
         else:
@@ -629,7 +629,7 @@ class Driver:
     def disconnected(self, peer: int) -> None:
         """The connection to a peer is gone."""
         self.stage.disconnected(peer)
-        self.pubends.home_is_gone(peer)
+        self.owner_logs.home_is_gone(peer)
 
     def _relayed(self, peer: int, relay: Relay, now: float) -> None:
         """A home stage relays a request: its identity has its turn here as it has at home."""
@@ -673,15 +673,15 @@ class Driver:
         """A client says something: what grows with what it names is done in small steps."""
         if isinstance(message, Nack):
             for _ in self.hosting.wanting(session, message, now):
-                self._spread()
+                self._send_for_home()
                 yield True
                 if session not in self.hosting.sessions:
                     return  # it is gone
-            self._spread()
+            self._send_for_home()
         elif isinstance(message, Progress):
-            self.hosting.follows(session, message)
+            self.hosting.note_progress(session, message)
             self.behind.hear(message.acked)
-            self._spread()
+            self._send_for_home()
         elif isinstance(message, Locate):
             yield from self._locating_everywhere(message, identity)
         elif isinstance(message, Acked):
@@ -719,9 +719,9 @@ class Driver:
 
     def _telling(self, told: LogReply, identity: str, chosen: Chosen) -> Work:
         for _ in self.hosting.telling(told, identity, chosen):
-            self._spread()
+            self._send_for_home()
             yield True
-        self._spread()
+        self._send_for_home()
 
     def _locating_everywhere(self, locate: Locate, identity: str) -> Work:
         """Ask the owners of some topics where these were at a time."""
@@ -740,7 +740,7 @@ class Driver:
         """Find where some topics of this stage were at a time: one at each step."""
         numbers: dict[str, int] = {}
         for topic in dict.fromkeys(locate.topics):
-            numbers[topic] = self.pubends.reader.last_before(topic, locate.at)
+            numbers[topic] = self.owner_logs.reader.last_before(topic, locate.at)
             if len(numbers) < len(locate.topics):
                 yield True
         located = Located(locate.session, locate.serial, numbers)
@@ -877,17 +877,17 @@ class Driver:
 
     def client_is_here(self, session: str, identity: str = "") -> None:
         """A client is at home here now."""
-        self.hosting.come(session, identity)
+        self.hosting.client_came(session, identity)
 
     def client_is_gone(self, session: str) -> None:
         """A client is not at home here any more."""
         self.hosting.forget(session)
 
-    def _spread(self) -> None:
+    def _send_for_home(self) -> None:
         """Send on what the home's side of this stage says."""
-        for rank, recall in self.hosting.take_recalls():
+        for rank, recall in self.hosting.take_log_requests():
             if rank == self.stage.rank:
-                self.pubends.recall(rank, recall.wants)
+                self.owner_logs.handle_request(rank, recall.wants)
             else:
                 self.stage.effects.sends.append((rank, recall))
         self.stage.effects.tells += self.hosting.tells
@@ -904,7 +904,7 @@ class Driver:
         self._tick_registrar(now, wall_s)
         self._begin_chore("forget", self._forgetting(now, wall_s))
         self._begin_chore("hosts", self._telling_owners())
-        for home, expected in self.pubends.tick(now):
+        for home, expected in self.owner_logs.tick(now):
             if home == self.stage.rank:
                 self.hosting.expected(expected)
             else:
@@ -915,14 +915,14 @@ class Driver:
             self._say(sealed.rank, sealed)
         for rank, seal in self.voids.tick(now, wall_s):
             self._say(rank, seal)
-        self._spread()
+        self._send_for_home()
 
     def _put_to_rest(self, topics: list[str]) -> None:
         """Nothing is to be remembered of some topics but their last numbers."""
         if topics:
             self.stage.rest(topics)
             self.numbers.note(self.stage.effects.rested or {})
-            self.pubends.rest(topics)
+            self.owner_logs.rest(topics)
             self.retention.rest(topics)
 
     def _tick_registrar(self, now: float, wall_s: float) -> None:
@@ -960,7 +960,7 @@ class Driver:
         while news := self.hosting.take_hosts():
             for rank, hosts in news:
                 if rank == self.stage.rank:
-                    self.pubends.hosts(rank, hosts)
+                    self.owner_logs.hosts(rank, hosts)
                 else:
                     self.stage.effects.sends.append((rank, hosts))
             yield True
@@ -975,7 +975,7 @@ class Driver:
 
     def _note(self, progress: ProgressReports) -> None:
         for said in progress.news:
-            passed = self.needs.follows(said)
+            passed = self.needs.note_progress(said)
             if passed is not None:
                 self.stage.handle_passed(passed)
 
@@ -1086,7 +1086,7 @@ class Driver:
             if self.unfinished:
                 self._finished(part)
         for topic, last in lasts.items():
-            self.pubends.published(topic, last)
+            self.owner_logs.published(topic, last)
         for kept in batch.effects.kept if self.retention.is_weighing else ():
             size = sum(len(chunk.data) for chunk in kept.chunks)
             self.retention.written(kept.topic, kept.first + sum(chunk.count for chunk in kept.chunks) - 1, size)

@@ -35,7 +35,7 @@ class HandledPlace(msgspec.Struct, frozen=True, eq=False, gc=False):
     number: int
     count: int
     """how many numbers the subscription had passed with it; higher for each later event"""
-    clean: int
+    left_up_to: int
     vector: Mapping[str, int]
     passed: Mapping[str, int]
 
@@ -47,7 +47,7 @@ class HandledPlace(msgspec.Struct, frozen=True, eq=False, gc=False):
             arrival.topic,
             arrival.number,
             notification.count,
-            notification.clean,
+            notification.left_up_to,
             notification.vector,
             notification.passed,
         )
@@ -85,7 +85,7 @@ class InHand:
         if holder is not None and not self._taken and self._only is None:
             self._only = holder, notification
             return
-        self._spread()
+        self._expect_several()
         if count in self._back:
             del self._back[count]
         else:
@@ -101,7 +101,7 @@ class InHand:
         self._only = None
         return only[1]
 
-    def _spread(self) -> None:
+    def _expect_several(self) -> None:
         """Several events are to be known."""
         only, self._only = self._only, None
         if only is not None:
@@ -118,7 +118,7 @@ class InHand:
 
     def handled(self, notification: Notification) -> HandledPlace | None:
         """An event that is in nobody's hand was handled. Returns what is to be acknowledged now, if it is more."""
-        self._spread()
+        self._expect_several()
         taken = self._taken
         if not taken or notification.count < taken[0].count:
             return None
@@ -135,7 +135,7 @@ class InHand:
 
     def give_back(self, notifications: Iterable[Notification], holder: object = None) -> None:
         """Some events were taken in vain: they are taken again later, by whoever asks."""
-        self._spread()
+        self._expect_several()
         counts = [notification.count for notification in notifications if notification.count]
         self._back.update(dict.fromkeys(counts, True))
         if holder in self._hands:
@@ -146,7 +146,7 @@ class InHand:
 
     def handled_to(self, count: int) -> None:
         """The application says that everything up to an event was handled, whoever has it in hand."""
-        self._spread()
+        self._expect_several()
         taken = self._taken
         while taken and taken[0].count <= count:
             known = taken.popleft().count
@@ -155,7 +155,7 @@ class InHand:
 
     def handled_to_clock(self, clock: Mapping[str, int]) -> HandledPlace | None:
         """The same of everything up to a clock. Returns what is to be acknowledged now, if it is more."""
-        self._spread()
+        self._expect_several()
         last: HandledPlace | None = None
         for place in self._taken:
             if place.number > clock.get(place.topic, 0):

@@ -51,12 +51,12 @@ class Notification(msgspec.Struct, frozen=True, eq=False, gc=False):
     version: int
     """the last change of the subscription that had taken effect"""
     out_of_order: bool = False
-    clean: int = 0
+    left_up_to: int = 0
     """the last change that had taken effect when nothing was being left"""
     count: int = 0
     """how many numbers the subscription had passed with it"""
     passed: Mapping[str, int] = NOTHING
-    """topics that it has left since the change `clean`, and how far it had come on them"""
+    """topics that it has left since the change `left_up_to`, and how far it had come on them"""
 
     @property
     def vector(self) -> Vector:
@@ -65,7 +65,7 @@ class Notification(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def handled(self) -> Mapping[str, int]:
-        """How far the subscription has come when this is handled, on its way from the change `clean` on."""
+        """How far the subscription has come when this is handled, on its way from the change `left_up_to` on."""
         return {**self.passed, **self.vector} if self.passed else self.vector
 
 

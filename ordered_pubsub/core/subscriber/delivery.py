@@ -119,15 +119,15 @@ class Delivery(Buffer):
     """events that a change under way may turn out to entitle to"""
     _waiters: dict[str, list[tuple[int, str]]] = attrs.field(factory=dict)
     _history: History = attrs.field(factory=History)
-    clean: int = attrs.field(default=0, init=False)
+    left_up_to: int = attrs.field(default=0, init=False)
     """the last change that had taken effect when no topic was being left"""
     _acked: Mapping[str, int] = attrs.field(factory=dict)
     """while it is resumed: how far it had come on each topic"""
     _leaving: int = 0
     """how many stretches of topics have an end that was not reached yet"""
     _passed: Mapping[str, int] = NOTHING
-    """topics that it has left since the change `clean`, and how far it had come: a topic may be gained, and left again, while
-    another one still is before its first end"""
+    """topics that it has left since the change `left_up_to`, and how far it had come: a topic may be gained, and left again,
+    while another one still is before its first end"""
     _is_held: bool = False
     _aside: Withheld | None = None
     """what must not be used yet, if there is anything"""
@@ -282,7 +282,7 @@ class Delivery(Buffer):
 
     def _note_clean(self) -> None:
         if not self._leaving:
-            self.clean = self.changes.version
+            self.left_up_to = self.changes.version
             self._passed = NOTHING
 
     def _look_again(self) -> None:
@@ -662,7 +662,9 @@ class Delivery(Buffer):
         if wants is not None and not wants(head):
             return  # it has its place, and nobody is told
         self._ready.append(
-            Notification(head, position, moment, self.changes.version, False, self.clean, self.position, self._passed)
+            Notification(
+                head, position, moment, self.changes.version, False, self.left_up_to, self.position, self._passed
+            )
         )
 
     @staticmethod
@@ -710,7 +712,7 @@ class Delivery(Buffer):
 
     @property
     def handled(self) -> dict[str, int]:
-        """How far it has come, on its way from the change `clean` on."""
+        """How far it has come, on its way from the change `left_up_to` on."""
         return {**self._passed, **self.clock}
 
     @property

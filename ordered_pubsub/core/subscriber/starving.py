@@ -40,7 +40,7 @@ class Starving:
     """numbers that the stage has brought while the ENS brought nothing of their topics, in all"""
     silent: dict[str, BrokerSilence] = attrs.field(factory=dict)
 
-    def told(self, topic: str, now: float) -> None:
+    def brought_by_stage(self, topic: str, now: float) -> None:
         """The stage says that a topic is beyond all that has come of it."""
         silence = self.silent.get(topic)
         if silence is None:

@@ -1,9 +1,8 @@
 """What a subscription that misses nothing hears of its topics, and what it says to the stages.
 
-Theory of operation
-===================
-Events come by the ENS, and what of them is missing by the home stage; both go to the `SubscriberLog`, which knows whose turn it is.
-What the application has taken is in its hand until it was handled (`InHand`). The subscription says, by the home stage,
+Theory of operation =================== Events come by the ENS, and what of them is missing by the home stage; both go to the
+`SubscriberLog`, which knows whose turn it is. What the application has taken is in its hand until it was handled (`InHand`). The
+subscription says, by the home stage,
 
 - how far it is, so that the owners' logs may forget what nobody needs (`report`);
 - what it misses, and what it cannot use before an owner has decided about it (`take_due`);
@@ -65,7 +64,7 @@ LEFT_MAX = 1_000
 class Subscriber:
     """One subscription at its client. Time never goes back."""
 
-    subend: SubscriberLog
+    log: SubscriberLog
     session: str
     is_named: bool = False
     """whether it outlives its session, and acknowledges what was handled"""
@@ -89,21 +88,21 @@ class Subscriber:
     @property
     def identity(self) -> str:
         """What it is called."""
-        return self.subend.delivery.subscription
+        return self.log.delivery.subscription
 
     # -- what it hears ------------------------------------------------------------------------------------------------
 
     def arrived(self, arrivals: Sequence[Arrival], now: float) -> None:
         """The ENS has brought events."""
-        self.subend.set_time(now)
-        self.subend.arrived(arrivals)
+        self.log.set_time(now)
+        self.log.arrived(arrivals)
 
     def begin(self, change: Change, now: float) -> None:
         """The outcome of a change came: it may be the one by which it begins, or goes on."""
-        self.subend.set_time(now)
-        self.subend.begin(change)
+        self.log.set_time(now)
+        self.log.begin(change)
         if change.resume is not None:
-            self._passed = self.subend.position
+            self._passed = self.log.position
 
     def hear(self, message: ToSubscriber | VoidDecision, now: float, is_ens_read: bool = True) -> None:
         """The stage brings what it misses, or says how far its topics are, or it is, or what is void. Raises why it is to end.
@@ -112,13 +111,13 @@ class Subscriber:
         """
         if self.is_over:
             return
-        self.subend.set_time(now)
+        self.log.set_time(now)
         if isinstance(message, Recovered):
-            self.subend.told(message.told)
+            self.log.handle_log_reply(message.reply)
         elif isinstance(message, TopicHeads):
-            self.subend.expected(message.counts, is_ens_read)
+            self.log.expected(message.counts, is_ens_read)
         elif isinstance(message, VoidDecision):
-            self.subend.decided(message)
+            self.log.decided(message)
         elif not isinstance(message, AckSaved):
             self._hear_the_end(message)
         elif self.acknowledging is not None:
@@ -132,18 +131,18 @@ class Subscriber:
 
     def seal(self, topic: str, numbers: list[Range], now: float) -> list[Range]:
         """An owner asks which of these numbers were seen; the others are not used until it is decided what they are."""
-        self.subend.set_time(now)
-        return [] if self.is_over else self.subend.seal(topic, numbers)
+        self.log.set_time(now)
+        return [] if self.is_over else self.log.seal(topic, numbers)
 
     # -- what it says -------------------------------------------------------------------------------------------------
 
     def report(self, now: float, is_all: bool = False) -> Progress | None:
         """How far it is, as far as that is news; or all of it, to a stage that knows nothing yet."""
-        clock = self.subend.needed_after
+        clock = self.log.needed_after
         said, self._said = self._said, clock
         if is_all or clock.keys() != said.keys() or now > self._said_at + self.said_for_s:
             self._said_at = now
-            return Progress(self.identity, clock, True, self.subend.delivery.changes.version)
+            return Progress(self.identity, clock, True, self.log.delivery.changes.version)
         return Progress(self.identity, dict(clock.items() - said.items())) if clock != said else None
 
     def take_due(self, now: float, may_ask: bool = True, has_unread: bool = False) -> list[Nack | VoidAsk | Acked]:
@@ -153,8 +152,8 @@ class Subscriber:
         """
         if self.is_over:
             return []
-        self.subend.set_time(now)
-        says: list[Nack | VoidAsk | Acked] = [*self.subend.take_due(now)] if may_ask else []
+        self.log.set_time(now)
+        says: list[Nack | VoidAsk | Acked] = [*self.log.take_due(now)] if may_ask else []
         acking = self.acknowledging
         if acking is None:
             return says
@@ -166,7 +165,7 @@ class Subscriber:
     def next_due(self, may_ask: bool = True) -> float | None:
         """When `take_due` should be called next, if nothing comes until then; None if there is nothing to say."""
         dues = (
-            self.subend.next_due if may_ask else None,
+            self.log.next_due if may_ask else None,
             None if self.acknowledging is None else self.acknowledging.next_due,
             self._passed_due_at,
         )
@@ -179,21 +178,21 @@ class Subscriber:
         acking = self.acknowledging
         if acking is None:
             return 0
-        return acking.acknowledge(place.clean, place.handled, place.count, now, at_once)
+        return acking.acknowledge(place.left_up_to, place.handled, place.count, now, at_once)
 
     def _acknowledge_passed(self, acking: Acknowledging, now: float) -> None:
         """If all that has come was handled, so is all that was passed: that is found out now and then, not for each event."""
-        subend = self.subend
-        has_begun = subend.reads_past or subend.delivery.changes.version > 0
-        if len(self.in_hand) or not has_begun or subend.position <= self._passed:
+        log = self.log
+        has_begun = log.reads_past or log.delivery.changes.version > 0
+        if len(self.in_hand) or not has_begun or log.position <= self._passed:
             self._passed_due_at = None
             return
         if self._passed_due_at is None:
             self._passed_due_at = now + ACK_S
         due = acking.next_due
         if now >= (self._passed_due_at if due is None else min(due, self._passed_due_at)):
-            self._passed, self._passed_due_at = subend.position, None
-            acking.acknowledge(*subend.passed, now, at_once=True)
+            self._passed, self._passed_due_at = log.position, None
+            acking.acknowledge(*log.passed, now, at_once=True)
 
     @property
     def is_acknowledging(self) -> bool:

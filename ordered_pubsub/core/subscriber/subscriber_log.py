@@ -151,7 +151,7 @@ class SubscriberLog:
         if self._past is not None:
             self._past.missing.now = now
 
-    def told(self, told: LogReply) -> None:
+    def handle_log_reply(self, told: LogReply) -> None:
         """A log has told something. Raises `HistoryLost` if it does not have what the subscription is entitled to."""
         past, topic = self._past, told.topic
         if past is not None and told.floor > past.clock.get(topic, told.floor):
@@ -183,7 +183,7 @@ class SubscriberLog:
         for topic, count in counts.items():
             is_news = count > self.redelivered_to.get(topic, 0) and self.delivery.is_news(topic, count)
             if is_ens_read and is_news and self._past is None:
-                self.starving.told(topic, self.missing.now)
+                self.starving.brought_by_stage(topic, self.missing.now)
             self.delivery.hear(topic, count, is_lost=True)
 
     def seal(self, topic: str, numbers: list[Range]) -> list[Range]:
@@ -211,7 +211,9 @@ class SubscriberLog:
         self._look_for_stalled(now)
         wants = self._take_wants(now)
         kept = [want for want in wants if self.missing.is_kept(want.topic)]
-        spans = [TopicRange(want.topic, want.first, want.last) for want in wants if not self.missing.is_kept(want.topic)]
+        spans = [
+            TopicRange(want.topic, want.first, want.last) for want in wants if not self.missing.is_kept(want.topic)
+        ]
         if self._aside_due_at is not None and now >= self._aside_due_at:
             aside = self.delivery.aside
             self._aside_due_at = now + ASIDE_S if aside else None
@@ -274,7 +276,7 @@ class SubscriberLog:
         """What is acknowledged when all that was ready is handled: version, clock, and how many numbers."""
         if self._past is not None:
             return 0, dict(self._past.clock), self.position
-        return self.delivery.clean, self.delivery.handled, self.position
+        return self.delivery.left_up_to, self.delivery.handled, self.position
 
 
 def _pieces(items: list[_Item]) -> list[list[_Item]]:

@@ -7,8 +7,8 @@
 What has not arrived never takes the place of anything. Where a log keeps the events, the subscriber misses the number, asks
 for it, and the log brings it: so whoever writes to the broker can delay an event by that, and do nothing else.
 
-Keys come from the home stage, topic by topic (`core.trust.keys`), and are asked for again until they are there. What was tagged by keys
-that are not known here waits, in a bounded room, until the stage has said which keys there are.
+Keys come from the home stage, topic by topic (`core.trust.keys`), and are asked for again until they are there. What was tagged
+by keys that are not known here waits, in a bounded room, until the stage has said which keys there are.
 """
 
 from __future__ import annotations

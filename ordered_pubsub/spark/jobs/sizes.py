@@ -1,8 +1,8 @@
 """How big timestamps are: how many topics each topic's group has, and how many entries a stage writes for an event.
 
-U is in T's group if the weights of the subscriptions that hold both add up to 2 (`core.order.groups`). A *full* timestamp has an entry
-for each topic of the group, and the event's own number: that is the *size*. A stage writes the *delta*: the own number, and an
-entry for each topic of the group with an event since T's previous one (`core.order.clocks`).
+U is in T's group if the weights of the subscriptions that hold both add up to 2 (`core.order.groups`). A *full* timestamp has an
+entry for each topic of the group, and the event's own number: that is the *size*. A stage writes the *delta*: the own number, and
+an entry for each topic of the group with an event since T's previous one (`core.order.clocks`).
 
 The weights of all pairs are a matrix as wide as there are topics. Each task adds up some rows of it, a block, from the
 subscriptions that hold one of the block's topics, and gives back a row of figures for each: no machine holds the whole matrix,

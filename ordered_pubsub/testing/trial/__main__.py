@@ -26,7 +26,9 @@ def main() -> int:
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(TrialPlan(ens=""), name))
     for name in SHARES:
         parser.add_argument(f"--{name}", type=float, default=0.0, help="of the events that the broker sends, a share")
-    parser.add_argument("--rate", type=float, default=TrialPlan(ens="").rate, help="events of each publisher in a second")
+    parser.add_argument(
+        "--rate", type=float, default=TrialPlan(ens="").rate, help="events of each publisher in a second"
+    )
     parser.add_argument("--durability", default="fsync")
     given: dict[str, Any] = vars(parser.parse_args())
     shares = {name: given.pop(name) for name in SHARES}
