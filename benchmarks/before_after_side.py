@@ -75,7 +75,7 @@ def log(folder: Path, share: float) -> Figures:
     from ordered_pubsub.core.messages import Chunk, PublishAsk, Request
     from ordered_pubsub.core.stage.driver import Driver
     from ordered_pubsub.core.topology import StageSpec, Topology
-    from ordered_pubsub.server.store import open_store
+    from ordered_pubsub.server.store.store import open_store
 
     count, topics = max(100, int(REQUESTS * share)), [f"market/{number}/trades" for number in range(50)]
     written = read = started = 0.0

@@ -44,7 +44,7 @@ from helpers.damage import (
     start,
     without,
 )
-from ordered_pubsub.server import store as stores
+from ordered_pubsub.server.store import store as stores
 
 DATABASE, LOG, MARK = "stage.db", "stage.db-wal", "stage.db.mark"
 EVENTS, SNAPSHOT_AT = 16, 6

@@ -27,7 +27,7 @@ from ordered_pubsub.core.log.retention import Policies, Policy
 from ordered_pubsub.core.messages import Answer, Chunk, Publication, PublishAsk, Request
 from ordered_pubsub.core.stage.driver import Driver
 from ordered_pubsub.core.topology import StageSpec, Topology
-from ordered_pubsub.server.store import Store, open_store
+from ordered_pubsub.server.store.store import Store, open_store
 
 TOPICS = 200_000
 ALONE = Topology((StageSpec("only"),))

@@ -16,8 +16,8 @@ import attrs
 from ordered_pubsub.adapter import Adapter, load_adapter, redacted
 from ordered_pubsub.client.client import Client
 from ordered_pubsub.client.engine import Engine
-from ordered_pubsub.client.home import Home
-from ordered_pubsub.client.network import NetworkHome
+from ordered_pubsub.client.home.home import Home
+from ordered_pubsub.client.home.network import NetworkHome
 from ordered_pubsub.client.settings import Settings, check_level
 from ordered_pubsub.config.addresses import Address
 from ordered_pubsub.config.files import check_files, token_of

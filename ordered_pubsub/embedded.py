@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from ordered_pubsub.client.home import Home, Listener
+from ordered_pubsub.client.home.home import Home, Listener
 from ordered_pubsub.core.levels import Levels
 from ordered_pubsub.core.liveness.times import Times
 from ordered_pubsub.core.log.retention import Policies, Policy

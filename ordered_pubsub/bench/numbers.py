@@ -22,8 +22,8 @@ from ordered_pubsub.bench.report import table
 from ordered_pubsub.bench.results import Spread
 from ordered_pubsub.bench.rounds import Say
 from ordered_pubsub.bench.sides import now_ns
-from ordered_pubsub.client.home import NOBODY
-from ordered_pubsub.client.network import NetworkHome
+from ordered_pubsub.client.home.home import NOBODY
+from ordered_pubsub.client.home.network import NetworkHome
 from ordered_pubsub.config.addresses import parse_address
 from ordered_pubsub.core.messages import Answer, ChangeAsk, Publication, PublishAsk, Refusal, Request
 from ordered_pubsub.core.subscriber.delivery import WEIGHTS

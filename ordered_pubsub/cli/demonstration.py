@@ -20,11 +20,11 @@ import attrs
 
 import ordered_pubsub
 from ordered_pubsub.adapter import Adapter, Capabilities, Frame, FramesHandler, StateHandler, load_adapter
-from ordered_pubsub.client.frames import read_arrivals
 from ordered_pubsub.config.addresses import Address
 from ordered_pubsub.config.schema import Configuration, StageSection
 from ordered_pubsub.connecting import Connecting
 from ordered_pubsub.server.server import Server
+from ordered_pubsub.wire.frames import read_arrivals
 
 SUBSCRIBERS = ("alice", "bob")
 TOPICS = ("trades", "quotes", "orders", "news")

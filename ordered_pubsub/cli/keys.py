@@ -10,7 +10,7 @@ import asyncio
 from typing import Any
 
 from ordered_pubsub.cli.clients import add_client_options, client_section, run
-from ordered_pubsub.client.home import NOBODY
+from ordered_pubsub.client.home.home import NOBODY
 from ordered_pubsub.config.addresses import LOOPBACK, Address
 from ordered_pubsub.config.reading import load
 from ordered_pubsub.config.schema import ClientSection

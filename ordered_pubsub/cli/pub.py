@@ -25,7 +25,6 @@ from ordered_pubsub.cli.lines import TextLine, read_lines
 from ordered_pubsub.cli.output import Output
 from ordered_pubsub.client.client import Client
 from ordered_pubsub.client.event import Receipt
-from ordered_pubsub.client.frames import check_headers
 from ordered_pubsub.client.waiting import within
 from ordered_pubsub.core.topics import check_topic
 from ordered_pubsub.errors import (
@@ -37,6 +36,7 @@ from ordered_pubsub.errors import (
     UsageError,
     WouldBlock,
 )
+from ordered_pubsub.wire.frames import check_headers
 
 FAILURES_SHOWN_MAX = 10
 PROGRESS_AFTER_S = 1.0

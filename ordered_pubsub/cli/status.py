@@ -18,7 +18,7 @@ import attrs
 
 from ordered_pubsub.cli.clients import add_client_options, client_section, run, seconds
 from ordered_pubsub.cli.sub import printable
-from ordered_pubsub.client.home import NOBODY
+from ordered_pubsub.client.home.home import NOBODY
 from ordered_pubsub.config.addresses import LOOPBACK, Address
 from ordered_pubsub.config.reading import load
 from ordered_pubsub.config.schema import ClientSection

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ordered_pubsub.core.checking import COUNT_MAX
-from ordered_pubsub.server.salvage import check, salvage
+from ordered_pubsub.server.store.salvage import check, salvage
 
 EPILOG = """\
 examples:

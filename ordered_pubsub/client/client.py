@@ -20,11 +20,10 @@ from typing import Any, NoReturn, cast
 from ordered_pubsub.adapter import redacted
 from ordered_pubsub.client.engine import Engine
 from ordered_pubsub.client.event import Event, Receipt
-from ordered_pubsub.client.following import NOW, Beginning
-from ordered_pubsub.client.frames import EVENT_BYTES, check_headers, content_type_bytes, headers_bytes, held_bytes
-from ordered_pubsub.client.handling import Handler, Handling, policy_of
-from ordered_pubsub.client.intake import Intake
-from ordered_pubsub.client.publisher import Outgoing
+from ordered_pubsub.client.incoming._following import NOW, Beginning
+from ordered_pubsub.client.incoming.handling import Handler, Handling, policy_of
+from ordered_pubsub.client.incoming.intake import Intake
+from ordered_pubsub.client.outgoing.publisher import Outgoing
 from ordered_pubsub.client.serialization import dump
 from ordered_pubsub.client.settings import check_level
 from ordered_pubsub.client.subscription import Subscription, check_topics, is_interrupt
@@ -35,6 +34,7 @@ from ordered_pubsub.core.recovery.owner_log import AET_S
 from ordered_pubsub.core.subscriber.delivery import WEIGHTS, Order
 from ordered_pubsub.core.topics import check_topic
 from ordered_pubsub.errors import Closed, ConfigurationError, NotOffered, OrderedPubSubError, Timeout, UsageError
+from ordered_pubsub.wire.frames import EVENT_BYTES, check_headers, content_type_bytes, headers_bytes, held_bytes
 from ordered_pubsub.wire.pack import NO_HEADERS
 
 _log = logging.getLogger(__name__)

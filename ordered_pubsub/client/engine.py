@@ -13,10 +13,9 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from ordered_pubsub.adapter import Adapter, Frame, redacted
-from ordered_pubsub.client.home import Home, Listener
-from ordered_pubsub.client.logged import LogPacker
-from ordered_pubsub.client.publisher import Outgoing, Publisher, error_of
-from ordered_pubsub.client.reception import Receiver, Reception
+from ordered_pubsub.client.home.home import Home, Listener
+from ordered_pubsub.client.incoming.reception import Receiver, Reception
+from ordered_pubsub.client.outgoing.publisher import Outgoing, Publisher, error_of
 from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.client.waiting import forget_outcome
 from ordered_pubsub.core.client.batches import UnkeptBatches
@@ -39,6 +38,7 @@ from ordered_pubsub.core.subscriber.starving import BrokerSilence, Starving
 from ordered_pubsub.core.trust.inspection import Inspection
 from ordered_pubsub.errors import AdapterError, Closed, OrderedPubSubError, Timeout
 from ordered_pubsub.supervision import Supervisor
+from ordered_pubsub.wire.logged import LogPacker
 from ordered_pubsub.wire.sessions import make_session, publisher_of
 
 _log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from ordered_pubsub.client.remembering import Remembered
+from ordered_pubsub.client._remembering import Remembered
 from ordered_pubsub.errors import ConfigurationError, ProtocolError, UsageError
 from ordered_pubsub.wire.content import BYTES, JSON
 from ordered_pubsub.wire.pack import Unreadable

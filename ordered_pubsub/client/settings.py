@@ -8,10 +8,10 @@ from typing import Any
 
 import attrs
 
-from ordered_pubsub.client.frames import content_type_bytes
 from ordered_pubsub.client.serialization import Serializer, check_serializer
 from ordered_pubsub.core.levels import LEVELS
 from ordered_pubsub.errors import ConfigurationError, UsageError
+from ordered_pubsub.wire.frames import content_type_bytes
 
 MEBIBYTE = 1 << 20
 

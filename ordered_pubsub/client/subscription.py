@@ -21,9 +21,9 @@ from typing import Any
 import attrs
 
 from ordered_pubsub.client.event import Event
-from ordered_pubsub.client.handling import Handler, Handling
-from ordered_pubsub.client.intake import Intake
-from ordered_pubsub.client.reception import STALLED_AFTER_S
+from ordered_pubsub.client.incoming.handling import Handler, Handling
+from ordered_pubsub.client.incoming.intake import Intake
+from ordered_pubsub.client.incoming.reception import STALLED_AFTER_S
 from ordered_pubsub.client.serialization import Decoder
 from ordered_pubsub.core.filters import Filter
 from ordered_pubsub.core.subscriber.acknowledging import HandledPlace

@@ -23,9 +23,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import isfinite
 
-from ordered_pubsub.core.filters.tokens import TEXT_LENGTH_MAX as FILTER_LENGTH_MAX
+from ordered_pubsub.core.filters import TEXT_LENGTH_MAX as FILTER_LENGTH_MAX
 from ordered_pubsub.core.log.log import ENDLESS
 from ordered_pubsub.core.messages import (
+    EPOCH_MAX,
     VERSION_MAX,
     Acked,
     AckExpected,
@@ -89,7 +90,6 @@ COUNT_MAX = ENDLESS
 here."""
 POSITION_MAX = 1 << 53
 """More than the counts of as many topics as a subscription may hold."""
-EPOCH_MAX = 1 << 40
 SERIAL_MAX = (1 << 63) - 1
 """Sequences of requests, and whatever else comes back as it was said."""
 ID_LENGTH_MAX = 512

@@ -397,6 +397,8 @@ class Nack(msgspec.Struct, frozen=True, array_like=True, tag="nack", gc=False):
 
 VERSION_MAX = 1 << 40
 """Later than any change."""
+EPOCH_MAX = 1 << 40
+"""No session, subscription or key has a higher one."""
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True, tag="progress", gc=False):
@@ -758,7 +760,9 @@ PeerMessage = (
     | Secrets
     | Rotate
 )
-FromSubscriber = Nack | Progress | Acked | Locate | KeepAlive | LeaseRenewal | SeenReply | VoidAsk | AskKeys | NotArrivedCounts
+FromSubscriber = (
+    Nack | Progress | Acked | Locate | KeepAlive | LeaseRenewal | SeenReply | VoidAsk | AskKeys | NotArrivedCounts
+)
 ToSubscriber = Recovered | TopicHeads | AckSaved | Ended
 ToSession = ToSubscriber | Located | KeepAliveAck | LeaseReply | SeenAsk | VoidDecision | Keys | NewEpoch
 
@@ -849,5 +853,16 @@ class Woken(msgspec.Struct, frozen=True, array_like=True, tag="woken", gc=False)
     numbers: dict[str, int]
 
 
-Input = TopologyOffered | RequestTaken | FrameTaken | AckTaken | TopicsReleased | Leveled | Founded | Rotated | Rested | Woken |
-Named
+Input = (
+    TopologyOffered
+    | RequestTaken
+    | FrameTaken
+    | AckTaken
+    | TopicsReleased
+    | Leveled
+    | Founded
+    | Rotated
+    | Rested
+    | Woken
+    | Named
+)

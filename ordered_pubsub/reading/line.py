@@ -8,7 +8,6 @@ import time
 from collections import deque
 from typing import Any
 
-from ordered_pubsub.client.talk import FRAME_BYTES_MAX, turned_away
 from ordered_pubsub.config.addresses import Address
 from ordered_pubsub.errors import ProtocolError, UnavailableError
 from ordered_pubsub.reading.access import ReaderAccess
@@ -24,6 +23,7 @@ from ordered_pubsub.wire.protocol import (
     encode,
     to_client,
 )
+from ordered_pubsub.wire.rejection import FRAME_BYTES_MAX, rejection_error
 from ordered_pubsub.wire.sessions import SessionKey, make_session
 from ordered_pubsub.wire.tls import describe
 
@@ -91,7 +91,7 @@ class StageLine:
             while self._heard:
                 message = self._heard.popleft()
                 if isinstance(message, Rejected):
-                    raise turned_away(message, self.address)
+                    raise rejection_error(message, self.address)
                 if isinstance(message, Ping):
                     self._send(_PONG)
                 elif not isinstance(message, Pong):

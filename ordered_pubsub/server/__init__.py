@@ -1,1 +1,6 @@
-"""The stage as a process: connections of clients, links to other stages, the store, who may do what, health and metrics."""
+"""The stage as a process.
+
+`serving` runs the stages of a configuration, `server` one stage, `monitoring` answers for its health and metrics. Below it:
+`doors` (who comes in, as whom, and what he may), `stage` (the loop around the driver, and who reads its logs), `links` (to
+other stages), `store` (what is on disk).
+"""

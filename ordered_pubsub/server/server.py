@@ -24,16 +24,16 @@ from ordered_pubsub.core.messages import ANYBODY, PeerMessage
 from ordered_pubsub.core.order.registrar import EXPIRING
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.errors import ConfigurationError, JournalDamaged, JournalError, ProtocolError, UnavailableError
-from ordered_pubsub.server.access import Access, Proof, has_lost_keys
-from ordered_pubsub.server.agreement import Common, Disagreement
-from ordered_pubsub.server.claims import Claimant, Claims
-from ordered_pubsub.server.clients import ClientConnection, Rules
-from ordered_pubsub.server.doorstep import Admission, Visitor
-from ordered_pubsub.server.node import Node
-from ordered_pubsub.server.peers import PeerLink
-from ordered_pubsub.server.shelf import plainly
-from ordered_pubsub.server.store import Store, open_store
-from ordered_pubsub.server.tls import StageTlsContexts
+from ordered_pubsub.server.doors.access import Access, Proof, has_lost_keys
+from ordered_pubsub.server.doors.admission import Admission, Visitor
+from ordered_pubsub.server.doors.claims import Claimant, Claims
+from ordered_pubsub.server.doors.clients import ClientConnection, Rules
+from ordered_pubsub.server.doors.tls import StageTlsContexts
+from ordered_pubsub.server.links.agreement import Common, Disagreement
+from ordered_pubsub.server.links.peers import PeerLink
+from ordered_pubsub.server.stage.node import Node
+from ordered_pubsub.server.store.shelf import plainly
+from ordered_pubsub.server.store.store import Store, open_store
 from ordered_pubsub.supervision import Backoff, Repeated, Supervisor
 from ordered_pubsub.wire.channel import Channel
 from ordered_pubsub.wire.protocol import (

@@ -21,7 +21,7 @@ from ordered_pubsub.config.files import check_files, token_of
 from ordered_pubsub.config.reading import Loaded
 from ordered_pubsub.config.schema import Configuration, StageSection
 from ordered_pubsub.errors import OrderedPubSubError
-from ordered_pubsub.server.files import room_for_connections
+from ordered_pubsub.server._files import room_for_connections
 from ordered_pubsub.server.monitoring import Monitoring
 from ordered_pubsub.server.server import Server
 from ordered_pubsub.supervision import Supervisor

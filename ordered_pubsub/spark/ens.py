@@ -11,11 +11,11 @@ from typing import Any
 import attrs
 
 from ordered_pubsub.adapter import Adapter, Frame, load_adapter, redacted
-from ordered_pubsub.client.frames import stamped
-from ordered_pubsub.client.publisher import Outgoing
+from ordered_pubsub.client.outgoing.publisher import Outgoing
 from ordered_pubsub.core.messages import Publication
 from ordered_pubsub.errors import ConfigurationError, OrderedPubSubError, Timeout
 from ordered_pubsub.sync.loops import LoopThread, enter
+from ordered_pubsub.wire.frames import stamped
 
 _log = logging.getLogger(__name__)
 

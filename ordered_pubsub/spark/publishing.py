@@ -10,13 +10,13 @@ import zlib
 
 import attrs
 
-from ordered_pubsub.client.logged import LogPacker
-from ordered_pubsub.client.publisher import Outgoing
+from ordered_pubsub.client.outgoing.publisher import Outgoing
 from ordered_pubsub.core.client.session import REQUEST_BYTES_MAX
 from ordered_pubsub.errors import UsageError
 from ordered_pubsub.reading.stages import StageLines
 from ordered_pubsub.spark.ens import Run, TaskEns
-from ordered_pubsub.spark.lane import ROWS_MAX, StageWriter
+from ordered_pubsub.spark.stage_writer import ROWS_MAX, StageWriter
+from ordered_pubsub.wire.logged import LogPacker
 from ordered_pubsub.wire.sessions import derive_session, publisher_of
 
 REQUEST_EVENTS_MAX = 10_000

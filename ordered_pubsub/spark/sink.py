@@ -20,8 +20,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType
 
 from ordered_pubsub.client.client import check_id
-from ordered_pubsub.client.frames import EVENT_BYTES, check_headers, content_type_bytes, headers_bytes
-from ordered_pubsub.client.publisher import Outgoing
+from ordered_pubsub.client.outgoing.publisher import Outgoing
 from ordered_pubsub.core.topics import check_topic
 from ordered_pubsub.errors import ConfigurationError, UnavailableError, UsageError
 from ordered_pubsub.reading.stages import StageLines
@@ -32,6 +31,7 @@ from ordered_pubsub.spark.publishing import Identity, TaskPublishing
 from ordered_pubsub.spark.spilling import in_order
 from ordered_pubsub.spark.whole import Input
 from ordered_pubsub.wire.content import BYTES, JSON
+from ordered_pubsub.wire.frames import EVENT_BYTES, check_headers, content_type_bytes, headers_bytes
 from ordered_pubsub.wire.pack import NO_HEADERS
 
 Row = tuple[Any, ...]

@@ -28,7 +28,7 @@ import attrs
 
 from ordered_pubsub.client.client import Client
 from ordered_pubsub.client.event import Receipt
-from ordered_pubsub.client.publisher import Outgoing
+from ordered_pubsub.client.outgoing.publisher import Outgoing
 from ordered_pubsub.errors import Closed, OrderedPubSubError, Timeout, WouldBlock
 from ordered_pubsub.sync.loops import LoopThread
 

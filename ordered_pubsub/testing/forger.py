@@ -13,9 +13,8 @@ import attrs
 import msgspec
 from msgspec.structs import replace
 
-from ordered_pubsub.core.checking import EPOCH_MAX
 from ordered_pubsub.core.log.log import ENDLESS
-from ordered_pubsub.core.messages import ChangeMark, SystemKeys
+from ordered_pubsub.core.messages import EPOCH_MAX, ChangeMark, SystemKeys
 from ordered_pubsub.core.trust.authenticity import (
     Stamp,
     digest_of,

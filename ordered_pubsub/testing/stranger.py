@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from msgspec.structs import replace
 
-from ordered_pubsub.core.checking import COUNT_MAX, EPOCH_MAX, POSITION_MAX, SERIAL_MAX
-from ordered_pubsub.core.filters.tokens import TEXT_LENGTH_MAX
+from ordered_pubsub.core.checking import COUNT_MAX, POSITION_MAX, SERIAL_MAX
+from ordered_pubsub.core.filters import TEXT_LENGTH_MAX
 from ordered_pubsub.core.messages import (
+    EPOCH_MAX,
     VERSION_MAX,
     Acked,
     Answer,

@@ -15,14 +15,14 @@ import trustme
 from fuzz import texts
 from fuzz.mutation import mutate_bytes, mutated, split
 from ordered_pubsub.adapter import Frame
-from ordered_pubsub.client.frames import CONTENT_TYPE, PACK, STAMP, read_arrivals
-from ordered_pubsub.client.logged import read_recalled
 from ordered_pubsub.core.messages import Change, ChangeMark, Chunk, LogItem
 from ordered_pubsub.core.subscriber.best_effort import BestEffort
 from ordered_pubsub.core.subscriber.delivery import Delivery
 from ordered_pubsub.core.trust.authenticity import Stamp
 from ordered_pubsub.errors import BufferOverflow, ProtocolError
+from ordered_pubsub.wire.frames import CONTENT_TYPE, PACK, STAMP, read_arrivals
 from ordered_pubsub.wire.framing import Deframer, frame
+from ordered_pubsub.wire.logged import read_recalled
 from ordered_pubsub.wire.pack import (
     Logged,
     PackedBatch,
@@ -119,7 +119,7 @@ def logged(random: Random) -> None:
 
 
 def arrivals(random: Random) -> None:
-    """`client.frames.read_arrivals`, and the buffers that take what it reads"""
+    """`wire.frames.read_arrivals`, and the buffers that take what it reads"""
     delivery, best_effort = Delivery(SUBSCRIPTION, 50), BestEffort(SUBSCRIPTION, 50, 1.0)
     for buffer in (delivery, best_effort):
         buffer.change_asked([])

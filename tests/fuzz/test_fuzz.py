@@ -10,7 +10,7 @@ import pytest
 from fuzz import live, pure
 from fuzz.live import Bench, LiveTarget
 from fuzz.run import TARGETS, Cases, fuzz
-from ordered_pubsub.core.filters.writing import write
+from ordered_pubsub.core.filters._writing import write
 from ordered_pubsub.errors import FilterError
 
 COUNTS = {"streams": 300, "configuration": 1_500, "arrivals": 1_000, "ens-urls": 1_500, "tls": 1_000}
@@ -41,7 +41,7 @@ def test_an_error_that_is_not_documented_is_found(monkeypatch: pytest.MonkeyPatc
 
 def test_a_refusal_that_does_not_say_where_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "ordered_pubsub.core.filters.grammar.pointed", lambda message, text, place: FilterError(message)
+        "ordered_pubsub.core.filters._grammar.pointed", lambda message, text, place: FilterError(message)
     )
 
     with pytest.raises(AssertionError):
@@ -85,7 +85,7 @@ def test_what_a_case_leaves_behind_is_found(work: object, message: str, monkeypa
 
 
 def test_a_stage_that_serves_nobody_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ordered_pubsub.server.node.Node.handle_requests", lambda self, requests, refusals: None)
+    monkeypatch.setattr("ordered_pubsub.server.stage.node.Node.handle_requests", lambda self, requests, refusals: None)
     monkeypatch.setitem(live.TARGETS, "deaf", LiveTarget(live.first_frame, live.TABLES))  # type: ignore[index]
 
     with pytest.raises(AssertionError):

@@ -14,14 +14,14 @@ from ordered_pubsub import embedded
 from ordered_pubsub.adapter import Adapter, Frame
 from ordered_pubsub.client.client import Client
 from ordered_pubsub.client.engine import Engine
-from ordered_pubsub.client.frames import CONTENT_TYPE, STAMP
-from ordered_pubsub.client.home import Home, Listener
+from ordered_pubsub.client.home.home import Home, Listener
 from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.core.levels import Levels
 from ordered_pubsub.core.messages import Answer, AskKeys, FromSubscriber, Keys, Refusal, Request, SystemKeys
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.core.trust.authenticity import Stamp, digest_of, head_of, keyed, tag_of, topic_key
 from ordered_pubsub.embedded import EmbeddedHome
+from ordered_pubsub.wire.frames import CONTENT_TYPE, STAMP
 from ordered_pubsub.wire.pack import PackedBatch, PackedEvent, encode_event, encode_events, make_event
 from ordered_pubsub.wire.sessions import SessionKey
 from ordered_pubsub.wire.stamp import encode_stamp

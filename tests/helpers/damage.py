@@ -18,7 +18,7 @@ from ordered_pubsub.core.messages import Answer, Chunk, Publication, PublishAsk,
 from ordered_pubsub.core.stage.driver import Driver, Journal
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import OrderedPubSubError
-from ordered_pubsub.server.store import SqliteJournal
+from ordered_pubsub.server.store.store import SqliteJournal
 
 STAGE = "main"
 NAME = "stage.db"

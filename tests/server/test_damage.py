@@ -28,7 +28,7 @@ from helpers.damage import (
     start,
     without,
 )
-from ordered_pubsub.server import store as stores
+from ordered_pubsub.server.store import store as stores
 
 LOG = "stage.db-wal"
 MARK = "stage.db.mark"

@@ -10,13 +10,13 @@ import pytest
 
 import ordered_pubsub
 from ordered_pubsub.cli import main
-from ordered_pubsub.client.home import NOBODY
-from ordered_pubsub.client.network import NetworkHome
+from ordered_pubsub.client.home.home import NOBODY
+from ordered_pubsub.client.home.network import NetworkHome
 from ordered_pubsub.config.addresses import Address
 from ordered_pubsub.config.files import hash_token, make_token
 from ordered_pubsub.core.messages import AskKeys, Keys
 from ordered_pubsub.errors import AccessDenied
-from ordered_pubsub.server.access import has_lost_keys, has_lost_subscribe
+from ordered_pubsub.server.doors.access import has_lost_keys, has_lost_subscribe
 from ordered_pubsub.server.server import Server
 from ordered_pubsub.testing.processes import HOST
 from ordered_pubsub.wire.protocol import Rejected, Welcome

@@ -19,7 +19,7 @@ TTL_S = 2.0
 def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ordered_pubsub.config.schema.TimesSection.values", Times(session_ttl_s=TTL_S))
     monkeypatch.setattr("ordered_pubsub.client.engine.TICK_S", 0.05)
-    monkeypatch.setattr("ordered_pubsub.server.node.TICK_S", 0.05)
+    monkeypatch.setattr("ordered_pubsub.server.stage.node.TICK_S", 0.05)
 
 
 @pytest.fixture

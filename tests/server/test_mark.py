@@ -10,8 +10,8 @@ import pytest
 
 from helpers.damage import flipped
 from ordered_pubsub.errors import JournalDamaged
-from ordered_pubsub.server import mark as marks
-from ordered_pubsub.server.mark import HighWaterMark, MarkFile, boot_mark, read_mark
+from ordered_pubsub.server.store import mark as marks
+from ordered_pubsub.server.store.mark import HighWaterMark, MarkFile, boot_mark, read_mark
 
 MARK = HighWaterMark(b"i" * 16, 41, 700, True, boot_mark("this start"))
 

@@ -18,7 +18,7 @@ from ordered_pubsub.core.messages import Answer, ChangeAsk, Chunk, LeaseRenewal,
 from ordered_pubsub.core.stage.driver import Driver
 from ordered_pubsub.core.topics import check_topic
 from ordered_pubsub.core.topology import StageSpec, Topology
-from ordered_pubsub.server.store import Store, open_store
+from ordered_pubsub.server.store.store import Store, open_store
 
 ONE = Topology((StageSpec("only"),))
 WHO = "somebody"

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from ordered_pubsub.adapter import Frame
-from ordered_pubsub.client import reception
-from ordered_pubsub.client.frames import STAMP
+from ordered_pubsub.client.incoming import reception
 from ordered_pubsub.core.trust.inspection import CAUSES
 from ordered_pubsub.errors import UnavailableError
 from ordered_pubsub.server import monitoring
 from ordered_pubsub.server.monitoring import Monitoring, metrics
 from ordered_pubsub.server.server import Server
+from ordered_pubsub.wire.frames import STAMP
 from server.systems import connect, one_stage, serving
 from server.waiting import soon, until
 

@@ -12,8 +12,8 @@ from ordered_pubsub.core.messages import ANYBODY, Named
 from ordered_pubsub.core.stage.driver import Driver, MemoryJournal
 from ordered_pubsub.core.stage.naming import NameTable
 from ordered_pubsub.core.topology import StageSpec, Topology
-from ordered_pubsub.server.claims import CLAIM_S, SETTLE_S, Claims
-from ordered_pubsub.server.names import NamesGranted
+from ordered_pubsub.server.doors.claims import CLAIM_S, SETTLE_S, Claims
+from ordered_pubsub.server.doors.names import NamesGranted
 from ordered_pubsub.wire.protocol import Claim, Claimed
 from ordered_pubsub.wire.protocol import NamesGranted as NamesMessage
 

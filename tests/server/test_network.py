@@ -13,13 +13,13 @@ import pytest
 
 import ordered_pubsub
 from ordered_pubsub.client.client import Client
-from ordered_pubsub.client.home import NOBODY
-from ordered_pubsub.client.network import GROWTH_BYTES, PAUSE_FIRST_S, PAUSE_MOST_S, NetworkHome
+from ordered_pubsub.client.home.home import NOBODY
+from ordered_pubsub.client.home.network import GROWTH_BYTES, PAUSE_FIRST_S, PAUSE_MOST_S, NetworkHome
 from ordered_pubsub.config.addresses import Address
 from ordered_pubsub.core.messages import ChangeAsk, PublishAsk, Request
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import UsageError
-from ordered_pubsub.server.claims import Claimant, Claims
+from ordered_pubsub.server.doors.claims import Claimant, Claims
 from ordered_pubsub.supervision import Backoff
 from ordered_pubsub.testing.processes import HOST
 from ordered_pubsub.testing.proxy import Proxy
@@ -138,7 +138,7 @@ async def test_who_is_let_in_and_sent_away_again_and_again_dials_with_growing_pa
 async def test_who_has_been_in_for_long_dials_again_at_once(
     pauses: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ordered_pubsub.client.network.LASTED_S", 0.0)
+    monkeypatch.setattr("ordered_pubsub.client.home.network.LASTED_S", 0.0)
     stage = Stage()
     async with at_home(stage) as (_, _, states):
         stage.writers[0].transport.abort()
@@ -155,7 +155,7 @@ async def test_a_connection_that_has_lasted_makes_the_pauses_short_again(
         for number in range(3):
             stage.writers[-1].transport.abort()
             await until(lambda: states == [False, True] * (number + 1))  # noqa: B023 - it is over before the next round
-        monkeypatch.setattr("ordered_pubsub.client.network.LASTED_S", 0.0)
+        monkeypatch.setattr("ordered_pubsub.client.home.network.LASTED_S", 0.0)
         reject(stage.writers[-1])
         await until(lambda: states == [False, True] * 4)
 

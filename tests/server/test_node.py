@@ -35,8 +35,8 @@ from ordered_pubsub.core.stage.turns import Work
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.core.trust.keys import founded
 from ordered_pubsub.errors import JournalDamaged, JournalError, OrderedPubSubError, ProtocolError
-from ordered_pubsub.server.node import INLINE_COMMIT_S, Node
-from ordered_pubsub.server.store import PIECE_BYTES, SqliteJournal, Store, open_store
+from ordered_pubsub.server.stage.node import INLINE_COMMIT_S, Node
+from ordered_pubsub.server.store.store import PIECE_BYTES, SqliteJournal, Store, open_store
 from ordered_pubsub.supervision import Supervisor
 from server.waiting import soon, until
 

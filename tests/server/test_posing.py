@@ -99,7 +99,7 @@ async def test_a_link_whose_other_end_does_not_answer_is_replaced(
     system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a cut that only the other side has noticed: its stage does not wait until this one notices, too."""
-    monkeypatch.setattr("ordered_pubsub.server.peers.SIGN_OF_LIFE_S", 0.2)
+    monkeypatch.setattr("ordered_pubsub.server.links.peers.SIGN_OF_LIFE_S", 0.2)
     link = system.servers[0].links[1]
     before = link._channel
     system.lines[1, 0].freeze()
@@ -114,7 +114,7 @@ async def test_a_link_whose_other_end_does_not_answer_is_replaced(
 async def test_who_goes_away_while_the_older_one_is_asked_changes_nothing(
     system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ordered_pubsub.server.peers.SIGN_OF_LIFE_S", 0.1)
+    monkeypatch.setattr("ordered_pubsub.server.links.peers.SIGN_OF_LIFE_S", 0.1)
     link = system.servers[0].links[1]
     before = link._channel
     async with raw(system.ports[0], decoder=from_peer) as line:
@@ -127,7 +127,7 @@ async def test_who_goes_away_while_the_older_one_is_asked_changes_nothing(
 async def test_who_may_not_link_any_more_is_not_let_in_by_the_silence_of_another(
     system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ordered_pubsub.server.peers.SIGN_OF_LIFE_S", 0.5)
+    monkeypatch.setattr("ordered_pubsub.server.links.peers.SIGN_OF_LIFE_S", 0.5)
     server = system.servers[0]
     system.lines[1, 0].freeze()
     async with raw(system.ports[0], decoder=from_peer) as line:
@@ -143,7 +143,7 @@ async def test_who_may_not_link_any_more_is_not_let_in_by_the_silence_of_another
 
 
 async def test_a_link_that_is_closed_lets_nobody_in_who_waits(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ordered_pubsub.server.peers.SIGN_OF_LIFE_S", 0.1)
+    monkeypatch.setattr("ordered_pubsub.server.links.peers.SIGN_OF_LIFE_S", 0.1)
     link = system.servers[0].links[1]
     async with raw(system.ports[0], decoder=from_peer) as line:
         line.send(greeting_of(system, "one"))

@@ -13,7 +13,6 @@ import pytest
 
 import ordered_pubsub
 from ordered_pubsub.adapter import Frame
-from ordered_pubsub.client.logged import read_recalled
 from ordered_pubsub.config.checks import stages_to_serve
 from ordered_pubsub.config.files import hash_token, make_token
 from ordered_pubsub.config.reading import load
@@ -35,6 +34,7 @@ from ordered_pubsub.errors import AccessDenied, NotOffered
 from ordered_pubsub.server.server import Server
 from ordered_pubsub.server.serving import Serving
 from ordered_pubsub.testing.processes import HOST
+from ordered_pubsub.wire.logged import read_recalled
 from ordered_pubsub.wire.pack import Logged, PackedEvent, decode_logged, encode_logged
 from ordered_pubsub.wire.protocol import Ask, Ping, Pong, Rejected, Tell, Welcome
 from ordered_pubsub.wire.sessions import SessionKey, make_session, publisher_of
@@ -52,7 +52,7 @@ def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is lost last is noticed soon."""
     monkeypatch.setattr("ordered_pubsub.client.engine.TICK_S", 0.1)
     monkeypatch.setattr("ordered_pubsub.client.engine.ClientMachine", partial(ClientMachine, report_s=0.1))
-    monkeypatch.setattr("ordered_pubsub.server.node.TICK_S", 0.05)
+    monkeypatch.setattr("ordered_pubsub.server.stage.node.TICK_S", 0.05)
     monkeypatch.setattr("ordered_pubsub.core.stage.driver.Pubends", lambda reader: OwnerLogs(reader, aet_s=0.2))
 
 
@@ -122,7 +122,7 @@ async def test_what_is_not_wanted_does_not_come_and_nothing_else_is_missing(
     """Of the past, by the filter that the subscription had then, and of the present."""
     brought: list[int] = []
     monkeypatch.setattr(
-        "ordered_pubsub.client.intake.read_recalled",
+        "ordered_pubsub.client.incoming.intake.read_recalled",
         lambda topic, item: brought.append(sum(len(chunk.data) for chunk in item.chunks)) or read_recalled(topic, item),
     )
     async with connect(server, ens=lossy) as client:

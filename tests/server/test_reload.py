@@ -15,8 +15,8 @@ from typing import Any
 import attrs
 import pytest
 
-from ordered_pubsub.client.home import NOBODY
-from ordered_pubsub.client.network import NetworkHome
+from ordered_pubsub.client.home.home import NOBODY
+from ordered_pubsub.client.home.network import NetworkHome
 from ordered_pubsub.config.addresses import Address
 from ordered_pubsub.config.checks import stages_to_serve
 from ordered_pubsub.config.files import hash_token, make_token, write_token
@@ -26,7 +26,7 @@ from ordered_pubsub.errors import JournalError
 from ordered_pubsub.server import serving as serving_module
 from ordered_pubsub.server.server import Server
 from ordered_pubsub.server.serving import Serving
-from ordered_pubsub.server.store import Store
+from ordered_pubsub.server.store.store import Store
 from ordered_pubsub.testing.processes import HOST, free_port
 from ordered_pubsub.wire.protocol import (
     VERSION,
@@ -473,7 +473,7 @@ async def test_a_store_that_fails_shuts_everybody_out_until_it_is_mended(
         return open_again(server)
 
     with monkeypatch.context() as broken:
-        broken.setattr("ordered_pubsub.server.store.SqliteJournal.sync", fail)
+        broken.setattr("ordered_pubsub.server.store.store.SqliteJournal.sync", fail)
         broken.setattr(Server, "_open_node", fail_again)
         async with raw(run.server.port) as line:
             await enter(line, key, "")
@@ -508,7 +508,7 @@ async def test_a_stage_whose_store_fails_can_be_stopped(tmp_path: Path, monkeypa
         raise JournalError("the disk is full")
 
     with monkeypatch.context() as broken:
-        broken.setattr("ordered_pubsub.server.store.SqliteJournal.sync", fail)
+        broken.setattr("ordered_pubsub.server.store.store.SqliteJournal.sync", fail)
         async with raw(run.server.port) as line:
             await enter(line, key, "")
             line.send(Ask([Request(key.session, 1, 1, 0, 0, (with_events(PublishAsk("a"), key.session),))]))

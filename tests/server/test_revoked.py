@@ -26,7 +26,7 @@ from ordered_pubsub.core.messages import (
     TopicHeads,
 )
 from ordered_pubsub.errors import ProtocolError
-from ordered_pubsub.server.clients import ClientConnection
+from ordered_pubsub.server.doors.clients import ClientConnection
 from ordered_pubsub.server.server import Server
 from ordered_pubsub.wire.channel import Channel
 from ordered_pubsub.wire.protocol import Ask, Ping, Pong, Tell, Welcome

@@ -223,7 +223,7 @@ async def test_who_meets_what_it_cannot_read_is_told_so_and_goes_on(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As from a stage of another release, or from before this was looked at: an event with an `error`, in its place."""
-    monkeypatch.setattr("ordered_pubsub.server.clients.ClientConnection._signing", as_it_is)
+    monkeypatch.setattr("ordered_pubsub.server.doors.clients.ClientConnection._signing", as_it_is)
     async with connect(server) as client, raw(server.port) as line:
         subscription = await client.subscribe("a")
         await client.publish("a", "one")
@@ -244,7 +244,7 @@ UNREADABLE = (b"\x03abc", b"\x02abc")
 
 async def publish_unreadable(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two events in the log of "a" that nobody can read."""
-    monkeypatch.setattr("ordered_pubsub.server.clients.ClientConnection._signing", as_it_is)
+    monkeypatch.setattr("ordered_pubsub.server.doors.clients.ClientConnection._signing", as_it_is)
     async with raw(server.port) as line:
         key = await enter(line, "")
         for sequence, data in enumerate(UNREADABLE, 1):

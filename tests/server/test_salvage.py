@@ -13,8 +13,8 @@ from ordered_pubsub.cli import main
 from ordered_pubsub.core.stage.driver import Driver
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import JournalDamaged
-from ordered_pubsub.server.salvage import LOST, MARGIN, salvage
-from ordered_pubsub.server.store import SqliteJournal
+from ordered_pubsub.server.store.salvage import LOST, MARGIN, salvage
+from ordered_pubsub.server.store.store import SqliteJournal
 
 DATABASE, LOG, MARK = "stage.db", "stage.db-wal", "stage.db.mark"
 

@@ -19,20 +19,20 @@ import attrs
 import pytest
 
 import ordered_pubsub
-from ordered_pubsub.client.network import NetworkHome
+from ordered_pubsub.client.home.network import NetworkHome
 from ordered_pubsub.config.addresses import Address
 from ordered_pubsub.config.files import hash_token, make_token, write_token
 from ordered_pubsub.config.schema import DEFAULT_LISTEN
 from ordered_pubsub.connecting import Connecting
 from ordered_pubsub.core.messages import Answer, ChangeAsk, PublishAsk, Refusal, Request
 from ordered_pubsub.errors import AccessDenied, ConfigurationError, TopicError, UnavailableError, UsageError
-from ordered_pubsub.server.access import Access, Proof
-from ordered_pubsub.server.agreement import Common
-from ordered_pubsub.server.doorstep import neighbourhood
+from ordered_pubsub.server.doors.access import Access, Proof
+from ordered_pubsub.server.doors.admission import neighbourhood
+from ordered_pubsub.server.doors.tls import StageTlsContexts
+from ordered_pubsub.server.links.agreement import Common
+from ordered_pubsub.server.links.peers import PeerLink
 from ordered_pubsub.server.monitoring import metrics
-from ordered_pubsub.server.peers import PeerLink
 from ordered_pubsub.server.server import Server
-from ordered_pubsub.server.tls import StageTlsContexts
 from ordered_pubsub.testing.processes import HOST
 from ordered_pubsub.wire.framing import HEAD_BYTES, frame
 from ordered_pubsub.wire.protocol import (

@@ -14,8 +14,8 @@ from ordered_pubsub.core.messages import PublishAsk, Request
 from ordered_pubsub.core.stage.driver import Driver, MemoryJournal
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import ConfigurationError
-from ordered_pubsub.server.doorstep import SAID_FOR_S, SAID_MAX, TURNED_AWAY_MAX
-from ordered_pubsub.server.files import RESERVED_FOR_STAGE, room_for_connections
+from ordered_pubsub.server._files import RESERVED_FOR_STAGE, room_for_connections
+from ordered_pubsub.server.doors.admission import SAID_FOR_S, SAID_MAX, TURNED_AWAY_MAX
 from ordered_pubsub.server.monitoring import Monitoring
 from ordered_pubsub.spark.options import SinkOptions
 from ordered_pubsub.wire.protocol import Rejected, Welcome
@@ -191,7 +191,7 @@ def test_a_sink_does_not_show_the_password_of_its_broker() -> None:
 
 
 async def test_those_who_are_sent_away_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "ordered_pubsub.server.doorstep")
+    caplog.set_level(logging.INFO, "ordered_pubsub.server.doors.admission")
     now = 0.0
     async with serving(one_stage(before=f"{LIMITS}connections_max = 1")) as server, raw(server.port) as first:
         server.doors.clock = lambda: now

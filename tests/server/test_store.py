@@ -20,11 +20,11 @@ from ordered_pubsub.core.messages import PublishAsk, Request
 from ordered_pubsub.core.stage.driver import Driver
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import JournalDamaged, JournalError, OrderedPubSubError, UnknownVersion
-from ordered_pubsub.server import lock as locks
-from ordered_pubsub.server import store as stores
-from ordered_pubsub.server.contents import read_about, read_journal
-from ordered_pubsub.server.mark import HighWaterMark, MarkFile, mark_of, read_mark
-from ordered_pubsub.server.store import SqliteJournal, open_store
+from ordered_pubsub.server.store import _lock as locks
+from ordered_pubsub.server.store import store as stores
+from ordered_pubsub.server.store._contents import read_about, read_journal
+from ordered_pubsub.server.store.mark import HighWaterMark, MarkFile, mark_of, read_mark
+from ordered_pubsub.server.store.store import SqliteJournal, open_store
 
 ONE = Topology((StageSpec("main"),))
 
@@ -249,7 +249,7 @@ def test_a_stage_goes_on_with_its_numbers(file: Path) -> None:
 
 WRITER = """
 import sys
-from ordered_pubsub.server.store import SqliteJournal
+from ordered_pubsub.server.store.store import SqliteJournal
 from pathlib import Path
 journal = SqliteJournal.open(Path(sys.argv[1]), sys.argv[2], "main")
 snapshot, records = journal.load()
@@ -640,7 +640,7 @@ def test_syncs_go_through_to_the_disk_where_they_would_stop_at_its_cache(file: P
 def elsewhere(file: Path) -> Iterator[None]:
     """Another process has the store open."""
     program = (
-        "import sys; from pathlib import Path; from ordered_pubsub.server.store import SqliteJournal\n"
+        "import sys; from pathlib import Path; from ordered_pubsub.server.store.store import SqliteJournal\n"
         "journal = SqliteJournal.open(Path(sys.argv[1]), 'fsync', 'main'); print('open', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", program, str(file)]
@@ -686,7 +686,7 @@ def test_another_name_of_a_store_leads_to_the_same_lock(
     monkeypatch.setattr(locks, "HAS_OWN_FLOCK", has_own_flock)
     journal = opened(file)
     program = (
-        "import sys; from ordered_pubsub.server import lock; from ordered_pubsub.server.store import *\n"
+        "import sys; from ordered_pubsub.server import lock; from ordered_pubsub.server.store.store import *\n"
         f"lock.HAS_OWN_FLOCK = {has_own_flock}; SqliteJournal.open(Path(sys.argv[1]), 'fsync', 'main')"
     )
 
@@ -726,9 +726,8 @@ def test_a_store_that_was_tried_twice_is_still_locked_for_other_processes(file: 
     journal = opened(file)
     with pytest.raises(JournalError):
         opened(file)
-    program = (
-        "import sys; from ordered_pubsub.server.store import *; SqliteJournal.open(Path(sys.argv[1]), 'fsync', 'main')"
-    )
+    module = "ordered_pubsub.server.store.store"
+    program = f"import sys; from {module} import *; SqliteJournal.open(Path(sys.argv[1]), 'fsync', 'main')"
 
     other = subprocess.run([sys.executable, "-c", program, str(file)], capture_output=True, text=True, check=False)
 

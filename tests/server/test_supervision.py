@@ -22,8 +22,8 @@ from ordered_pubsub.cli import serve as serve_module
 from ordered_pubsub.client import engine
 from ordered_pubsub.client.client import Client
 from ordered_pubsub.client.engine import Engine
-from ordered_pubsub.client.network import NetworkHome
-from ordered_pubsub.client.reception import Reception
+from ordered_pubsub.client.home.network import NetworkHome
+from ordered_pubsub.client.incoming.reception import Reception
 from ordered_pubsub.config.reading import Loaded
 from ordered_pubsub.core.client.session import Session
 from ordered_pubsub.core.levels import Levels
@@ -37,16 +37,16 @@ from ordered_pubsub.core.subscriber.best_effort import BestEffort
 from ordered_pubsub.core.subscriber.subscriber_log import SubscriberLog
 from ordered_pubsub.embedded import EmbeddedHome
 from ordered_pubsub.errors import JournalError, OrderedPubSubError
-from ordered_pubsub.server import node as node_module
 from ordered_pubsub.server import server as server_module
 from ordered_pubsub.server import serving as serving_module
-from ordered_pubsub.server.bulk import Bulk
-from ordered_pubsub.server.claims import Claims
-from ordered_pubsub.server.clients import ClientConnection
+from ordered_pubsub.server.doors.claims import Claims
+from ordered_pubsub.server.doors.clients import ClientConnection
+from ordered_pubsub.server.links.peers import PeerLink
 from ordered_pubsub.server.monitoring import metrics
-from ordered_pubsub.server.peers import PeerLink
 from ordered_pubsub.server.server import Server
 from ordered_pubsub.server.serving import Serving
+from ordered_pubsub.server.stage import node as node_module
+from ordered_pubsub.server.stage._bulk import Bulk
 from ordered_pubsub.supervision import Supervisor, Unexpected
 from ordered_pubsub.wire.protocol import Ask
 from ordered_pubsub.wire.reading import Find

@@ -11,7 +11,7 @@ import pytest
 
 import ordered_pubsub
 from ordered_pubsub.client.client import Client
-from ordered_pubsub.client.home import NOBODY
+from ordered_pubsub.client.home.home import NOBODY
 from ordered_pubsub.errors import ConfigurationError, UnavailableError
 from ordered_pubsub.testing.processes import HOST
 from ordered_pubsub.testing.proxy import Proxy
@@ -347,7 +347,7 @@ async def test_who_had_a_name_has_it_also_after_the_only_stage_was_restarted(tmp
 async def test_a_newcomer_waits_for_a_keeper_that_is_out_of_reach_but_not_for_ever(
     system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ordered_pubsub.server.claims.CLAIM_S", 0.2)
+    monkeypatch.setattr("ordered_pubsub.server.doors.claims.CLAIM_S", 0.2)
     name = next(n for n in map(str, range(100)) if system.servers[0].topology.registrar(n) == 1)
     system.lines[1, 0].cut()
     system.lines[2, 1].cut()

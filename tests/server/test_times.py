@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 import ordered_pubsub
-from ordered_pubsub.client.network import NetworkHome
+from ordered_pubsub.client.home.network import NetworkHome
 from ordered_pubsub.config.addresses import Address
 from ordered_pubsub.core.liveness.times import Times
 from ordered_pubsub.errors import ProtocolError, SessionExpired
@@ -99,7 +99,7 @@ async def test_who_is_not_heard_of_ends_after_the_time_that_was_configured(
 ) -> None:
     monkeypatch.setattr("ordered_pubsub.config.schema.TimesSection.values", Times(session_ttl_s=0.5, named_ttl_s=1.0))
     monkeypatch.setattr("ordered_pubsub.core.liveness.expiry.LOOK_S", 0.05)
-    monkeypatch.setattr("ordered_pubsub.server.node.TICK_S", 0.02)
+    monkeypatch.setattr("ordered_pubsub.server.stage.node.TICK_S", 0.02)
     async with System(tmp_path, [["**"]]) as system, system.connect(name="desk") as client:
         registered = system.servers[0].node.driver.stage.state.registrar.subscriptions
         plain, book = await client.subscribe("a"), await client.subscribe("a", name="book")

@@ -42,7 +42,7 @@ def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ordered_pubsub.config.schema.TimesSection.values", Times(lease_s=LEASE_S))
     monkeypatch.setattr("ordered_pubsub.core.liveness.lease.SAY_S", LEASE_S / 8)
     monkeypatch.setattr("ordered_pubsub.core.liveness.voids.LOOK_S", LEASE_S / 8)
-    monkeypatch.setattr("ordered_pubsub.server.node.TICK_S", LEASE_S / 16)
+    monkeypatch.setattr("ordered_pubsub.server.stage.node.TICK_S", LEASE_S / 16)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from helpers.damage import flipped
-from ordered_pubsub.server.write_ahead import judge
+from ordered_pubsub.server.store._write_ahead import judge
 
 PAGE = 512
 HEADER, FRAME = 32, 24 + PAGE

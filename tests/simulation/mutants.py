@@ -17,7 +17,7 @@ import attrs
 import msgspec
 from msgspec.structs import replace
 
-from ordered_pubsub.core import checking, history
+from ordered_pubsub.core import checking
 from ordered_pubsub.core.client.batches import UnkeptBatches
 from ordered_pubsub.core.client.holding import Hold, Holding, Pause
 from ordered_pubsub.core.client.outbox import Outbox
@@ -65,7 +65,7 @@ from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.core.trust import inspection
 from ordered_pubsub.core.trust.authenticity import Stamp
 from ordered_pubsub.core.trust.inspection import ARRIVED, Inspection
-from ordered_pubsub.testing import checkers
+from ordered_pubsub.testing import checkers, history
 from ordered_pubsub.testing.hosts import RecordPacker
 from ordered_pubsub.testing.record import Violation
 from ordered_pubsub.testing.simulation import Simulation

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import ordered_pubsub
-from ordered_pubsub.client.publisher import Outgoing
+from ordered_pubsub.client.outgoing.publisher import Outgoing
 from ordered_pubsub.config.schema import ClientSection
 from ordered_pubsub.errors import OrderedPubSubError
 from ordered_pubsub.reading.access import ReaderAccess

@@ -51,7 +51,8 @@ def nobody(name: str) -> bool:
 
 def batch(full: bool = False, pieces: tuple[int, ...] = (), digests: bytes = b"") -> Publication:
     return Publication(
-        "t", 5, 1.5, 7, 0, full, {"u": 3}, [ChangeMark("s", 1)], pieces=pieces, digests=digests or digests_of(CONTENTS), publisher="p"
+        "t", 5, 1.5, 7, 0, full, {"u": 3}, [ChangeMark("s", 1)],
+        pieces=pieces, digests=digests or digests_of(CONTENTS), publisher="p",
     )  # fmt: skip
 
 

@@ -448,7 +448,7 @@ def test_a_profile_names_functions_and_leaves_out_those_that_wait(tmp_path: Path
     costs = read_costs(tmp_path / "some.pstats")
     assert any("bench/sides.py" in cost.where and cost.calls == 1 for cost in costs)
     assert is_waiting("<method 'poll' of 'select.epoll' objects>")
-    assert not is_waiting("client/publisher.py:146(_put)")
+    assert not is_waiting("client/outgoing/publisher.py:146(_put)")
 
 
 def test_costs_are_shares_of_what_is_shown_and_times_per_event() -> None:

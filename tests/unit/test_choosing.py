@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ordered_pubsub.client.logged import read_recalled
-from ordered_pubsub.client.selecting import wanted_by
+from ordered_pubsub.client.incoming._selecting import wanted_by
 from ordered_pubsub.client.serialization import Decoder
 from ordered_pubsub.core.log.log import Row
 from ordered_pubsub.core.messages import ChangeMark, Chunk, LogItem
-from ordered_pubsub.server import choosing as module
-from ordered_pubsub.server.choosing import FILTERS_MAX, LETTERS_MAX, STEP_BYTES, Filters, choosing, choosing_rows
+from ordered_pubsub.server.stage import choosing as module
+from ordered_pubsub.server.stage.choosing import FILTERS_MAX, LETTERS_MAX, STEP_BYTES, Filters, choosing, choosing_rows
 from ordered_pubsub.wire.content import BYTES, JSON
+from ordered_pubsub.wire.logged import read_recalled
 from ordered_pubsub.wire.pack import Logged, PackedEvent, SignedEvents, encode_event, encode_logged, encode_signed
 
 MARKS = [ChangeMark("desk/1", 2)]

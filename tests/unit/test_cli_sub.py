@@ -19,11 +19,11 @@ from ordered_pubsub.cli.clients import note_wildcards
 from ordered_pubsub.cli.output import Output
 from ordered_pubsub.cli.sub import Printing, as_json, as_text
 from ordered_pubsub.client.event import Event
-from ordered_pubsub.client.frames import Body
 from ordered_pubsub.client.serialization import BYTES, JSON, Decoder
 from ordered_pubsub.client.subscription import Lag
 from ordered_pubsub.core.subscriber.buffer import Arrival, Notification
 from ordered_pubsub.core.subscriber.vector import Moment
+from ordered_pubsub.wire.frames import Body
 
 PATIENCE_S = 30.0
 

@@ -11,9 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ordered_pubsub.core.filters import Filter
-from ordered_pubsub.core.filters.conditions import combine
-from ordered_pubsub.core.filters.grammar import DEPTH_MAX, DIGITS_MAX, LITERALS_MAX, PREDICATES_MAX, parse
-from ordered_pubsub.core.filters.tokens import KEYWORDS, TEXT_LENGTH_MAX
+from ordered_pubsub.core.filters._conditions import combine
+from ordered_pubsub.core.filters._grammar import DEPTH_MAX, DIGITS_MAX, LITERALS_MAX, PREDICATES_MAX, parse
+from ordered_pubsub.core.filters._tokens import KEYWORDS, TEXT_LENGTH_MAX
 from ordered_pubsub.errors import FilterError, UsageError
 
 

@@ -17,8 +17,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ordered_pubsub.core.filters import Filter, covering
-from ordered_pubsub.core.filters.grammar import parse
-from ordered_pubsub.core.filters.values import (
+from ordered_pubsub.core.filters._grammar import parse
+from ordered_pubsub.core.filters._values import (
     EVERYTHING,
     NUMBERS,
     TEXTS,

@@ -15,9 +15,12 @@ from hypothesis import strategies as st
 import ordered_pubsub
 from ordered_pubsub import errors
 from ordered_pubsub.adapter import Frame
-from ordered_pubsub.client import publisher
 from ordered_pubsub.client.client import METADATA_BYTES, METADATA_SHARE, Client
-from ordered_pubsub.client.frames import (
+from ordered_pubsub.client.outgoing import publisher
+from ordered_pubsub.client.outgoing.publisher import Outgoing
+from ordered_pubsub.client.settings import Settings
+from ordered_pubsub.core.messages import ChangeMark, Publication
+from ordered_pubsub.wire.frames import (
     EVENT_BYTES,
     HEADERS_BYTES_MAX,
     PACK,
@@ -29,9 +32,6 @@ from ordered_pubsub.client.frames import (
     read_arrivals,
     stamped,
 )
-from ordered_pubsub.client.publisher import Outgoing
-from ordered_pubsub.client.settings import Settings
-from ordered_pubsub.core.messages import ChangeMark, Publication
 from ordered_pubsub_adapters.memory import MemoryAdapter
 from ordered_pubsub_adapters.mqtt_properties import pack_headers
 from ordered_pubsub_adapters.nats_wire import header_block

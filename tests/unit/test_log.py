@@ -18,8 +18,8 @@ from ordered_pubsub.core.log.memory_shelf import MemoryShelf
 from ordered_pubsub.core.messages import ChangeMark, Chunk, Publication
 from ordered_pubsub.core.ranges import Ranges
 from ordered_pubsub.errors import JournalDamaged
-from ordered_pubsub.server.shelf import SqliteShelf
-from ordered_pubsub.server.store import SqliteJournal, Store, open_store
+from ordered_pubsub.server.store.shelf import SqliteShelf
+from ordered_pubsub.server.store.store import SqliteJournal, Store, open_store
 
 TOPICS = ("a", "b/c")
 MUCH = 1 << 30

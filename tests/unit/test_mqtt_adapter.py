@@ -16,8 +16,8 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from ordered_pubsub.adapter import Frame, load_adapter
-from ordered_pubsub.client.frames import CONTENT_TYPE, STAMP
 from ordered_pubsub.errors import AdapterError, ConfigurationError
+from ordered_pubsub.wire.frames import CONTENT_TYPE, STAMP
 from ordered_pubsub_adapters.mqtt import MqttAdapter
 from ordered_pubsub_adapters.mqtt_flow import BURST, INBOX_BYTES_MAX, INBOX_FRAMES_MAX, Inbox, Outbox
 from ordered_pubsub_adapters.mqtt_packets import PIECE_BYTES, PacketClient, check_paho, split_publish

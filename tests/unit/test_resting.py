@@ -27,7 +27,7 @@ from ordered_pubsub.core.stage.driver import Driver, Journal, MemoryJournal
 from ordered_pubsub.core.stage.journal import encode_input
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import JournalDamaged, TopologyMismatch
-from ordered_pubsub.server.store import SqliteJournal, open_store
+from ordered_pubsub.server.store.store import SqliteJournal, open_store
 
 ALONE = Topology((StageSpec("only"),))
 FORGET = Policies(default=Policy(keep_age_s=0.0, max_age_s=float("inf")))

@@ -6,7 +6,7 @@ the asks is the order that the buffer was told of, and what is published after a
 | a change is | until | then it is |
 | --- | --- | --- |
 | queued | those before it are asked for | holding; or failed, if it cannot be made any more |
-| holding | the ENS brings what it adds (`core.client.holding`) | asked; or failed, if it cannot, nobody waits any more, or all is over |
+| holding | the ENS brings what it adds (`core.client.holding`) | asked; or failed: it cannot, nobody waits, or all is over |
 | asked | its outcome comes, whoever waits or not | settled, or refused, or queued once more |
 | settled, refused, failed | | |
 

@@ -7,10 +7,11 @@ would be enough for matching; sets can also be compared: do two filters have som
 contain another (`covers`), and what do many of them want together (`covering`)? A filter takes events out, and never changes
 the order of those that stay.
 
-Read in this order: `values` (the sets), `tokens` and `grammar` (the text), `conditions` (what it comes to, field by field),
-`writing` (and back to a text), `matching` (compiled), `filter` (what all others use).
+Read in this order: `_values` (the sets), `_tokens` and `_grammar` (the text), `_conditions` (what it comes to, field by field),
+`_writing` (and back to a text), `_matching` (compiled), `filter` (what all others use).
 """
 
+from ordered_pubsub.core.filters._tokens import TEXT_LENGTH_MAX
 from ordered_pubsub.core.filters.filter import AnyOf, Filter, covering
 
-__all__ = ["AnyOf", "Filter", "covering"]
+__all__ = ["TEXT_LENGTH_MAX", "AnyOf", "Filter", "covering"]

@@ -7,12 +7,12 @@ from functools import cached_property
 
 import attrs
 
-from ordered_pubsub.core.filters.conditions import Conditions, Field, combine
-from ordered_pubsub.core.filters.grammar import parse
-from ordered_pubsub.core.filters.matching import Matcher, compile_matcher
-from ordered_pubsub.core.filters.tokens import TEXT_LENGTH_MAX, quoted
-from ordered_pubsub.core.filters.values import Values
-from ordered_pubsub.core.filters.writing import write
+from ordered_pubsub.core.filters._conditions import Conditions, Field, combine
+from ordered_pubsub.core.filters._grammar import parse
+from ordered_pubsub.core.filters._matching import Matcher, compile_matcher
+from ordered_pubsub.core.filters._tokens import TEXT_LENGTH_MAX, quoted
+from ordered_pubsub.core.filters._values import Values
+from ordered_pubsub.core.filters._writing import write
 from ordered_pubsub.errors import FilterError
 
 

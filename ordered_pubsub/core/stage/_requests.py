@@ -140,8 +140,8 @@ class Requests(msgspec.Struct):
             return RequestVerdict.WAIT
         if request.sequence in session.answers:
             return session.answers[request.sequence]
-        return RequestVerdict.TAKE if request.after == session.last and self._has_room(session, request) else
-        RequestVerdict.IGNORE
+        is_next = request.after == session.last and self._has_room(session, request)
+        return RequestVerdict.TAKE if is_next else RequestVerdict.IGNORE
 
     @staticmethod
     def _has_room(session: SessionState, request: Request) -> bool:

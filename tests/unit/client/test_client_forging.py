@@ -14,10 +14,10 @@ from helpers.clients import keys_of, names, signed, stamp, take, until
 from ordered_pubsub import embedded, errors
 from ordered_pubsub.adapter import Frame
 from ordered_pubsub.client.client import Client
-from ordered_pubsub.client.frames import CONTENT_TYPE, PACK, STAMP
 from ordered_pubsub.core.messages import ChangeMark
 from ordered_pubsub.core.trust import inspection
 from ordered_pubsub.core.trust.authenticity import NO_TAG, Stamp
+from ordered_pubsub.wire.frames import CONTENT_TYPE, PACK, STAMP
 from ordered_pubsub.wire.stamp import decode_stamp, encode_stamp
 from ordered_pubsub_adapters.memory import MemoryAdapter
 

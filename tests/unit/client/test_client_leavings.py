@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import serialization
 import ordered_pubsub
 from helpers.clients import PATIENCE_S, HeldAdapter, until
 from ordered_pubsub import errors
-from ordered_pubsub.client.network import NetworkHome
+from ordered_pubsub.client.home.network import NetworkHome
 from ordered_pubsub.config import tls
 from ordered_pubsub.config.addresses import Address, parse_address
 from ordered_pubsub.config.schema import ClientSection, ClientTls
@@ -159,7 +159,7 @@ async def test_when_it_gives_up_it_says_for_how_long_it_has_tried() -> None:
 
 
 def _who() -> tuple[object, None, object]:
-    from ordered_pubsub.client.home import NOBODY
+    from ordered_pubsub.client.home.home import NOBODY
     from ordered_pubsub.wire.sessions import make_session
 
     return make_session(None), None, NOBODY

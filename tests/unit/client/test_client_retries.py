@@ -12,8 +12,8 @@ import tenacity
 import ordered_pubsub
 from helpers.clients import PATIENCE_S, take, until
 from ordered_pubsub import errors
-from ordered_pubsub.client import handling
 from ordered_pubsub.client.client import Client
+from ordered_pubsub.client.incoming import handling
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ import ordered_pubsub
 from helpers.clients import HeldAdapter, LossyAdapter, names, signed_batch, stamp, take, until
 from ordered_pubsub import errors
 from ordered_pubsub.client.client import Client
-from ordered_pubsub.client.frames import PACK, STAMP
+from ordered_pubsub.wire.frames import PACK, STAMP
 from ordered_pubsub.wire.pack import PackedEvent, encode_pack
 from ordered_pubsub_adapters import memory
 
@@ -72,7 +72,7 @@ async def test_a_subscription_that_is_never_read_is_named_in_the_log(
     url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And does not keep its client from closing."""
-    monkeypatch.setattr("ordered_pubsub.client.reception.STALLED_AFTER_S", 0.001)
+    monkeypatch.setattr("ordered_pubsub.client.incoming.reception.STALLED_AFTER_S", 0.001)
     async with ordered_pubsub.connect(url, queue_events_max=5) as client:
         subscription = await client.subscribe("a")
         await client.publish_many("a", range(5))

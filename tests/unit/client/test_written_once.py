@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 
 from helpers.clients import until
 from ordered_pubsub.adapter import Frame
-from ordered_pubsub.client.frames import EVENT_BYTES, headers_bytes, packed, read_arrivals, written_together
-from ordered_pubsub.client.logged import LogPacker, Sharing
-from ordered_pubsub.client.publisher import Outgoing, Publisher
+from ordered_pubsub.client.outgoing.publisher import Outgoing, Publisher
 from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.core.client.batches import UnkeptBatches
 from ordered_pubsub.core.client.outbox import Outbox
@@ -23,6 +21,8 @@ from ordered_pubsub.core.messages import LeaseReply, Publication, PublishAsk, To
 from ordered_pubsub.core.trust.authenticity import TAG_BYTES, digest_of
 from ordered_pubsub.errors import EventVoid
 from ordered_pubsub.supervision import Supervisor
+from ordered_pubsub.wire.frames import EVENT_BYTES, headers_bytes, packed, read_arrivals, written_together
+from ordered_pubsub.wire.logged import LogPacker, Sharing
 from ordered_pubsub.wire.pack import decode_logged, decode_pack, head_of_chunk
 from ordered_pubsub_adapters.memory import MemoryAdapter
 

@@ -21,8 +21,8 @@ from zlib import crc32
 import attrs
 
 from ordered_pubsub.core.stage.journal import split_records
-from ordered_pubsub.server import shelf
-from ordered_pubsub.server.shelf import PRIME
+from ordered_pubsub.server.store import shelf
+from ordered_pubsub.server.store.shelf import PRIME
 
 FORMAT, EARLIER_FORMATS = "3", ("1", "2")
 TABLES = (

@@ -21,8 +21,8 @@ import ssl
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ordered_pubsub.client.home import NOBODY, Home, Listener
-from ordered_pubsub.client.talk import Talk
+from ordered_pubsub.client.home.home import NOBODY, Home, Listener
+from ordered_pubsub.client.home.talk import Talk
 from ordered_pubsub.config.addresses import Address, parse_address
 from ordered_pubsub.core.levels import Levels
 from ordered_pubsub.core.liveness.times import Times

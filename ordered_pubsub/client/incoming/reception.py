@@ -22,7 +22,6 @@ import attrs
 from msgspec.structs import replace
 
 from ordered_pubsub.adapter import Adapter, Frame
-from ordered_pubsub.client.frames import UntrustedStamp, arrivals_of, read_claims, read_unordered
 from ordered_pubsub.core.client.holding import EnsOperation, Holding
 from ordered_pubsub.core.client.machine import ClientMachine
 from ordered_pubsub.core.messages import Keys, NotArrivedCounts
@@ -30,6 +29,7 @@ from ordered_pubsub.core.subscriber.buffer import Arrival
 from ordered_pubsub.core.trust.inspection import ARRIVED, WAIT, Inspection
 from ordered_pubsub.errors import Closed, ProtocolError, SystemMismatch, UnknownVersion
 from ordered_pubsub.supervision import Supervisor
+from ordered_pubsub.wire.frames import UntrustedStamp, arrivals_of, read_claims, read_unordered
 
 _log = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
-from ordered_pubsub.core.filters.tokens import KEYWORDS, WORD, pointed, quoted
-from ordered_pubsub.core.filters.values import EVERYTHING, Values
+from ordered_pubsub.core.filters._tokens import KEYWORDS, WORD, pointed, quoted
+from ordered_pubsub.core.filters._values import EVERYTHING, Values
 from ordered_pubsub.errors import FilterError
 
 HEADERS = "headers"

@@ -1,8 +1,8 @@
 """Reads the logs for those who read much of them, a small piece at a time.
 
 What readers have asked for is done by turns, of identities and of their connections (`core.stage.turns`): who asks for little
-does not wait for who asks for much, and none of them delays the stage, which does everything else first (`server.node`). Rows go
-out as they are on disk; nothing here looks into them, unless a filter was asked for.
+does not wait for who asks for much, and none of them delays the stage, which does everything else first (`server.stage.node`).
+Rows go out as they are on disk; nothing here looks into them, unless a filter was asked for.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ordered_pubsub.core.log.log import LogReader
 from ordered_pubsub.core.stage.turns import Turns, Work
 from ordered_pubsub.core.topics import matches
 from ordered_pubsub.errors import ProtocolError
-from ordered_pubsub.server.choosing import choosing_rows
+from ordered_pubsub.server.stage.choosing import choosing_rows
 from ordered_pubsub.wire.reading import (
     ASKED_MAX,
     PIECE_BYTES,

@@ -52,10 +52,10 @@ from ordered_pubsub.core.stage.turns import Turns, Work
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.core.trust.keys import PLAIN, Security
 from ordered_pubsub.errors import JournalDamaged, JournalError, OrderedPubSubError, ProtocolError
-from ordered_pubsub.server.bulk import Bulk, BulkReader
-from ordered_pubsub.server.choosing import choosing
-from ordered_pubsub.server.shelf import IN_USE_MAX
-from ordered_pubsub.server.store import Store
+from ordered_pubsub.server.stage._bulk import Bulk, BulkReader
+from ordered_pubsub.server.stage.choosing import choosing
+from ordered_pubsub.server.store.shelf import IN_USE_MAX
+from ordered_pubsub.server.store.store import Store
 from ordered_pubsub.supervision import Supervisor
 from ordered_pubsub.wire.pack import check_signed
 from ordered_pubsub.wire.reading import LogQuestion

@@ -37,7 +37,7 @@ from ordered_pubsub.core.stage.driver import Journal, MemoryJournal
 from ordered_pubsub.core.stage.journal import join_records
 from ordered_pubsub.core.stage.sharing import share_texts
 from ordered_pubsub.errors import JournalDamaged, JournalError
-from ordered_pubsub.server.contents import (
+from ordered_pubsub.server.store._contents import (
     FORMAT,
     PIECES_MAX,
     TABLES,
@@ -48,10 +48,10 @@ from ordered_pubsub.server.contents import (
     read_journal,
     write_about,
 )
-from ordered_pubsub.server.examining import Examined, examine
-from ordered_pubsub.server.lock import FileLock
-from ordered_pubsub.server.mark import STORE_BYTES, HighWaterMark, MarkFile, boot_mark, mark_of, read_mark
-from ordered_pubsub.server.shelf import SQLITE_ERRORS, SqliteShelf, damaged, failed, may_not_write
+from ordered_pubsub.server.store._lock import FileLock
+from ordered_pubsub.server.store.examining import Examined, examine
+from ordered_pubsub.server.store.mark import STORE_BYTES, HighWaterMark, MarkFile, boot_mark, mark_of, read_mark
+from ordered_pubsub.server.store.shelf import SQLITE_ERRORS, SqliteShelf, damaged, failed, may_not_write
 
 PIECE_BYTES = 1 << 17
 """A snapshot is cut into pieces of this size, if there are not too many: one is written with each commit, in a millisecond."""

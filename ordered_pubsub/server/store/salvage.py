@@ -32,13 +32,13 @@ from ordered_pubsub.core.log.log import ENDLESS, KINDS, Kind, LogStamp, Row
 from ordered_pubsub.core.ranges import Range, Ranges, shown
 from ordered_pubsub.core.stage.stage import Stage
 from ordered_pubsub.errors import JournalDamaged, JournalError, OrderedPubSubError, UsageError
-from ordered_pubsub.server.contents import StoredJournal, read_about, read_journal
-from ordered_pubsub.server.examining import check_pages, examine, log_of
-from ordered_pubsub.server.lock import FileLock
-from ordered_pubsub.server.mark import HighWaterMark, boot_mark, mark_of, read_mark
-from ordered_pubsub.server.shelf import SHIFT, SQLITE_ERRORS, is_number_sound, is_topic_sound, sound_row
-from ordered_pubsub.server.store import SqliteJournal, boot_id
-from ordered_pubsub.server.write_ahead import PAGE_BYTES, mended
+from ordered_pubsub.server.store._contents import StoredJournal, read_about, read_journal
+from ordered_pubsub.server.store._lock import FileLock
+from ordered_pubsub.server.store._write_ahead import PAGE_BYTES, mended
+from ordered_pubsub.server.store.examining import check_pages, examine, log_of
+from ordered_pubsub.server.store.mark import HighWaterMark, boot_mark, mark_of, read_mark
+from ordered_pubsub.server.store.shelf import SHIFT, SQLITE_ERRORS, is_number_sound, is_topic_sound, sound_row
+from ordered_pubsub.server.store.store import SqliteJournal, boot_id
 
 MARGIN = 1_000_000
 """Numbers that are left out beyond those that the mark says were given: it may be older than what is lost, by a second. Who says

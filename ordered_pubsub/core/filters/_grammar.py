@@ -27,9 +27,9 @@ import re
 
 import attrs
 
-from ordered_pubsub.core.filters.conditions import HEADERS, Field, Predicate
-from ordered_pubsub.core.filters.tokens import Token, pointed, quoted, tokenize
-from ordered_pubsub.core.filters.values import (
+from ordered_pubsub.core.filters._conditions import HEADERS, Field, Predicate
+from ordered_pubsub.core.filters._tokens import Token, pointed, quoted, tokenize
+from ordered_pubsub.core.filters._values import (
     EVERYTHING,
     Literal,
     Values,

@@ -20,10 +20,18 @@ from pathlib import Path
 import attrs
 
 from ordered_pubsub.errors import JournalError, UnknownVersion
-from ordered_pubsub.server.contents import CHECK, EARLIER_FORMATS, FORMAT, TABLES, about_sum, last_commit, read_about
-from ordered_pubsub.server.mark import HighWaterMark, mark_of
-from ordered_pubsub.server.shelf import SQLITE_ERRORS, damaged, failed
-from ordered_pubsub.server.write_ahead import PAGE_BYTES, judge
+from ordered_pubsub.server.store._contents import (
+    CHECK,
+    EARLIER_FORMATS,
+    FORMAT,
+    TABLES,
+    about_sum,
+    last_commit,
+    read_about,
+)
+from ordered_pubsub.server.store._write_ahead import PAGE_BYTES, judge
+from ordered_pubsub.server.store.mark import HighWaterMark, mark_of
+from ordered_pubsub.server.store.shelf import SQLITE_ERRORS, damaged, failed
 
 CHECKED_BYTES_MAX = 256 * 1024 * 1024
 """Of a store up to this size all pages are checked at each start, which takes a tenth of a second. What is in them is checked

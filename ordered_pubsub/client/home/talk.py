@@ -1,6 +1,6 @@
 """One connection of a client to a stage: its greeting, what the stage says, and why it ended.
 
-Whoever made it decides what then: see `client.network`.
+Whoever made it decides what then: see `client.home.network`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,7 @@ import attrs
 
 from ordered_pubsub.config.addresses import Address
 from ordered_pubsub.core.messages import Answer, Refusal, ToSession
-from ordered_pubsub.errors import (
-    AccessDenied,
-    NameInUse,
-    OrderedPubSubError,
-    ProtocolError,
-    UnavailableError,
-    UnknownVersion,
-)
+from ordered_pubsub.errors import ProtocolError, UnavailableError
 from ordered_pubsub.wire.channel import Channel
 from ordered_pubsub.wire.protocol import (
     ClientGreeting,
@@ -33,25 +26,10 @@ from ordered_pubsub.wire.protocol import (
     encode,
     to_client,
 )
+from ordered_pubsub.wire.rejection import FRAME_BYTES_MAX, rejection_error
 from ordered_pubsub.wire.tls import TlsLayer
 
-FRAME_BYTES_MAX = 1 << 28
-"""Answers are not bounded by a client's own limits: a stage that it has chosen may send what belongs to its requests."""
-
 _PONG = encode(Pong())
-_FINAL: dict[str, type[OrderedPubSubError]] = {
-    "denied": AccessDenied,
-    "name-in-use": NameInUse,
-    "version": UnknownVersion,
-    "bad-greeting": ProtocolError,
-    "bad-frame": ProtocolError,
-}
-"""Rejections that trying elsewhere does not change."""
-
-
-def turned_away(rejected: Rejected, address: Address) -> OrderedPubSubError:
-    """What a stage's rejection is for who was rejected."""
-    return _FINAL.get(rejected.code, UnavailableError)(f"stage {address}: {rejected.reason}")
 
 
 class Hearer(Protocol):
@@ -123,7 +101,7 @@ class Talk:
             self.home.told(told)
 
     def _rejected(self, rejected: Rejected) -> None:
-        error = turned_away(rejected, self.address)
+        error = rejection_error(rejected, self.address)
         self.farewell = str(error)
         if rejected.code == "name-in-use":
             self.home.lose_name()

@@ -57,10 +57,10 @@ from ordered_pubsub.core.stage.turns import Work
 from ordered_pubsub.core.topics import check_pattern, check_topic
 from ordered_pubsub.core.trust.keys import TOPICS_ASKED_MAX
 from ordered_pubsub.errors import FilterError, ProtocolError, TopicError
-from ordered_pubsub.server.access import has_lost_subscribe
-from ordered_pubsub.server.choosing import read_filter
-from ordered_pubsub.server.doorstep import Visitor
-from ordered_pubsub.server.node import Node
+from ordered_pubsub.server.doors.access import has_lost_subscribe
+from ordered_pubsub.server.doors.admission import Visitor
+from ordered_pubsub.server.stage.choosing import read_filter
+from ordered_pubsub.server.stage.node import Node
 from ordered_pubsub.wire.channel import Channel
 from ordered_pubsub.wire.pack import signing_request
 from ordered_pubsub.wire.protocol import (

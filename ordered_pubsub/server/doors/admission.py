@@ -17,8 +17,8 @@ import attrs
 
 from ordered_pubsub.config.schema import IdentitySection, LimitsSection
 from ordered_pubsub.errors import ProtocolError
-from ordered_pubsub.server.access import Access, Proof
-from ordered_pubsub.server.tls import StageTlsContexts
+from ordered_pubsub.server.doors.access import Access, Proof
+from ordered_pubsub.server.doors.tls import StageTlsContexts
 from ordered_pubsub.wire.channel import Channel
 from ordered_pubsub.wire.protocol import (
     VERSION,

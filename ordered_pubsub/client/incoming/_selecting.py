@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ordered_pubsub.client.frames import Body
 from ordered_pubsub.client.serialization import Decoder
 from ordered_pubsub.core.filters import Filter
 from ordered_pubsub.core.subscriber.buffer import Arrival
 from ordered_pubsub.core.subscriber.delivery import Wants
+from ordered_pubsub.wire.frames import Body
 from ordered_pubsub.wire.pack import Unreadable
 
 

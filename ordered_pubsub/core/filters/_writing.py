@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ordered_pubsub.core.filters.conditions import Conditions
-from ordered_pubsub.core.filters.values import (
+from ordered_pubsub.core.filters._conditions import Conditions
+from ordered_pubsub.core.filters._values import (
     EVERYTHING,
     NUMBERS,
     TEXTS,

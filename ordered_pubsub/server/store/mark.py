@@ -27,7 +27,7 @@ from zlib import crc32
 import attrs
 
 from ordered_pubsub.errors import JournalDamaged
-from ordered_pubsub.server.shelf import remedy
+from ordered_pubsub.server.store.shelf import remedy
 
 SUFFIX = ".mark"
 STORE_BYTES = 16

@@ -18,8 +18,8 @@ from ordered_pubsub.config.addresses import Address
 from ordered_pubsub.config.schema import Configuration
 from ordered_pubsub.core.messages import PeerMessage
 from ordered_pubsub.errors import OrderedPubSubError, ProtocolError
-from ordered_pubsub.server.access import Access, Proof
-from ordered_pubsub.server.agreement import Common
+from ordered_pubsub.server.doors.access import Access, Proof
+from ordered_pubsub.server.links.agreement import Common
 from ordered_pubsub.supervision import Backoff, Supervisor
 from ordered_pubsub.wire.channel import Channel, Nobody
 from ordered_pubsub.wire.protocol import (

@@ -21,7 +21,7 @@ import attrs
 
 from ordered_pubsub.core.stage.naming import IN_USE, NameTable
 from ordered_pubsub.core.topology import Topology
-from ordered_pubsub.server.names import NameKeeper
+from ordered_pubsub.server.doors.names import NameKeeper
 from ordered_pubsub.wire.protocol import Claim, Claimed, NamesGranted
 
 KNOWN_MAX = 20_000

@@ -25,8 +25,6 @@ import msgspec
 
 from ordered_pubsub.adapter import Adapter, Frame
 from ordered_pubsub.client.event import Receipt
-from ordered_pubsub.client.frames import HELD_ENTRY_BYTES, PACK_BYTES, frame_bytes, packed, stamped
-from ordered_pubsub.client.logged import Sharing
 from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.core.client.batches import Batch
 from ordered_pubsub.core.client.outbox import Outbox, Void
@@ -45,6 +43,8 @@ from ordered_pubsub.errors import (
     WouldBlock,
 )
 from ordered_pubsub.supervision import Supervisor
+from ordered_pubsub.wire.frames import HELD_ENTRY_BYTES, PACK_BYTES, frame_bytes, packed, stamped
+from ordered_pubsub.wire.logged import Sharing
 
 _log = logging.getLogger(__name__)
 

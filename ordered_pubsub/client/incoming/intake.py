@@ -17,9 +17,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from ordered_pubsub.client.engine import Engine, error_of_change
-from ordered_pubsub.client.following import NOW, Beginning, Following
-from ordered_pubsub.client.logged import read_recalled
-from ordered_pubsub.client.selecting import wanted_by
+from ordered_pubsub.client.incoming._following import NOW, Beginning, Following
+from ordered_pubsub.client.incoming._selecting import wanted_by
 from ordered_pubsub.client.serialization import Decoder
 from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.client.waiting import within
@@ -36,6 +35,7 @@ from ordered_pubsub.core.subscriber.subscriber_log import SubscriberLog
 from ordered_pubsub.core.subscriber.vector import Moment
 from ordered_pubsub.errors import OrderedPubSubError, Timeout
 from ordered_pubsub.wire.content import JSON
+from ordered_pubsub.wire.logged import read_recalled
 
 _log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import attrs
 
-from ordered_pubsub.core.filters.conditions import Conditions, Field
-from ordered_pubsub.core.filters.values import NUMBERS, TEXTS, ValueRanges, Values
+from ordered_pubsub.core.filters._conditions import Conditions, Field
+from ordered_pubsub.core.filters._values import NUMBERS, TEXTS, ValueRanges, Values
 
 Matcher = Callable[[object, Mapping[str, bytes | str]], bool]
 """Takes the payload, decoded, and the headers of an event."""

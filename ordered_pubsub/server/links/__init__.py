@@ -1,0 +1,1 @@
+"""Links between stages: `peers` keeps a connection to each, and sees that all have the same topology."""
