@@ -37,7 +37,7 @@ import ordered_pubsub
 import ordered_pubsub.spark
 from ordered_pubsub.config.schema import ClientSection
 from ordered_pubsub.reading.access import ReaderAccess
-from ordered_pubsub.reading.stages import TrialStages as SeenStages
+from ordered_pubsub.reading.stages import StageLines
 from ordered_pubsub.spark.progress import ReaderProgress
 from ordered_pubsub.spark.table import ROWS_MAX
 from ordered_pubsub.testing.trial.stages import TrialStages
@@ -95,7 +95,7 @@ class Found:
 
 def hold(addresses: Sequence[str]) -> None:
     """From now on the topics are in one order."""
-    with SeenStages(ReaderAccess(ClientSection(sequencer=tuple(addresses)))) as stages:
+    with StageLines(ReaderAccess(ClientSection(sequencer=tuple(addresses)))) as stages:
         ReaderProgress("rate").cut(stages, TOPICS, {})
 
 

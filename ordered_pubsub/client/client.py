@@ -20,7 +20,7 @@ from typing import Any, NoReturn, cast
 from ordered_pubsub.adapter import redacted
 from ordered_pubsub.client.engine import Engine
 from ordered_pubsub.client.event import Event, Receipt
-from ordered_pubsub.client.incoming._following import NOW, Beginning
+from ordered_pubsub.client.incoming.following import NOW, Beginning
 from ordered_pubsub.client.incoming.handling import Handler, Handling, policy_of
 from ordered_pubsub.client.incoming.intake import Intake
 from ordered_pubsub.client.outgoing.publisher import Outgoing

@@ -13,9 +13,8 @@ from ordered_pubsub.core.stage.driver import Driver, MemoryJournal
 from ordered_pubsub.core.stage.naming import NameTable
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.server.doors.claims import CLAIM_S, SETTLE_S, Claims
-from ordered_pubsub.server.doors.names import NamesGranted
-from ordered_pubsub.wire.protocol import Claim, Claimed
-from ordered_pubsub.wire.protocol import NamesGranted as NamesMessage
+from ordered_pubsub.server.doors.names import NameKeeper
+from ordered_pubsub.wire.protocol import Claim, Claimed, NamesGranted
 
 HERE, THERE, ELSEWHERE = 0, 1, 2
 
@@ -28,7 +27,7 @@ def claim(session: str = "desk#1", identity: str = "trader", **fields: bool) -> 
 
 
 def test_a_name_is_given_once() -> None:
-    names = NamesGranted()
+    names = NameKeeper()
 
     assert names.claim(claim(), HERE) == ""
     assert "the name 'desk' is in use by another client" in names.claim(claim("desk#2"), HERE)
@@ -36,7 +35,7 @@ def test_a_name_is_given_once() -> None:
 
 
 def test_only_who_is_the_same_is_told_who_has_it() -> None:
-    names = NamesGranted()
+    names = NameKeeper()
     names.claim(claim(), HERE)
 
     assert "of identity 'trader'" in names.claim(claim("desk#2"), HERE)
@@ -44,7 +43,7 @@ def test_only_who_is_the_same_is_told_who_has_it() -> None:
 
 
 def test_a_session_takes_its_name_along_to_another_home() -> None:
-    names = NamesGranted()
+    names = NameKeeper()
     names.claim(claim(), HERE)
 
     assert names.claim(claim(), THERE) == ""
@@ -53,7 +52,7 @@ def test_a_session_takes_its_name_along_to_another_home() -> None:
 
 
 def test_only_its_home_gives_a_name_back() -> None:
-    names = NamesGranted()
+    names = NameKeeper()
     names.claim(claim(), HERE)
     names.release(claim("desk#2"), HERE)
     names.release(claim(), THERE)
@@ -65,7 +64,7 @@ def test_only_its_home_gives_a_name_back() -> None:
 
 
 def test_a_home_that_is_back_keeps_what_it_says_and_no_more() -> None:
-    names = NamesGranted()
+    names = NameKeeper()
     names.claim(claim(), THERE)
     names.claim(Claim("gone", "gone#1", "trader"), THERE)
     names.claim(Claim("other", "other#1", "trader"), ELSEWHERE)
@@ -76,7 +75,7 @@ def test_a_home_that_is_back_keeps_what_it_says_and_no_more() -> None:
 
 
 def test_a_keeper_that_has_forgotten_hears_who_has_its_names() -> None:
-    names = NamesGranted()
+    names = NameKeeper()
 
     assert names.restate([claim()], THERE) == [""]
 
@@ -84,7 +83,7 @@ def test_a_keeper_that_has_forgotten_hears_who_has_its_names() -> None:
 
 
 def test_a_home_that_has_not_noticed_yet_does_not_take_a_name_from_where_its_client_is() -> None:
-    names = NamesGranted()
+    names = NameKeeper()
     names.claim(claim(), HERE)
     names.claim(claim(), THERE)
 
@@ -94,7 +93,7 @@ def test_a_home_that_has_not_noticed_yet_does_not_take_a_name_from_where_its_cli
 
 
 def test_a_home_that_was_away_does_not_get_back_what_another_client_has_now() -> None:
-    names = NamesGranted()
+    names = NameKeeper()
     names.claim(claim("desk#2"), HERE)
 
     (refusal,) = names.restate([claim()], THERE)
@@ -259,7 +258,7 @@ async def test_when_a_link_is_there_again_all_its_names_are_said_at_once(home: H
 
     home.claims.linked(home.keeper)
 
-    assert home.way.sent == [NamesMessage([claim(resumes=True)]), claim("desk#2")]
+    assert home.way.sent == [NamesGranted([claim(resumes=True)]), claim("desk#2")]
 
 
 async def test_who_is_in_on_its_word_asks_until_there_is_an_answer(home: Home) -> None:
@@ -283,7 +282,7 @@ async def test_a_home_does_not_vouch_for_who_is_in_on_its_word(home: Home) -> No
 
     home.claims.linked(home.keeper)
 
-    assert home.way.sent == [NamesMessage([]), claim(resumes=True)]
+    assert home.way.sent == [NamesGranted([]), claim(resumes=True)]
 
 
 UNUSED_S = 100.0
@@ -387,7 +386,7 @@ async def test_a_keeper_that_was_started_again_believes_a_home_rather_than_who_s
     keeper = Keeper(before.journal)
     liar = keeper.client_came(Guest("desk#1"), resumes=True)
 
-    keeper.claims.handle_names(THERE, NamesMessage([claim("desk#2", resumes=True)]))
+    keeper.claims.handle_names(THERE, NamesGranted([claim("desk#2", resumes=True)]))
     keeper.is_up_for(SETTLE_S)
 
     assert keeper.holder == "desk#2"
@@ -462,7 +461,7 @@ async def test_a_name_is_taken_from_nobody_before_all_homes_could_say_who_is_the
     keeper = Keeper(before.journal, most=1, wall_s=before.wall_s + 8 * UNUSED_S)
     newcomer = keeper.client_came(Guest("2#1", "2"))
     assert (newcomer.is_known, newcomer.left) == (False, [])
-    keeper.claims.handle_names(THERE, NamesMessage([claim("desk#1", resumes=True)]))
+    keeper.claims.handle_names(THERE, NamesGranted([claim("desk#1", resumes=True)]))
     keeper.is_up_for(SETTLE_S)
 
     assert newcomer.left == ["limit"]

@@ -50,11 +50,12 @@ from ordered_pubsub.core.ranges import ENDLESS, Ranges
 from ordered_pubsub.core.recovery._curiosity import Consolidation
 from ordered_pubsub.core.recovery.hosting import Hosting, _Curious
 from ordered_pubsub.core.recovery.owner_log import OwnerLogs
+from ordered_pubsub.core.stage import stage
 from ordered_pubsub.core.stage._links import Link
 from ordered_pubsub.core.stage._requests import Requests, RequestVerdict
 from ordered_pubsub.core.stage._resting import LastNumbers, Resting
 from ordered_pubsub.core.stage.driver import Driver, FlushBatch
-from ordered_pubsub.core.stage.stage import Stage, stage
+from ordered_pubsub.core.stage.stage import Stage
 from ordered_pubsub.core.subscriber._changes import Changes
 from ordered_pubsub.core.subscriber._withheld import Withheld
 from ordered_pubsub.core.subscriber.acknowledging import Acknowledging, InHand

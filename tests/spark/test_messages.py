@@ -13,7 +13,7 @@ import ordered_pubsub.spark
 from ordered_pubsub.config.files import hash_token, make_token
 from ordered_pubsub.errors import NotOffered
 from ordered_pubsub.reading.access import ReaderAccess
-from ordered_pubsub.reading.stages import TrialStages as SeenStages
+from ordered_pubsub.reading.stages import StageLines
 from ordered_pubsub.spark.source import HAS_LIMITS
 from ordered_pubsub.testing.trial.stages import TrialStages
 from spark.publishing import publish
@@ -98,7 +98,7 @@ def test_history_that_is_lost(spark: SparkSession, forgetful: TrialStages, tmp_p
     take(spark, options, checkpoint)
     publish(sequencer, ["eu/a", "us/a"], 10)
     give_up_at = time.monotonic() + TIMEOUT_S
-    with SeenStages(ReaderAccess.of(None, {"sequencer": forgetful.addresses})) as stages:
+    with StageLines(ReaderAccess.of(None, {"sequencer": forgetful.addresses})) as stages:
         while any(extent.floor < extent.last for extent in stages.find(["**"]).values()):
             assert time.monotonic() < give_up_at
 

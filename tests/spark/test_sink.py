@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from ordered_pubsub.config.schema import ClientSection
 from ordered_pubsub.reading.access import ReaderAccess
-from ordered_pubsub.reading.stages import StageLines as SeenStages
+from ordered_pubsub.reading.stages import StageLines
 from ordered_pubsub.spark.options import SinkOptions
 from ordered_pubsub.spark.progress import ReaderProgress
 from ordered_pubsub.spark.sink import Columns, _outgoing
@@ -142,7 +142,7 @@ def test_rows_that_come_one_by_one_are_the_same(spark: SparkSession) -> None:
 
 def with_order(sequencer: str, topics: list[str]) -> None:
     """Have somebody hold the topics together, so that events on them have an order."""
-    with SeenStages(ReaderAccess.of(None, {"sequencer": sequencer.split(",")})) as stages:
+    with StageLines(ReaderAccess.of(None, {"sequencer": sequencer.split(",")})) as stages:
         ReaderProgress(f"held-{uuid4().hex[:8]}").cut(stages, topics, {})
 
 

@@ -16,8 +16,7 @@ import ordered_pubsub
 from ordered_pubsub.config.schema import ClientSection
 from ordered_pubsub.core.messages import ChangeAsk
 from ordered_pubsub.reading.access import ReaderAccess
-from ordered_pubsub.reading.stages import OperationLine
-from ordered_pubsub.reading.stages import TrialStages as SeenStages
+from ordered_pubsub.reading.stages import OperationLine, StageLines
 from ordered_pubsub.spark import version
 from ordered_pubsub.spark.source import HAS_LIMITS
 from ordered_pubsub.testing.trial.stages import TrialStages
@@ -289,7 +288,7 @@ def test_a_reader_with_a_name_leaves_word_of_how_far_it_is(
 
     assert [row[1:] for row in seen(rows)] == [event[1:] for event in notified([*events, *more])]
     with (
-        SeenStages(ReaderAccess(ClientSection(sequencer=tuple(sequencer.split(","))))) as stages,
+        StageLines(ReaderAccess(ClientSection(sequencer=tuple(sequencer.split(","))))) as stages,
         OperationLine(stages, name) as place,
     ):
         refusal: Any = place.ask(ChangeAsk(f"{name}//spark", opens=1))

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ordered_pubsub.core.filters import AnyOf, Filter, covering, grammar
+from ordered_pubsub.core.filters import AnyOf, Filter, _grammar, covering
 
 EXAMPLE = "symbol = 'ACME' and price > 100 and venue in ('X', 'Y')"
 TRADE = {"symbol": "ACME", "price": 100.5, "venue": "Y", "quantity": 7}
@@ -339,7 +339,7 @@ def test_these_have_something_in_common(one: str, two: str) -> None:
 
 def test_the_page_of_the_documentation_has_the_grammar_of_the_module() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "filters.md").read_text(encoding="utf-8")
-    rules = [line for line in str(grammar.__doc__).splitlines() if line.startswith("    ")]
+    rules = [line for line in str(_grammar.__doc__).splitlines() if line.startswith("    ")]
     assert len(rules) == 11
     assert "\n".join(rules) in page
 

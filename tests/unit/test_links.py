@@ -6,8 +6,9 @@ import pytest
 
 from ordered_pubsub.core.messages import Done, Hello, LinkAck, LinkFrame, Operation, Publication
 from ordered_pubsub.core.stage import _links as links
+from ordered_pubsub.core.stage import stage
 from ordered_pubsub.core.stage._links import Link
-from ordered_pubsub.core.stage.stage import Stage, stage
+from ordered_pubsub.core.stage.stage import Stage
 from ordered_pubsub.core.topology import StageSpec, Topology
 
 TWO = Topology((StageSpec("high", ("h",)), StageSpec("low", ("l",))))

@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from ordered_pubsub.client.engine import Engine, error_of_change
-from ordered_pubsub.client.incoming._following import NOW, Beginning, Following
 from ordered_pubsub.client.incoming._selecting import wanted_by
+from ordered_pubsub.client.incoming.following import NOW, Beginning, Following
 from ordered_pubsub.client.serialization import Decoder
 from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.client.waiting import within
