@@ -30,6 +30,11 @@ _from_subscriber = msgspec.msgpack.Decoder(FromSubscriber)
 _to_subscriber = msgspec.msgpack.Decoder(ToSession)
 
 
+def _tag_of(message: msgspec.Struct) -> str:
+    """What kind of message this is."""
+    return str(message.__struct_config__.tag)
+
+
 class Carried(msgspec.Struct, frozen=True, gc=False):
     """What the ENS carries: one event, or several that share a tag."""
 
@@ -174,7 +179,7 @@ class Network:
             return
         message = _peer_decoder.decode(data)
         host = self.simulation.stages[target]
-        kind = type(message.message if isinstance(message, LinkFrame) else message).__name__.lower()
+        kind = _tag_of(message.message if isinstance(message, LinkFrame) else message)
         host.handle(kind, lambda driver: driver.handle_peer(source, message, host.wall_clock))
 
     def _arrival(self, channel: Any, delay_s: float, reorder: float) -> float:
@@ -220,7 +225,7 @@ class Network:
         if client.connection != connection:
             return
         message, host, now = _from_subscriber.decode(data), self.simulation.stages[home], self.simulation.now
-        kind, identity = type(message).__name__.lower(), client.identity
+        kind, identity = _tag_of(message), client.identity
         host.handle(kind, lambda driver: driver.handle_subscriber(client.name, message, now, identity))
 
     def stage_to_subscriber(self, rank: int, session: str, message: ToSession) -> None:

@@ -23,6 +23,8 @@ from ordered_pubsub.core.liveness.lifeline import SESSION_TTL_S
 from ordered_pubsub.core.messages import (
     Answer,
     FromSubscriber,
+    Hello,
+    LinkFrame,
     PeerMessage,
     Refusal,
     Request,
@@ -237,7 +239,7 @@ _said = msgspec.msgpack.Decoder(_Said)
 _peer_message: msgspec.msgpack.Decoder[PeerMessage] = msgspec.msgpack.Decoder(PeerMessage)
 _elements = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _OF_NAMES = {_encoder.encode(kind) for kind in ("claim", "claimed", "names")}
-_NOT_TO_BE_LOST = {_encoder.encode(kind) for kind in ("frame", "hello")}
+_NOT_TO_BE_LOST = {_encoder.encode(kind.__struct_config__.tag) for kind in (LinkFrame, Hello)}
 
 
 def decode_said(payload: bytes, who: str) -> tuple[Say, list[ProtocolError]]:

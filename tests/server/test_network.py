@@ -189,7 +189,7 @@ async def test_a_client_whose_name_was_given_to_another_says_so_and_waits_until_
         comings.append(resumes)
         come(claims, claimant, resumes)
 
-    monkeypatch.setattr(Claims, "come", note)
+    monkeypatch.setattr(Claims, "client_came", note)
     async with serving(one_stage()) as server, Proxy((HOST, server.port)) as line:
         first = await ordered_pubsub.connect("memory://names", sequencer=f"ops://{HOST}:{line.port}", name="desk")
         line.cut()

@@ -53,7 +53,7 @@ def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ordered_pubsub.client.engine.TICK_S", 0.1)
     monkeypatch.setattr("ordered_pubsub.client.engine.ClientMachine", partial(ClientMachine, report_s=0.1))
     monkeypatch.setattr("ordered_pubsub.server.stage.node.TICK_S", 0.05)
-    monkeypatch.setattr("ordered_pubsub.core.stage.driver.Pubends", lambda reader: OwnerLogs(reader, aet_s=0.2))
+    monkeypatch.setattr("ordered_pubsub.core.stage.driver.OwnerLogs", lambda reader: OwnerLogs(reader, aet_s=0.2))
 
 
 @pytest.fixture
@@ -261,7 +261,7 @@ async def recalled(line: Raw, message: Nack) -> LogReply | None:
         line.send(Ping())
         while not isinstance(heard := await line.receive(), Pong):
             if isinstance(heard, Recovered):
-                return heard.told
+                return heard.reply
             assert heard is not None, "the stage has closed the connection"
         await asyncio.sleep(0)
     return None

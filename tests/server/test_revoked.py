@@ -88,7 +88,7 @@ async def test_what_was_asked_for_before_is_not_brought_and_the_subscription_end
         assert (await line.find(Ended)).code == "forbidden"
         inform = Recovered(f"{key.session}/1", LogReply("a", 1, 1, 0, []))
         connection_of(server).inform(
-            [inform, replace(inform, told=LogReply("b", 1, 1, 0, []))]
+            [inform, replace(inform, reply=LogReply("b", 1, 1, 0, []))]
         )  # as it comes from the log
         assert "may not subscribe to 'a'" in (await line.find(Ended)).reason
         assert (await line.expect(Recovered)).reply.topic == "b"

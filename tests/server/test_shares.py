@@ -15,9 +15,12 @@ from ordered_pubsub.core.stage.driver import Driver, MemoryJournal
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import ConfigurationError
 from ordered_pubsub.server._files import RESERVED_FOR_STAGE, room_for_connections
-from ordered_pubsub.server.doors.admission import SAID_FOR_S, SAID_MAX, TURNED_AWAY_MAX
+from ordered_pubsub.server.doors.admission import SAID_FOR_S, SAID_MAX, TURNED_AWAY_MAX, NewConnection
+from ordered_pubsub.server.doors.clients import ClientConnection
 from ordered_pubsub.server.monitoring import Monitoring
 from ordered_pubsub.spark.options import SinkOptions
+from ordered_pubsub.wire.channel import Channel
+from ordered_pubsub.wire.framing import Deframer
 from ordered_pubsub.wire.protocol import Rejected, Welcome
 from ordered_pubsub.wire.sessions import make_session
 from server.messages import greeting
@@ -37,10 +40,10 @@ def uncollected() -> Iterator[None]:
     gc.enable()
 
 
-def there_are(*names: str) -> dict[str, int]:
-    """How many objects of some classes of ours are in memory."""
-    kinds = [type(one).__name__ for one in gc.get_objects() if type(one).__module__.startswith("ordered_pubsub.")]
-    return {name: kinds.count(name) for name in names}
+def there_are(*kinds: type) -> dict[type, int]:
+    """How many objects of some classes are in memory."""
+    found = [type(one) for one in gc.get_objects()]
+    return {kind: found.count(kind) for kind in kinds}
 
 
 async def enter(line: Raw) -> object:
@@ -80,7 +83,7 @@ async def test_what_is_complete_is_not_counted_any_more() -> None:
 @pytest.mark.usefixtures("uncollected")
 async def test_what_a_connection_had_is_free_when_it_is_gone(how: str) -> None:
     """And not when Python looks for cycles: half frames of megabytes waited for that, and the looking took 50 ms in the end."""
-    parts = ("ClientConnection", "Channel", "Doorstep", "Deframer")
+    parts = (ClientConnection, Channel, NewConnection, Deframer)
     async with serving(one_stage()) as server:
         before = there_are(*parts)
         for _ in range(3):

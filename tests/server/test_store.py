@@ -686,7 +686,7 @@ def test_another_name_of_a_store_leads_to_the_same_lock(
     monkeypatch.setattr(locks, "HAS_OWN_FLOCK", has_own_flock)
     journal = opened(file)
     program = (
-        "import sys; from ordered_pubsub.server import lock; from ordered_pubsub.server.store.store import *\n"
+        "import sys; from ordered_pubsub.server.store import _lock as lock; from ordered_pubsub.server.store.store import *\n"
         f"lock.HAS_OWN_FLOCK = {has_own_flock}; SqliteJournal.open(Path(sys.argv[1]), 'fsync', 'main')"
     )
 

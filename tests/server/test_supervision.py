@@ -341,7 +341,7 @@ async def test_a_stage_fails_by_what_it_cannot_go_on_after(
         (ClientConnection, "_asking"),
         (Driver, "handle_request"),
         (Driver, "handle_subscriber"),
-        (Hosting, "follows"),
+        (Hosting, "note_progress"),
         (Bulk, "ask"),
         (Stage, "give_name"),
         (Driver, "client_is_here"),

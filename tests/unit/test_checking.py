@@ -275,5 +275,5 @@ def test_a_record_that_cannot_take_effect_is_named() -> None:
     Driver.open(0, TWO, journal, levels=LEVELS).flush()
     strange = FrameTaken(9, 1, Pass(Operation("c", 1, 1, 1, 1, 1, 0, [])))
     journal.append([encode_input(strange)])
-    with pytest.raises(JournalDamaged, match=r"record \d of the journal, Framed, cannot take effect"):
+    with pytest.raises(JournalDamaged, match=r"record \d of the journal, FrameTaken, cannot take effect"):
         Driver.open(0, TWO, journal, levels=LEVELS)

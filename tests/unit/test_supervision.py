@@ -21,7 +21,7 @@ NOT_OURS = ("testing", "bench", "cli")
 """They end with the command or the test that they belong to."""
 LOOKED_AFTER = {
     "ordered_pubsub/supervision.py": "the supervisor itself",
-    "ordered_pubsub/server/links/_agreement.py": "a limit for one connection, which it aborts",
+    "ordered_pubsub/server/links/agreement.py": "a limit for one connection, which it aborts",
     "ordered_pubsub/server/doors/admission.py": "a limit for one connection, which it aborts",
     "ordered_pubsub/server/links/peers.py": "a limit for one connection, which it aborts",
     "ordered_pubsub/wire/channel.py": "a limit for one connection, which it aborts",
