@@ -247,6 +247,7 @@ class StageHost:
             return
         try:
             self._step(driver, step)
+            driver.stage.check_invariants()
             self.crash_point("handled:" + kind)
         except Died:
             self.die()

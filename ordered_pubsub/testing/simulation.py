@@ -327,8 +327,8 @@ class Simulation:
                     reasons.append(f"{name} has events in hand")
                 if subscriber is not None and subscriber.log.reads_past:
                     reasons.append(f"{name} still reads the past")
-                if isinstance(delivery, Delivery) and delivery.aside:
-                    reasons.append(f"{name} must not use {delivery.aside}")
+                if isinstance(delivery, Delivery) and delivery.withheld:
+                    reasons.append(f"{name} must not use {delivery.withheld}")
                 if delivery.buffered or delivery.changes.asked:
                     reasons.append(f"{name} waits for: {delivery.waiting_for()}")
                 elif isinstance(delivery, Delivery) and (behind := self._behind(delivery)):

@@ -172,9 +172,9 @@ def _exactly(clock: int, need: int) -> bool:
 _demands_of = Delivery._demands_of
 
 
-def _without_baseline(delivery: Delivery, lane: TopicQueue, head: Any) -> list[tuple[str, int]]:
-    lane.segment.baseline = None
-    return _demands_of(delivery, lane, head)
+def _without_baseline(delivery: Delivery, queue: TopicQueue, head: Any) -> list[tuple[str, int]]:
+    queue.segment.baseline = None
+    return _demands_of(delivery, queue, head)
 
 
 def _merge_everything(session: Session, queued: Any) -> int:
@@ -312,8 +312,8 @@ _begin_at = Delivery.begin_at
 
 def _begin_at_by_delta(delivery: Delivery, *place: Any) -> None:
     _begin_at(delivery, *place)
-    for lane in delivery._lanes.values():
-        lane.segment.needs_full = False
+    for queue in delivery._queues.values():
+        queue.segment.needs_full = False
 
 
 def _expect_nothing(owner_logs: OwnerLogs, now: float) -> list[Any]:
@@ -382,8 +382,8 @@ def _unpack_at_once(packer: RecordPacker, topic: str, item: LogItem) -> list[Arr
 
 def _filter_of_last(delivery: Delivery, topic: str) -> str:
     """Its filter, whatever else may hold for some of its numbers."""
-    lane = delivery._lanes.get(topic)
-    return "" if lane is None else lane.last_segment.where
+    queue = delivery._queues.get(topic)
+    return "" if queue is None else queue.last_segment.where
 
 
 _tell = Hosting._tell
@@ -412,9 +412,9 @@ def _floors_without_gains(subscription: SubscriptionState) -> dict[str, int]:
     return subscription._named_floors(subscription.resume)
 
 
-def _nothing_unwanted(delivery: Delivery, topic: str, lane: TopicQueue, head: Arrival) -> None:
-    _notify(delivery, topic, lane, head)
-    if lane.segment.wants is not None and not lane.segment.wants(head):
+def _nothing_unwanted(delivery: Delivery, topic: str, queue: TopicQueue, head: Arrival) -> None:
+    _notify(delivery, topic, queue, head)
+    if queue.segment.wants is not None and not queue.segment.wants(head):
         delivery.position -= 1
 
 
@@ -425,7 +425,7 @@ def _without_clients(one: _Round, stages: int) -> bool:
     return len(one.holders) == stages
 
 
-def _use_at_once(aside: Withheld, arrival: Arrival) -> bool:
+def _use_at_once(withheld: Withheld, arrival: Arrival) -> bool:
     return False
 
 
@@ -844,7 +844,7 @@ MUTANTS = (
     Mutant(
         "clean-too-early",
         "an acknowledgement names the last change before which nothing is being left any more",
-        ((Delivery, "_note_clean", _always_clean),),
+        ((Delivery, "_note_left", _always_clean),),
         "left-then-died",
     ),
     Mutant(

@@ -60,6 +60,17 @@ def test_an_event_waits_for_what_its_timestamp_mentions() -> None:
     assert ready(delivery) == ["b1", "b2", "a1"]
 
 
+def test_what_waits_and_comes_again_and_again_is_waited_for_once() -> None:
+    """However often a broker repeats an event, that takes no more memory."""
+    delivery = delivery_of("ab")
+    for _ in range(100):
+        delivery.receive(event("a1", b=1))
+        delivery.check_invariants()
+    assert sum(map(len, delivery._waiters.values())) == 1
+    delivery.receive(event("b1"))
+    assert ready(delivery) == ["b1", "a1"]
+
+
 def test_topics_that_are_not_held_are_not_waited_for() -> None:
     delivery = delivery_of("a")
     delivery.receive(event("a1", b=7))
@@ -86,13 +97,13 @@ def test_a_gained_topics_first_event_waits_for_the_baseline() -> None:
 def test_topics_that_are_gained_together_share_one_baseline() -> None:
     """A thousand of them would have a million entries otherwise; without an order between topics there is none."""
     delivery = delivery_of("abc", a=1, b=2)
-    assert len({id(lane.segment.baseline) for lane in delivery._lanes.values()}) == 1
+    assert len({id(queue.segment.baseline) for queue in delivery._queues.values()}) == 1
     for name in ("b3", "a2", "c1"):
         delivery.receive(event(name))
     assert ready(delivery) == ["b3", "a2", "c1"]
     unordered = Delivery("s", order="topic")
     unordered.change_settled(change(1, "", "abc", a=1))
-    assert all(lane.segment.baseline is None for lane in unordered._lanes.values())
+    assert all(queue.segment.baseline is None for queue in unordered._queues.values())
 
 
 def test_several_gained_topics_all_come_after_what_is_still_being_left() -> None:
@@ -299,7 +310,7 @@ def test_what_waits_is_counted_exactly_whatever_happens(seed: int) -> None:
         arrival = Arrival(topic, max(number, 1), {random.choice("abc"): random.randint(0, 5)}, [], full, is_logged=full)
         arrival.size = random.randint(0, 9)
         delivery.receive(arrival)
-        kept = [lane.waiting for lane in delivery._lanes.values()] + list(delivery._stash.values())
+        kept = [queue.waiting for queue in delivery._queues.values()] + list(delivery._stash.values())
         waiting = [arrival for arrivals in kept for arrival in arrivals.values()]
         assert (delivery.buffered, delivery.buffered_bytes) == (len(waiting), sum(a.size for a in waiting))
 

@@ -98,7 +98,7 @@ def test_what_was_notified_or_waits_is_seen() -> None:
     for number in (1, 2, 4):
         made.receive(event(number))
     assert made.seal("a", [(1, 6)]) == [(1, 2), (4, 4)]
-    assert made.aside == [TopicRange("a", 3, 3), TopicRange("a", 5, 6)]
+    assert made.withheld == [TopicRange("a", 3, 3), TopicRange("a", 5, 6)]
 
 
 def test_what_was_there_before_it_began_was_not_seen() -> None:
@@ -135,7 +135,7 @@ def test_what_was_not_seen_is_not_used_before_it_is_decided() -> None:
     assert numbers(made) == []
     made.decided("a", [], [(1, 2)])
     assert numbers(made) == [1, 2, 3]
-    assert made.aside == []
+    assert made.withheld == []
 
 
 def test_what_is_void_is_passed_and_never_used() -> None:
@@ -168,7 +168,7 @@ def test_part_of_it_may_be_void() -> None:
 def test_a_topic_that_it_has_nothing_to_do_with_is_none_of_its_business() -> None:
     made = delivery()
     assert made.seal("other", [(1, 3)]) == []
-    assert made.aside == []
+    assert made.withheld == []
 
 
 def test_what_comes_for_a_topic_that_it_is_gaining_is_not_used_either() -> None:

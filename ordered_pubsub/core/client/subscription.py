@@ -407,3 +407,4 @@ class ClientSubscription:
         assert waits == holding + asked, f"{self.name} waits for {waits} changes: {holding} are holding, {asked} asked"
         assert holding <= 1, f"{self.name} makes {holding} changes at once"
         self.client.holding.check_brought(self.wanted)
+        self.buffer.check_invariants()

@@ -3,7 +3,7 @@
 This is the home stage's part: an owner's question goes to every client that is connected, and the answers go back as one. It
 is soft state: an owner that has no answer asks again. A client that is there and does not answer must not hold all others up for
 ever: after `session_ttl_s` its home does not say any more that it is there, so its subscriptions end as those of one that is not.
-What the owner decides is in `core.liveness.voids`, what a subscription does until then in `core.subscriber.withheld`.
+What the owner decides is in `core.liveness.voids`, what a subscription does until then in `core.subscriber._withheld`.
 """
 
 from __future__ import annotations

@@ -57,9 +57,9 @@ SUBSCRIPTIONS_MAX = 10_000
 EXPIRING = "@expiring-"
 """With the rank of a stage: who asks there for the end of subscriptions that nothing was heard of. No session has such an id."""
 WRONG_EPOCH = "epoch"
+"""The code of a refusal whose reason is the epoch of a named subscription: who opens it must name a later one."""
 OPENINGS_MAX = 5
 """So often a named subscription is opened anew when somebody else has opened it in between."""
-"""The code of a refusal whose reason is the epoch of a named subscription: who opens it must name a later one."""
 
 
 def epoch_after(refusal: Refusal, openings: int) -> int | None:
@@ -407,6 +407,28 @@ class Registrar(msgspec.Struct):
                     _change_filters(resume.where, change.lost, change.where)
             resume.changes = [change for change in resume.changes if change.version > acked.version]
             resume.version, resume.clock, resume.position = acked.version, dict(acked.clock), acked.position
+
+    def check_invariants(self) -> None:
+        """Raise an `AssertionError` if what is written at the top, and beside the fields, does not hold between two inputs."""
+        held: dict[str, int] = {}
+        lingering: dict[str, int] = {}
+        for name, one in self.subscriptions.items():
+            _add(held, one.client, 1)
+            if one.ended and not one.under_way:
+                _add(lingering, one.client, 1)
+            assert one.under_way or not one.waiting, f"{name} has changes that wait, and none is under way"
+            assert (one.planned is not None) == one.under_way, f"{name} is to hold {one.planned}"
+            assert one.under_way or not one.gaining, f"{name} gains {one.gaining}, and nothing is under way"
+            assert len(set(one.topics)) == len(one.topics), f"{name} holds a topic twice: {one.topics}"
+            assert not one.ended or one.under_way or one.leaving, f"{name} has ended, needs nothing, and is there"
+            if one.resume is not None:
+                versions = [one.resume.version, *(change.version for change in one.resume.changes)]
+                assert versions == list(range(versions[0], versions[0] + len(versions))), (
+                    f"{name} resumes by {versions}"
+                )
+                assert versions[-1] <= one.version, f"{name} is at {one.version}, and resumes by {versions}"
+        assert held == self.held, f"clients have {held} subscriptions, and {self.held} are counted"
+        assert lingering == self.lingering, f"{lingering} have ended, and {self.lingering} are counted"
 
 
 def _not_yours(subscription: SubscriptionState, ask: ChangeAsk) -> tuple[str, str]:

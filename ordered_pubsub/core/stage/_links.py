@@ -92,3 +92,7 @@ class Link(msgspec.Struct):
             if number > after:
                 frames.append(LinkFrame(number, message))
         return frames
+
+    def check_invariants(self) -> None:
+        """Raise an `AssertionError` if the frames that are kept are not the last ones."""
+        assert list(self.outbox) == list(range(self.known_received + 1, self.sent + 1)), f"{list(self.outbox)} are kept"

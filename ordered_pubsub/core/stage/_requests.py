@@ -205,6 +205,23 @@ class Requests(msgspec.Struct):
             if not session.pending and session.heard + SESSION_TTL_S <= now
         ]
 
+    def check_invariants(self) -> None:
+        """Raise an `AssertionError` if what is counted of the sessions is not what they have."""
+        loads: dict[str, int] = {}
+        for client, session in self.sessions.items():
+            both = session.pending.keys() & session.answers.keys()
+            assert not both, f"{client} has answers to {both}, which are under way"
+            assert session.last >= max([*session.pending, *session.answers], default=0), (
+                f"{client} is at {session.last}"
+            )
+            load = sum(session.pending.values()) + sum(map(_load, session.answers.values()))
+            assert load == session.load, f"the answers to {client} are {load} large, and {session.load} is counted"
+            if session.identity:
+                assert client in self.owned[session.identity], f"{client} is not among those of {session.identity!r}"
+                loads[session.identity] = loads.get(session.identity, 0) + load
+        assert {who: load for who, load in loads.items() if load} == self.loads, f"{loads} is not {self.loads}"
+        assert sum(map(len, self.owned.values())) <= len(self.sessions), "identities have sessions that are not there"
+
 
 def _load(answer: Answer | Refusal) -> int:
     """About how large an answer is: names of topics that it holds."""

@@ -1179,6 +1179,21 @@ class Stage:
         else:
             self.effects.sends.append((home, Reply(answer)))
 
+    def check_invariants(self) -> None:
+        """Raise an `AssertionError` if its parts are not as they say that they are between two inputs."""
+        state = self.state
+        assert not self._turns, f"the turn of {self._turns} has come, and nobody has taken it"
+        state.registrar.check_invariants()
+        state.requests.check_invariants()
+        for link in state.links.values():
+            link.check_invariants()
+        for topic, last in state.kept.items():
+            assert self.is_own(topic), f"{topic} is kept here, and owned elsewhere"
+            assert last <= self.given(topic), f"{topic} has {self.given(topic)} numbers, and {last} are kept"
+        for topic, batches in state.unfinished.items():
+            assert batches, f"nothing of {topic} is under way, and it is here"
+            assert all(last <= state.kept.get(topic, 0) for last in batches.values()), f"{topic} {batches} is not kept"
+
 
 def _publication(ask: PublishAsk, now: float) -> Publication:
     return Publication(

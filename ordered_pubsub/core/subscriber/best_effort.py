@@ -35,7 +35,7 @@ class BestEffort(Buffer):
     """The delivery buffer of a best-effort subscription."""
 
     ttl_s: float
-    _lanes: dict[str, _TopicQueue] = attrs.field(factory=dict)
+    _queues: dict[str, _TopicQueue] = attrs.field(factory=dict)
     _queue: dict[tuple[str, int], tuple[float, Arrival]] = attrs.field(factory=dict)
     """all that waits, the oldest first, with the time at which its patience ends"""
     _waiters: dict[str, dict[str, bool]] = attrs.field(factory=dict)
@@ -46,62 +46,62 @@ class BestEffort(Buffer):
     def _take_effect(self, change: Change) -> None:
         old, new = set(change.old), set(change.new)
         for topic in change.old:
-            if topic not in new and topic in self._lanes:
+            if topic not in new and topic in self._queues:
                 self._end(topic, change.entries.get(topic, 0))
         for topic in change.new:
             if topic not in old:
                 start = change.entries.get(topic, 0)
-                self._lanes[topic] = _TopicQueue(start, start)
+                self._queues[topic] = _TopicQueue(start, start)
         for _, arrival in self._queue.values():
-            lane = self._lanes.get(arrival.topic)
-            if lane is not None and arrival.number > lane.start:
-                lane.waiting[arrival.number] = arrival
+            queue = self._queues.get(arrival.topic)
+            if queue is not None and arrival.number > queue.start:
+                queue.waiting[arrival.number] = arrival
         self._forget_strangers()
         self._history.restart(self.clock)
         self._look_again()
 
     def _look_again(self) -> None:
         self._waiters.clear()
-        self._agenda = list(self._lanes)
+        self._agenda = list(self._queues)
         self._advance()
 
     def _end(self, topic: str, count: int) -> None:
         """Leave a topic now: what is missing may never come, so nothing is waited for."""
-        lane = self._lanes[topic]
-        waiting = _up_to(lane, count)
+        queue = self._queues[topic]
+        waiting = _up_to(queue, count)
         if waiting:
             self._history.restart(self.clock)  # others may have been left just now
         for arrival in waiting:
-            self._notify(lane, arrival)
+            self._notify(queue, arrival)
         # What waits beyond the end stays in the queue, for a change that may gain the topic again.
-        del self._lanes[topic]
+        del self._queues[topic]
         self._left.append(topic)
 
     def _forget_strangers(self) -> None:
         if self.changes.asked:
             return
         for key, (_, arrival) in list(self._queue.items()):
-            lane = self._lanes.get(arrival.topic)
-            if lane is None or arrival.number not in lane.waiting:
+            queue = self._queues.get(arrival.topic)
+            if queue is None or arrival.number not in queue.waiting:
                 del self._queue[key]
                 self._uncount(arrival)
 
     def receive(self, arrival: Arrival, now: float) -> None:
         """An event came from the ENS."""
-        lane = self._lanes.get(arrival.topic)
+        queue = self._queues.get(arrival.topic)
         key = (arrival.topic, arrival.number)
-        if key in self._queue or (lane is None and not self.changes.asked):
+        if key in self._queue or (queue is None and not self.changes.asked):
             return
-        if lane is not None and arrival.number <= lane.clock:
-            if lane.passed.pop(arrival.number, False):
+        if queue is not None and arrival.number <= queue.clock:
+            if queue.passed.pop(arrival.number, False):
                 moment = self._history.now()
                 self._ready.append(Notification(arrival, None, moment, self.changes.version, out_of_order=True))
             return
         self._queue[key] = (now + self.ttl_s, arrival)
         self.buffered += 1
         self.buffered_bytes += arrival.size
-        if lane is not None:
-            lane.waiting[arrival.number] = arrival
+        if queue is not None:
+            queue.waiting[arrival.number] = arrival
             self._agenda.append(arrival.topic)
             self._advance()
         while self.buffered > self.buffer_events_max or self.buffered_bytes > self.buffer_bytes_max:
@@ -126,18 +126,18 @@ class BestEffort(Buffer):
             if now is not None and deadline > now:
                 return False
             if self._may_be_forced(arrival):
-                lane = self._lanes[arrival.topic]
-                for earlier in _up_to(lane, arrival.number):
-                    self._notify(lane, earlier)
+                queue = self._queues[arrival.topic]
+                for earlier in _up_to(queue, arrival.number):
+                    self._notify(queue, earlier)
                 self._advance()
                 return True
         return False
 
     def _may_be_forced(self, arrival: Arrival) -> bool:
-        lane = self._lanes.get(arrival.topic)
-        if lane is None or arrival.number not in lane.waiting or self.changes.may_lose(arrival.topic):
+        queue = self._queues.get(arrival.topic)
+        if queue is None or arrival.number not in queue.waiting or self.changes.may_lose(arrival.topic):
             return False
-        return not any(self._waits_for_change(earlier) for earlier in _up_to(lane, arrival.number))
+        return not any(self._waits_for_change(earlier) for earlier in _up_to(queue, arrival.number))
 
     def _waits_for_change(self, arrival: Arrival) -> bool:
         """Whether its marks speak of a change without an outcome; one that was never asked for will have none."""
@@ -148,69 +148,69 @@ class BestEffort(Buffer):
         key, (_, arrival) = next(iter(self._queue.items()))
         del self._queue[key]
         self._uncount(arrival)
-        lane = self._lanes.get(arrival.topic)
-        if lane is not None:
-            lane.waiting.pop(arrival.number, None)
+        queue = self._queues.get(arrival.topic)
+        if queue is not None:
+            queue.waiting.pop(arrival.number, None)
 
     def _advance(self) -> None:
         """Notify whatever is next on the topics of the agenda, and on those that it wakes."""
         while self._agenda:
             topic = self._agenda.pop()
-            lane = self._lanes.get(topic)
-            while lane is not None:
-                head = lane.waiting.get(lane.clock + 1)
+            queue = self._queues.get(topic)
+            while queue is not None:
+                head = queue.waiting.get(queue.clock + 1)
                 if head is None or self._waits_for_change(head):
                     break
                 lacking = self._lacking(head)
                 if lacking is not None:
                     self._waiters.setdefault(lacking, {})[topic] = True
                     break
-                self._notify(lane, head)
+                self._notify(queue, head)
 
-    def _is_in_order(self, lane: _TopicQueue, arrival: Arrival) -> bool:
-        return arrival.number == lane.clock + 1 and self._lacking(arrival) is None
+    def _is_in_order(self, queue: _TopicQueue, arrival: Arrival) -> bool:
+        return arrival.number == queue.clock + 1 and self._lacking(arrival) is None
 
     def _lacking(self, arrival: Arrival) -> str | None:
         """A topic of which the event's timestamp says that more comes before it."""
         for other, count in arrival.entries.items():
-            lane = self._lanes.get(other)
-            if lane is not None and count > lane.clock:
+            queue = self._queues.get(other)
+            if queue is not None and count > queue.clock:
                 return other
         return None
 
-    def _notify(self, lane: _TopicQueue, arrival: Arrival) -> None:
-        out_of_order = not self._is_in_order(lane, arrival)
-        for number in range(max(lane.clock + 1, arrival.number - PASSED_MAX), arrival.number):
-            lane.passed[number] = True
-        while len(lane.passed) > PASSED_MAX:
-            del lane.passed[next(iter(lane.passed))]
-        lane.clock = max(lane.clock, arrival.number)
+    def _notify(self, queue: _TopicQueue, arrival: Arrival) -> None:
+        out_of_order = not self._is_in_order(queue, arrival)
+        for number in range(max(queue.clock + 1, arrival.number - PASSED_MAX), arrival.number):
+            queue.passed[number] = True
+        while len(queue.passed) > PASSED_MAX:
+            del queue.passed[next(iter(queue.passed))]
+        queue.clock = max(queue.clock, arrival.number)
         self._agenda.append(arrival.topic)
         self._agenda.extend(self._waiters.pop(arrival.topic, ()))
-        self._forget(lane, arrival)
-        moment = self._history.jumped(arrival.topic, lane.clock)
+        self._forget(queue, arrival)
+        moment = self._history.jumped(arrival.topic, queue.clock)
         self._ready.append(Notification(arrival, None, moment, self.changes.version, out_of_order))
 
-    def _forget(self, lane: _TopicQueue, arrival: Arrival) -> None:
-        del lane.waiting[arrival.number]
+    def _forget(self, queue: _TopicQueue, arrival: Arrival) -> None:
+        del queue.waiting[arrival.number]
         del self._queue[(arrival.topic, arrival.number)]
         self._uncount(arrival)
 
     @property
     def clock(self) -> dict[str, int]:
         """For each topic the highest number notified, or at which it began."""
-        return {topic: lane.clock for topic, lane in self._lanes.items()}
+        return {topic: queue.clock for topic, queue in self._queues.items()}
 
     @property
     def topics(self) -> list[str]:
         """The topics that are held now."""
-        return list(self._lanes)
+        return list(self._queues)
 
     def waiting_for(self, limit: int = 5) -> str:
         """Say in words what waits."""
         return f"{self.buffered} events wait for their turn or the end of their {self.ttl_s} s"
 
 
-def _up_to(lane: _TopicQueue, last: int) -> list[Arrival]:
+def _up_to(queue: _TopicQueue, last: int) -> list[Arrival]:
     """What waits of a topic up to a number, in order."""
-    return [lane.waiting[number] for number in sorted(lane.waiting) if number <= last]
+    return [queue.waiting[number] for number in sorted(queue.waiting) if number <= last]

@@ -117,6 +117,11 @@ class Buffer(ABC):
         held = self.clock if left else {}
         return [topic for topic in left if topic not in held]
 
+    def check_invariants(self) -> None:
+        """Raise an `AssertionError` if something that is counted here is not as it is counted."""
+        assert self.buffered >= 0, f"{self.buffered} events wait"
+        assert self.buffered_bytes >= 0, f"{self.buffered_bytes} bytes wait"
+
     def _uncount(self, arrival: Arrival) -> None:
         """It waits no more."""
         self.buffered -= 1

@@ -15,21 +15,22 @@ Three rules besides:
 - *Beginning anew*. A subscription that starts at a clock it was given judges the first event of each topic by its full
   timestamp, and waits for one if it came without.
 
-A topic may be left and gained again before its old events have come: then its lane has a later segment.
+A topic may be left and gained again before its old events have come: then its queue has a later segment.
 
 *Silence*, numbers that have no event for this subscription, has a place like an event: it is passed under the same rule, and
 nobody is notified. It comes with the timestamp of its first number only, so it never covers a number that waits for more.
 
 Numbers that exist and have not come are `missing`; so are, when the buffer is full, the events that would be needed last.
 
-INVARIANT: lane.demands is not None only if the head is there and not held by a mark.
-INVARIANT: every blocked head with demands is in `_waiters` under the topic of its last demand, exactly once.
+INVARIANT: queue.demands is not None only if the head is there and not held by a mark.
+INVARIANT: every blocked head with demands is in `_waiters` under the topic of its last demand, once (`check_invariants`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
+from itertools import pairwise
 from typing import Literal
 
 import attrs
@@ -114,7 +115,7 @@ class Delivery(Buffer):
     wants_of: Callable[[str], Wants] | None = None
     """makes of a filter as it is written what decides"""
     position: int = attrs.field(default=0, init=False)
-    _lanes: dict[str, TopicQueue] = attrs.field(factory=dict)
+    _queues: dict[str, TopicQueue] = attrs.field(factory=dict)
     _stash: dict[str, dict[int, Arrival]] = attrs.field(factory=dict)
     """events that a change under way may turn out to entitle to"""
     _waiters: dict[str, list[tuple[int, str]]] = attrs.field(factory=dict)
@@ -129,7 +130,7 @@ class Delivery(Buffer):
     """topics that it has left since the change `left_up_to`, and how far it had come: a topic may be gained, and left again,
     while another one still is before its first end"""
     _is_held: bool = False
-    _aside: Withheld | None = None
+    _withheld: Withheld | None = None
     """what must not be used yet, if there is anything"""
     _been: dict[str, Ranges] = attrs.field(factory=dict)
     """where it was earlier on topics whose events nobody keeps"""
@@ -152,10 +153,10 @@ class Delivery(Buffer):
         wanted = self.wanted(where)
         for topic, count in clock.items():
             segment = Segment(count, needs_full=True, where=where.get(topic, ""), wants=wanted.get(topic))
-            self._lanes[topic] = lane = TopicQueue(segment, count)
-            self._unstash(topic, lane, count)
-            self._look_for_full(topic, lane)
-        self._note_clean()
+            self._queues[topic] = queue = TopicQueue(segment, count)
+            self._unstash(topic, queue, count)
+            self._look_for_full(topic, queue)
+        self._note_left()
         self._history.restart(self.clock)
 
     def resume(self, resume: Resume) -> None:
@@ -185,25 +186,25 @@ class Delivery(Buffer):
 
     def hear(self, topic: str, number: int, is_lost: bool = False) -> None:
         """A topic is known to have come to this number; if it is lost, what has not come until now will not."""
-        lane = self._lanes.get(topic)
-        if lane is None or self.missing is None:
+        queue = self._queues.get(topic)
+        if queue is None or self.missing is None:
             return
-        known = max(lane.heard, lane.clock)
+        known = max(queue.heard, queue.clock)
         if is_lost:
-            horizon = min(number, lane.clock + HOLES_MAX)
-            for first, last in self._holes(lane, horizon):
+            horizon = min(number, queue.clock + HOLES_MAX)
+            for first, last in self._holes(queue, horizon):
                 self.missing.lost(topic, first, last)
             self.missing.lost(topic, max(horizon, known) + 1, number)
         elif number > known:
             self._expected.setdefault(topic, known)
-        lane.heard = max(lane.heard, number)
-        self._look_for_full(topic, lane)
+        queue.heard = max(queue.heard, number)
+        self._look_for_full(topic, queue)
 
     def told_of_floor(self, topic: str, floor: int) -> None:
         """The log has nothing of a topic up to this number. If it is being left, its end may lie before that."""
-        lane = self._lanes.get(topic)
-        if lane is not None and lane.clock < floor and not lane.is_left and not self.changes.may_lose(topic):
-            raise HistoryLost(f"subscription {self.subscription!r}", topic, lane.clock + 1, floor + 1)
+        queue = self._queues.get(topic)
+        if queue is not None and queue.clock < floor and not queue.is_left and not self.changes.may_lose(topic):
+            raise HistoryLost(f"subscription {self.subscription!r}", topic, queue.clock + 1, floor + 1)
 
     def told_of_given(self, topic: str, given: int) -> None:
         """The owner of a topic has given no number above this one. So what waits for one is not what a stage has numbered.
@@ -211,13 +212,13 @@ class Delivery(Buffer):
         Such an event is asked for at its log, whose answer takes its place. It may be that it was right all the same, since more
         was given meanwhile; then that costs an answer.
         """
-        lane, missing = self._lanes.get(topic), self.missing
-        if lane is None or missing is None:
+        queue, missing = self._queues.get(topic), self.missing
+        if queue is None or missing is None:
             return
-        self._notice_expected(missing, topic, lane)
-        if lane.heard > given:
-            lane.heard = max(lane.clock, given, *(one.last or one.number for one in lane.waiting.values()), 0)
-            missing.none_beyond(topic, max(given, lane.clock))
+        self._notice_expected(missing, topic, queue)
+        if queue.heard > given:
+            queue.heard = max(queue.clock, given, *(one.last or one.number for one in queue.waiting.values()), 0)
+            missing.none_beyond(topic, max(given, queue.clock))
         for need, waiter in self._waiters.get(topic, ()):
             if need > given:
                 self._doubt(waiter)
@@ -225,23 +226,23 @@ class Delivery(Buffer):
     def doubt_stalled(self) -> None:
         """Ask for what was to come next at the last call, and still is: somebody who has the keys may have made it wait."""
         stalled, self._stalled = self._stalled, {}
-        for topic, lane in self._lanes.items():
-            if lane.clock + 1 in lane.waiting:
-                self._stalled[topic] = lane.clock
-                if stalled.get(topic) == lane.clock and not self._is_held:
+        for topic, queue in self._queues.items():
+            if queue.clock + 1 in queue.waiting:
+                self._stalled[topic] = queue.clock
+                if stalled.get(topic) == queue.clock and not self._is_held:
                     self._doubt(topic)
 
     def _doubt(self, topic: str) -> None:
         """What is to come next on a topic may not be what a stage has numbered: its log knows."""
-        lane = self._lanes.get(topic)
-        head = None if lane is None else lane.waiting.get(lane.clock + 1)
+        queue = self._queues.get(topic)
+        head = None if queue is None else queue.waiting.get(queue.clock + 1)
         if self.missing is not None and head is not None and not head.is_logged:
             self.missing.needs_full(topic, head.number)
 
     @staticmethod
-    def _holes(lane: TopicQueue, number: int) -> Iterator[tuple[int, int]]:
-        """The numbers after the clock, up to this one, that do not wait in the lane."""
-        waiting, at = lane.waiting, lane.clock + 1
+    def _holes(queue: TopicQueue, number: int) -> Iterator[tuple[int, int]]:
+        """The numbers after the clock, up to this one, that do not wait in the queue."""
+        waiting, at = queue.waiting, queue.clock + 1
         while at <= number:
             arrival = waiting.get(at)
             if arrival is not None:
@@ -254,15 +255,15 @@ class Delivery(Buffer):
 
     def is_news(self, topic: str, number: int) -> bool:
         """Whether a topic that is held has not been known to have come so far."""
-        lane = self._lanes.get(topic)
-        return lane is not None and number > lane.heard and number > lane.clock
+        queue = self._queues.get(topic)
+        return queue is not None and number > queue.heard and number > queue.clock
 
     def lacks(self, arrival: Arrival) -> int:
         """How many of the numbers of what has come are not here, nor were."""
-        lane = self._lanes.get(arrival.topic)
-        if lane is None or arrival.number in lane.waiting:
+        queue = self._queues.get(arrival.topic)
+        if queue is None or arrival.number in queue.waiting:
             return 0
-        return max(0, (arrival.last or arrival.number) - max(lane.clock, arrival.number - 1))
+        return max(0, (arrival.last or arrival.number) - max(queue.clock, arrival.number - 1))
 
     def _take_effect(self, change: Change) -> None:
         old, new = set(change.old), set(change.new)
@@ -276,37 +277,37 @@ class Delivery(Buffer):
             where, start = change.where.get(topic, ""), change.entries.get(topic, 0)
             self._gain(topic, Segment(start, baseline=baseline, where=where, wants=wanted.get(topic)))
         self._forget_strangers()
-        self._note_clean()
+        self._note_left()
         self._history.restart(self.clock)
         self._look_again()
 
-    def _note_clean(self) -> None:
+    def _note_left(self) -> None:
         if not self._leaving:
             self.left_up_to = self.changes.version
             self._passed = NOTHING
 
     def _look_again(self) -> None:
         self._waiters.clear()
-        self._advance(list(self._lanes))
+        self._advance(list(self._queues))
 
     def _end(self, topic: str, count: int) -> None:
-        lane = self._lanes.get(topic)
-        if lane is None:
+        queue = self._queues.get(topic)
+        if queue is None:
             return
-        if lane.last_segment.end is None:
+        if queue.last_segment.end is None:
             self._leaving += 1
-        lane.last_segment.end = end = max(count, lane.last_segment.start)
+        queue.last_segment.end = end = max(count, queue.last_segment.start)
         self.hear(topic, end)
-        if not lane.later:
-            for number in [n for n in lane.waiting if n > count]:
-                arrival = lane.waiting.pop(number)
+        if not queue.later:
+            for number in [n for n in queue.waiting if n > count]:
+                arrival = queue.waiting.pop(number)
                 self._uncount(arrival)
                 self._keep_for_later(arrival)
 
     def _baseline(self, entries: dict[str, int]) -> list[tuple[str, int]]:
         """What the first events of all topics that a change gains wait for; a topic's own entry is where it begins."""
         baseline = dict(entries)
-        for other, leaving in self._lanes.items():  # left by an earlier change, but not passed yet
+        for other, leaving in self._queues.items():  # left by an earlier change, but not passed yet
             if leaving.last_segment.end is not None:
                 baseline.setdefault(other, leaving.last_segment.end)
         return list(baseline.items())
@@ -322,32 +323,57 @@ class Delivery(Buffer):
         start = max(segment.start, self._acked.get(topic, 0))
         if start > segment.start:
             segment = Segment(start, needs_full=True, where=segment.where, wants=segment.wants)
-        lane = self._lanes.get(topic)
-        if lane is not None and not lane.is_left:
-            lane.later.append(segment)
+        queue = self._queues.get(topic)
+        if queue is not None and not queue.is_left:
+            queue.later.append(segment)
         else:
-            if lane is not None:
+            if queue is not None:
                 self._leaving -= 1
                 self._expected.pop(topic, None)
-            lane = self._lanes[topic] = TopicQueue(segment, start)
-        self._unstash(topic, lane, start)
+            queue = self._queues[topic] = TopicQueue(segment, start)
+        self._unstash(topic, queue, start)
 
-    def _unstash(self, topic: str, lane: TopicQueue, after: int) -> None:
+    def _unstash(self, topic: str, queue: TopicQueue, after: int) -> None:
         """What came for a topic before it was known that it is held."""
         for number, arrival in self._stash.pop(topic, {}).items():
             self._uncount(arrival)
             if (arrival.last or number) > after:
-                self._keep_in_lane(lane, arrival)
+                self._keep_in_queue(queue, arrival)
+
+    def check_invariants(self) -> None:
+        """Raise an `AssertionError` if what is written at the top, or what is counted, does not hold between two inputs."""
+        super().check_invariants()
+        waiting = [arrival for queue in self._queues.values() for arrival in queue.waiting.values()]
+        waiting += [arrival for kept in self._stash.values() for arrival in kept.values()]
+        assert len(waiting) == self.buffered, f"{len(waiting)} events wait, and {self.buffered} are counted"
+        size = sum(arrival.size for arrival in waiting)
+        assert size == self.buffered_bytes, f"{size} bytes wait, and {self.buffered_bytes} are counted"
+        left = 0
+        for topic, queue in self._queues.items():
+            segments = [queue.segment, *queue.later]
+            left += sum(segment.end is not None for segment in segments)
+            assert all(one.end is not None and one.end <= two.start for one, two in pairwise(segments)), (
+                f"{topic}: {segments}"
+            )
+            assert queue.clock >= queue.segment.start, f"{topic} is at {queue.clock}, before {queue.segment.start}"
+            assert all(number > queue.clock for number in queue.waiting), f"{topic} is beyond {list(queue.waiting)}"
+            head = queue.waiting.get(queue.clock + 1)
+            assert queue.demands is None or head is not None, f"{topic} makes demands for what is not there"
+            if queue.demands and not self._is_held:
+                other, _ = queue.demands[-1]
+                waiters = [name for _, name in self._waiters.get(other, ()) if name == topic]
+                assert len(waiters) == 1, f"{topic} waits for {other}, and would be woken {len(waiters)} times"
+        assert left == self._leaving, f"{left} stretches are being left, and {self._leaving} are counted"
 
     def filter_of(self, topic: str) -> str:
         """The filter of a topic, if it is sure that it holds for all that is known of it to its log by now; else nothing.
 
         A change that is asked for later has its place after all that.
         """
-        lane = self._lanes.get(topic)
-        if lane is None or lane.later or lane.segment.end is not None or self.changes.asked:
+        queue = self._queues.get(topic)
+        if queue is None or queue.later or queue.segment.end is not None or self.changes.asked:
             return ""
-        return lane.segment.where
+        return queue.segment.where
 
     def _forget_strangers(self) -> None:
         if not self.changes.asked:
@@ -360,62 +386,63 @@ class Delivery(Buffer):
 
     def receive(self, arrival: Arrival) -> None:
         """An event came from the ENS; `take_ready` has what may be notified now."""
-        if self._aside is not None and not arrival.last and self._aside.takes(arrival):
+        if self._withheld is not None and not arrival.last and self._withheld.takes(arrival):
             return
         topic = arrival.topic
-        lane = self._lanes.get(topic)
-        if lane is None:
+        queue = self._queues.get(topic)
+        if queue is None:
             self._keep_for_later(arrival)
-        elif self._is_next_at_once(lane, arrival):
-            if lane.heard > lane.clock:
-                self._stirred.setdefault(topic, lane.clock)
-            self._notify(topic, lane, arrival)
+        elif self._is_next_at_once(queue, arrival):
+            if queue.heard > queue.clock:
+                self._stirred.setdefault(topic, queue.clock)
+            self._notify(topic, queue, arrival)
             waiters = self._waiters.get(topic)
-            if waiters and waiters[0][0] <= lane.clock:
+            if waiters and waiters[0][0] <= queue.clock:
                 woken: list[str] = []
-                self._wake(waiters, lane.clock, woken)
+                self._wake(waiters, queue.clock, woken)
                 self._advance(woken)
             return
-        elif (arrival.last or arrival.number) > lane.clock:
-            end = lane.segment.end
-            if end is not None and arrival.number > end and not lane.later:
+        elif (arrival.last or arrival.number) > queue.clock:
+            end = queue.segment.end
+            if end is not None and arrival.number > end and not queue.later:
                 self._keep_for_later(arrival)
             else:
-                self._keep_in_lane(lane, arrival)
-                if arrival.number <= lane.clock + 1:
+                before = queue.waiting.get(queue.clock + 1)
+                self._keep_in_queue(queue, arrival)
+                if queue.waiting.get(queue.clock + 1) is not before:
                     self._advance([topic])
         if self._is_overfull:
             self._make_room(arrival)
 
-    def _keep_in_lane(self, lane: TopicQueue, arrival: Arrival) -> None:
-        if arrival.number <= lane.clock:  # silence that began before
-            arrival.number = lane.clock + 1
-        self._keep(lane.waiting, arrival)
+    def _keep_in_queue(self, queue: TopicQueue, arrival: Arrival) -> None:
+        if arrival.number <= queue.clock:  # silence that began before
+            arrival.number = queue.clock + 1
+        self._keep(queue.waiting, arrival)
         missing, topic, number = self.missing, arrival.topic, arrival.number
         if missing is not None:
-            last, heard = arrival.last or number, max(lane.heard, lane.clock)
+            last, heard = arrival.last or number, max(queue.heard, queue.clock)
             if number > heard + 1:
                 missing.noticed(topic, heard + 1, number - 1)
             elif number <= heard:
-                self._notice_expected(missing, topic, lane)
+                self._notice_expected(missing, topic, queue)
                 missing.came(topic, number, last)
             if last > heard:
-                lane.heard = last
-            if lane.segment.needs_full:
-                self._look_for_full(topic, lane)
+                queue.heard = last
+            if queue.segment.needs_full:
+                self._look_for_full(topic, queue)
 
-    def _is_next_at_once(self, lane: TopicQueue, arrival: Arrival) -> bool:
+    def _is_next_at_once(self, queue: TopicQueue, arrival: Arrival) -> bool:
         """Whether it is next, and nothing about its topic is special: most events need not be kept and looked for."""
-        if arrival.number != lane.clock + 1 or lane.waiting or arrival.marks or arrival.last or self._is_held:
+        if arrival.number != queue.clock + 1 or queue.waiting or arrival.marks or arrival.last or self._is_held:
             return False
-        segment = lane.segment
+        segment = queue.segment
         if segment.end is not None or segment.baseline is not None or segment.needs_full:
             return False
         if self.order != "topic":
-            lanes = self._lanes
+            queues = self._queues
             for other, count in arrival.entries.items():
-                other_lane = lanes.get(other)
-                if other_lane is not None and not self._has_come(other_lane, count):
+                other_queue = queues.get(other)
+                if other_queue is not None and not self._has_come(other_queue, count):
                     return False
         return True
 
@@ -426,41 +453,41 @@ class Delivery(Buffer):
 
     def tell_missing(self) -> None:
         """A batch has come: let `missing` know what is waited for now, and what is not any more."""
-        missing, lanes, stirred = self.missing, self._lanes, self._stirred
+        missing, queues, stirred = self.missing, self._queues, self._stirred
         if missing is not None:
             for topic in list(self._expected):
-                self._notice_expected(missing, topic, lanes[topic])
+                self._notice_expected(missing, topic, queues[topic])
             for topic, before in stirred.items():
-                missing.came(topic, before + 1, lanes[topic].clock)
-                missing.passed(topic, lanes[topic].clock)
+                missing.came(topic, before + 1, queues[topic].clock)
+                missing.passed(topic, queues[topic].clock)
         stirred.clear()
 
-    def _notice_expected(self, missing: Missing, topic: str, lane: TopicQueue) -> None:
+    def _notice_expected(self, missing: Missing, topic: str, queue: TopicQueue) -> None:
         """What is waited for on a topic has not come so far."""
         known = self._expected.pop(topic, None)
         if known is not None:
-            missing.noticed(topic, max(known, lane.clock) + 1, lane.heard)
+            missing.noticed(topic, max(known, queue.clock) + 1, queue.heard)
 
     # -- events that may be void --------------------------------------------------------------------------------------
 
     def seal(self, topic: str, numbers: Iterable[Range]) -> list[Range]:
         """Say which of these are here, or were, and use none of the others until it is decided what they are."""
         seen = self._seen(topic)
-        may_come = topic in self._lanes or self.changes.asked
+        may_come = topic in self._queues or self.changes.asked
         for first, last in numbers if may_come else ():
             for start, end in seen.missing(first, last):
-                self._aside = self._aside or Withheld()
-                self._aside.seal(topic, start, end)
+                self._withheld = self._withheld or Withheld()
+                self._withheld.seal(topic, start, end)
         return [part for first, last in numbers for part in seen.within(first, last)]
 
     def decided(self, topic: str, voids: Iterable[Arrival], published: Iterable[Range]) -> None:
         """It is known what some numbers are: silence, or events that may be used when they have come."""
-        if self._aside is not None:
-            come = self._aside.decided(topic, published)
+        if self._withheld is not None:
+            come = self._withheld.decided(topic, published)
             silence = list(voids)
-            self._aside.decided(topic, [(void.number, void.last) for void in silence])
-            if self._aside.is_empty:
-                self._aside = None
+            self._withheld.decided(topic, [(void.number, void.last) for void in silence])
+            if self._withheld.is_empty:
+                self._withheld = None
             for arrival in (*come, *silence):
                 self.receive(arrival)
             return
@@ -470,30 +497,30 @@ class Delivery(Buffer):
     def _seen(self, topic: str) -> Ranges:
         """The numbers of a topic that are here, or were."""
         seen = Ranges(self._been.get(topic, ()))
-        lane = self._lanes.get(topic)
+        queue = self._queues.get(topic)
         here = dict(self._stash.get(topic, {}))
-        if lane is not None:
-            seen.add(lane.segment.start + 1, lane.clock)
-            here.update(lane.waiting)
+        if queue is not None:
+            seen.add(queue.segment.start + 1, queue.clock)
+            here.update(queue.waiting)
         for number, arrival in here.items():
             seen.add(number, arrival.last or number)
         return seen
 
-    def _remember_stretch(self, topic: str, lane: TopicQueue) -> None:
+    def _remember_stretch(self, topic: str, queue: TopicQueue) -> None:
         """A stretch of a topic is over."""
         if self.missing is None or self.missing.is_kept(topic):
             return
         been = self._been.setdefault(topic, Ranges())
         if len(self._been) > TOPICS_LEFT_MAX:
             del self._been[next(iter(self._been))]
-        been.add(lane.segment.start + 1, lane.clock)
+        been.add(queue.segment.start + 1, queue.clock)
         if len(been) > STRETCHES_MAX:
             been.forget_up_to(next(iter(been))[1])
 
     @property
-    def aside(self) -> list[TopicRange]:
+    def withheld(self) -> list[TopicRange]:
         """What must not be used before it is decided."""
-        return [] if self._aside is None else self._aside.spans()
+        return [] if self._withheld is None else self._withheld.spans()
 
     # -- the buffer ---------------------------------------------------------------------------------------------------
 
@@ -514,14 +541,14 @@ class Delivery(Buffer):
 
     def _judge_anew(self, arrival: Arrival) -> None:
         """What was to come next on a topic is another event: what it waits for is found out again."""
-        lane = self._lanes.get(arrival.topic)
-        if lane is None or arrival.number != lane.clock + 1 or lane.demands is None:
+        queue = self._queues.get(arrival.topic)
+        if queue is None or arrival.number != queue.clock + 1 or queue.demands is None:
             return
-        if lane.demands:
-            waiters = self._waiters.get(lane.demands[-1][0], [])
+        if queue.demands:
+            waiters = self._waiters.get(queue.demands[-1][0], [])
             waiters[:] = [entry for entry in waiters if entry[1] != arrival.topic]
             heapify(waiters)
-        lane.demands = None
+        queue.demands = None
 
     def _make_room(self, arrival: Arrival) -> None:
         """The buffer is bounded: what can be asked for again, and is needed last, is let go."""
@@ -540,14 +567,14 @@ class Delivery(Buffer):
     def _let_go(self) -> bool:
         """Let go of the last events of the topic with the most that wait; they are missing now."""
         missing = self.missing
-        kept = [topic for topic in self._lanes if missing is not None and missing.is_kept(topic)]
-        topic = max(kept, key=lambda name: len(self._lanes[name].waiting), default="")
-        if missing is None or not topic or len(self._lanes[topic].waiting) < 2:
+        kept = [topic for topic in self._queues if missing is not None and missing.is_kept(topic)]
+        topic = max(kept, key=lambda name: len(self._queues[name].waiting), default="")
+        if missing is None or not topic or len(self._queues[topic].waiting) < 2:
             return False
-        lane = self._lanes[topic]
-        numbers = sorted(lane.waiting)
+        queue = self._queues[topic]
+        numbers = sorted(queue.waiting)
         for number in numbers[-max(1, len(numbers) // LET_GO_SHARE) :]:
-            arrival = lane.waiting.pop(number)
+            arrival = queue.waiting.pop(number)
             self._uncount(arrival)
             missing.noticed(topic, number, arrival.last or number)
         return True
@@ -559,106 +586,106 @@ class Delivery(Buffer):
         if self._is_held:
             return
         for topic in agenda:  # grows while it runs
-            lane = self._lanes.get(topic)
-            if lane is not None:
-                self._advance_lane(topic, lane, agenda)
+            queue = self._queues.get(topic)
+            if queue is not None:
+                self._advance_queue(topic, queue, agenda)
 
-    def _advance_lane(self, topic: str, lane: TopicQueue, agenda: list[str]) -> None:
+    def _advance_queue(self, topic: str, queue: TopicQueue, agenda: list[str]) -> None:
         while True:
-            end = lane.segment.end
-            if end is not None and lane.clock >= end:
-                self._remember_stretch(topic, lane)
+            end = queue.segment.end
+            if end is not None and queue.clock >= end:
+                self._remember_stretch(topic, queue)
                 self._leaving -= 1
-                goes_on = self._begin_next_segment(topic, lane, agenda)
+                goes_on = self._begin_next_segment(topic, queue, agenda)
                 if not goes_on:
-                    self._drop_lane(topic, lane, agenda)
-                self._note_clean()
+                    self._drop_queue(topic, queue, agenda)
+                self._note_left()
                 if goes_on:
                     continue
                 return
-            head = lane.waiting.get(lane.clock + 1)
-            if head is None or not self._is_next(topic, lane, head):
+            head = queue.waiting.get(queue.clock + 1)
+            if head is None or not self._is_next(topic, queue, head):
                 return
-            self._stirred.setdefault(topic, lane.clock)
-            del lane.waiting[head.number]
+            self._stirred.setdefault(topic, queue.clock)
+            del queue.waiting[head.number]
             self.buffered -= 1
             self.buffered_bytes -= head.size
-            lane.demands = None
-            segment = lane.segment
+            queue.demands = None
+            segment = queue.segment
             segment.baseline, segment.needs_full = None, False
             if head.last:
-                self._pass_silence(topic, lane, head)
+                self._pass_silence(topic, queue, head)
             else:
-                self._notify(topic, lane, head)
+                self._notify(topic, queue, head)
             waiters = self._waiters.get(topic)
             if waiters:
-                self._wake(waiters, lane.clock, agenda)
+                self._wake(waiters, queue.clock, agenda)
 
-    def _look_for_full(self, topic: str, lane: TopicQueue) -> None:
+    def _look_for_full(self, topic: str, queue: TopicQueue) -> None:
         """The first event of a subscription that begins anew is of use with its full timestamp only."""
-        if self.missing is None or not lane.segment.needs_full or self.order == "topic" or lane.heard <= lane.clock:
+        if self.missing is None or not queue.segment.needs_full or self.order == "topic" or queue.heard <= queue.clock:
             return
-        head = lane.waiting.get(lane.clock + 1)
+        head = queue.waiting.get(queue.clock + 1)
         if head is None or not head.full:
-            self.missing.needs_full(topic, lane.clock + 1)
+            self.missing.needs_full(topic, queue.clock + 1)
 
-    def _pass_silence(self, topic: str, lane: TopicQueue, silence: Arrival) -> None:
-        end = lane.segment.end
+    def _pass_silence(self, topic: str, queue: TopicQueue, silence: Arrival) -> None:
+        end = queue.segment.end
         last = silence.last if end is None else min(silence.last, end)
-        self.position += last - lane.clock
-        for number in _those_of(lane.waiting, silence.number, last):
-            self._uncount(lane.waiting.pop(number))
-        lane.clock = last
+        self.position += last - queue.clock
+        for number in _those_of(queue.waiting, silence.number, last):
+            self._uncount(queue.waiting.pop(number))
+        queue.clock = last
         self._history.jumped(topic, last)
         if silence.last > last:
             silence.number = last + 1
-            self._keep(lane.waiting, silence)  # a later segment may begin within it
+            self._keep(queue.waiting, silence)  # a later segment may begin within it
 
-    def _is_next(self, topic: str, lane: TopicQueue, head: Arrival) -> bool:
-        demands = lane.demands
+    def _is_next(self, topic: str, queue: TopicQueue, head: Arrival) -> bool:
+        demands = queue.demands
         if demands is None:
             if head.marks and self.changes.holds(head.marks):
                 if self.changes.cannot_be(head.marks):
                     self._doubt(topic)
                 return False
-            if lane.segment.needs_full and not head.full and self.order != "topic":
+            if queue.segment.needs_full and not head.full and self.order != "topic":
                 return False
-            demands = lane.demands = self._demands_of(lane, head)
+            demands = queue.demands = self._demands_of(queue, head)
         while demands:
             other, count = demands[-1]
-            other_lane = self._lanes.get(other)
-            if other_lane is not None and not self._has_come(other_lane, count):
-                need = other_lane.need(count)
+            other_queue = self._queues.get(other)
+            if other_queue is not None and not self._has_come(other_queue, count):
+                need = other_queue.need(count)
                 heappush(self._waiters.setdefault(other, []), (need, topic))
-                if need > other_lane.heard:
+                if need > other_queue.heard:
                     self.hear(other, need)
                 return False
             demands.pop()
         return True
 
-    def _has_come(self, lane: TopicQueue, count: int) -> bool:
+    def _has_come(self, queue: TopicQueue, count: int) -> bool:
         """Whether an entry `count` for this topic is satisfied."""
-        return self.is_satisfied(lane.clock, count) or self.is_satisfied(lane.clock, lane.need(count))
+        return self.is_satisfied(queue.clock, count) or self.is_satisfied(queue.clock, queue.need(count))
 
     @staticmethod
     def is_satisfied(clock: int, need: int) -> bool:
         """The heart of the delivery rule."""
         return need <= clock
 
-    def _demands_of(self, lane: TopicQueue, head: Arrival) -> list[tuple[str, int]]:
+    def _demands_of(self, queue: TopicQueue, head: Arrival) -> list[tuple[str, int]]:
         if self.order == "topic":
             return []
         demands = list(head.entries.items())
-        if lane.segment.baseline:
-            demands.extend(lane.segment.baseline)
+        if queue.segment.baseline:
+            demands.extend(queue.segment.baseline)
         return demands
 
-    def _notify(self, topic: str, lane: TopicQueue, head: Arrival) -> None:
-        lane.clock += 1
+    def _notify(self, topic: str, queue: TopicQueue, head: Arrival) -> None:
+        queue.clock += 1
         self.position += 1
         position = None if self.order == "topic" else self.position
         moment = self._history.passed(topic)
-        wants = lane.segment.wants
+        wants = queue.segment.wants
         if wants is not None and not wants(head):
             return  # it has its place, and nobody is told
         self._ready.append(
@@ -672,29 +699,29 @@ class Delivery(Buffer):
         while waiters and waiters[0][0] <= clock:
             agenda.append(heappop(waiters)[1])
 
-    def _begin_next_segment(self, topic: str, lane: TopicQueue, agenda: list[str]) -> bool:
+    def _begin_next_segment(self, topic: str, queue: TopicQueue, agenda: list[str]) -> bool:
         """The current stretch of a topic has come to its end: go on to the next one, if there is one."""
-        if not lane.later:
+        if not queue.later:
             return False
-        lane.segment = lane.later.pop(0)
-        lane.clock = lane.segment.start
-        lane.demands = None
-        for number in [n for n in lane.waiting if n <= lane.clock]:
-            arrival = lane.waiting.pop(number)
+        queue.segment = queue.later.pop(0)
+        queue.clock = queue.segment.start
+        queue.demands = None
+        for number in [n for n in queue.waiting if n <= queue.clock]:
+            arrival = queue.waiting.pop(number)
             self._uncount(arrival)
-            if arrival.last > lane.clock:
-                self._keep_in_lane(lane, arrival)
+            if arrival.last > queue.clock:
+                self._keep_in_queue(queue, arrival)
         self._history.restart(self.clock)
-        self._wake(self._waiters.get(topic, []), lane.clock, agenda)
+        self._wake(self._waiters.get(topic, []), queue.clock, agenda)
         return True
 
-    def _drop_lane(self, topic: str, lane: TopicQueue, agenda: list[str]) -> None:
-        for arrival in lane.waiting.values():
+    def _drop_queue(self, topic: str, queue: TopicQueue, agenda: list[str]) -> None:
+        for arrival in queue.waiting.values():
             self._uncount(arrival)
             self._keep_for_later(arrival)
-        del self._lanes[topic]
+        del self._queues[topic]
         if self._leaving:
-            self._passed = {**self._passed, topic: lane.clock}
+            self._passed = {**self._passed, topic: queue.clock}
         self._left.append(topic)
         self._expected.pop(topic, None)
         self._stirred.pop(topic, None)
@@ -708,7 +735,7 @@ class Delivery(Buffer):
     @property
     def clock(self) -> dict[str, int]:
         """For each topic the number of the last event notified, or at which it began."""
-        return {topic: lane.clock for topic, lane in self._lanes.items()}
+        return {topic: queue.clock for topic, queue in self._queues.items()}
 
     @property
     def handled(self) -> dict[str, int]:
@@ -718,7 +745,7 @@ class Delivery(Buffer):
     @property
     def topics(self) -> list[str]:
         """The topics that are held now, without those that are being left."""
-        return [topic for topic, lane in self._lanes.items() if lane.last_segment.end is None]
+        return [topic for topic, queue in self._queues.items() if queue.last_segment.end is None]
 
     def waiting_for(self, limit: int = 5) -> str:
         """Say in words what the waiting events wait for."""
@@ -727,18 +754,18 @@ class Delivery(Buffer):
         return "; ".join(reasons[:limit]) + more if reasons else "nothing"
 
     def _reasons(self) -> Iterable[str]:
-        for topic, lane in self._lanes.items():
-            head = lane.waiting.get(lane.clock + 1)
+        for topic, queue in self._queues.items():
+            head = queue.waiting.get(queue.clock + 1)
             if head is None:
-                end = lane.segment.end
-                if lane.waiting or (end is not None and lane.clock < end):
-                    yield f"{topic!r} for its number {lane.clock + 1}"
-            elif lane.demands:
-                other, count = lane.demands[-1]
-                yield f"{topic!r} number {head.number} for number {count} of {other!r} (now {self._lanes[other].clock})"
+                end = queue.segment.end
+                if queue.waiting or (end is not None and queue.clock < end):
+                    yield f"{topic!r} for its number {queue.clock + 1}"
+            elif queue.demands:
+                other, count = queue.demands[-1]
+                yield f"{topic!r} number {head.number} for number {count} of {other!r} (now {self._queues[other].clock})"
             elif self.changes.holds(head.marks):
                 yield f"{topic!r} number {head.number} for the outcome of a change of this subscription"
-            elif lane.segment.needs_full:
+            elif queue.segment.needs_full:
                 yield f"{topic!r} number {head.number} for its full timestamp"
         for topic, kept in self._stash.items():
             yield f"{topic!r} ({len(kept)} events) for the outcome of a change of this subscription"

@@ -189,7 +189,7 @@ class SubscriberLog:
     def seal(self, topic: str, numbers: list[Range]) -> list[Range]:
         """An owner asks which of these were seen; the others are not used until it is decided what they are."""
         seen = self.delivery.seal(topic, numbers)
-        if self._aside_due_at is None and self.delivery.aside:
+        if self._aside_due_at is None and self.delivery.withheld:
             self._aside_due_at = self.missing.now + ASIDE_S
         return seen
 
@@ -215,9 +215,9 @@ class SubscriberLog:
             TopicRange(want.topic, want.first, want.last) for want in wants if not self.missing.is_kept(want.topic)
         ]
         if self._aside_due_at is not None and now >= self._aside_due_at:
-            aside = self.delivery.aside
-            self._aside_due_at = now + ASIDE_S if aside else None
-            spans += aside
+            withheld = self.delivery.withheld
+            self._aside_due_at = now + ASIDE_S if withheld else None
+            spans += withheld
         says: list[Nack | VoidAsk] = [Nack(self.delivery.subscription, piece) for piece in _pieces(kept)]
         says += [VoidAsk(self.session, piece) for piece in _pieces(spans)]
         return says
