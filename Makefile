@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test brokers lint soak fuzz mutants prove-01 prove-02 prove-03 prove-04 prove-05 bench clean
+.PHONY: help demo test brokers lint soak fuzz mutants states prove-01 prove-02 prove-03 prove-04 prove-05 bench clean
 
 # The interpreter of .venv, 3.10 to 3.13. To take another one later: make clean, then PYTHON=...
 override PYTHON := $(or $(PYTHON),python3)
@@ -52,6 +52,9 @@ fuzz: $(VENV)/.ready-prove ## feed whatever reads with what it does not expect (
 
 mutants: $(VENV)/.ready-package ## take the guards away one at a time, and write docs/mutants.md again
 	@cd tests && ../$(BIN)/python -m simulation.mutants > ../docs/mutants.md
+
+states: $(VENV)/.ready-package ## draw docs/states.md from the tables in the code
+	@$(BIN)/python -m ordered_pubsub.testing.states > docs/states.md
 
 prove-01: $(VENV)/.ready-package ## print the evidence for the first milestone, line by line with its figures
 	@$(BIN)/python benchmarks/prove_01.py

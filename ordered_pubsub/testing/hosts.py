@@ -17,7 +17,7 @@ from ordered_pubsub.core.client.batches import UnkeptBatches
 from ordered_pubsub.core.client.holding import EnsOperation
 from ordered_pubsub.core.client.machine import ClientMachine
 from ordered_pubsub.core.client.outbox import Outbox
-from ordered_pubsub.core.client.session import Outcome, Session
+from ordered_pubsub.core.client.session import OUT, REQUESTS, Outcome, Session
 from ordered_pubsub.core.client.subscription import FAILED, REFUSED, ClientSubscription, TopicChange
 from ordered_pubsub.core.liveness.lease import Lease
 from ordered_pubsub.core.liveness.lifeline import Lifeline
@@ -40,6 +40,7 @@ from ordered_pubsub.core.messages import (
     ToSession,
     find_change,
 )
+from ordered_pubsub.core.order.registrar import ABSENT, REGISTERED
 from ordered_pubsub.core.recovery.hosting import ALIVE_S
 from ordered_pubsub.core.recovery.missing import Missing
 from ordered_pubsub.core.stage.driver import KEEP, Driver
@@ -64,6 +65,7 @@ from ordered_pubsub.errors import AdapterError, HistoryLost, ProtocolError, Sess
 from ordered_pubsub.testing.disk import Disk
 from ordered_pubsub.testing.network import Carried
 from ordered_pubsub.testing.record import EventRecord, SubscriptionRecord
+from ordered_pubsub.testing.watching import Watch
 from ordered_pubsub.testing.world import FAULTS_END_S, FOR_EVER, Alter, Crash, Edit, Subscribe
 from ordered_pubsub.wire.stamp import decode_body
 
@@ -114,6 +116,8 @@ class StageHost:
     handled: list[tuple[str, int, int]] = attrs.field(factory=list)
     handled_at_snapshot: int = 0
     incarnation: int = 0
+    registered: Watch = attrs.field(factory=lambda: Watch(REGISTERED, ABSENT))
+    """what becomes of the subscriptions that are registered here"""
     forbidden_until: dict[str, float] = attrs.field(factory=dict)
     """topics that its clients may not publish on or gain now"""
 
@@ -176,6 +180,7 @@ class StageHost:
         self.flush_planned = False
         self.incarnation += 1
         self.disk.lose_power()
+        self.registered.begin_anew()
         simulation.record.crashes += 1
         simulation.trace("stage %d dies", self.rank)
         simulation.network.stage_is_down(self.rank)
@@ -248,6 +253,8 @@ class StageHost:
         try:
             self._step(driver, step)
             driver.stage.check_invariants()
+            registered = driver.stage.state.registrar.subscriptions
+            self.registered.look({name: one.phase for name, one in registered.items()})
             self.crash_point("handled:" + kind)
         except Died:
             self.die()
@@ -476,11 +483,15 @@ class ClientHost:
     unnumbered: list[EventRecord] = attrs.field(factory=list)
     """its publications that have no number yet, in order"""
 
+    requests: Watch = attrs.field(factory=lambda: Watch(REQUESTS, OUT))
+    """what becomes of its requests"""
+
     def __attrs_post_init__(self) -> None:
         self._begin_session()
 
     def _begin_session(self) -> None:
         simulation, world = self.simulation, self.simulation.world
+        self.requests.begin_anew()
         name = f"client-{self.index}.{self.lives}" if self.lives else f"client-{self.index}"
         batches = UnkeptBatches(Lease(name, world.lease_s), lambda topic: simulation.topology.owner(topic))
         self.machine = ClientMachine(
@@ -536,6 +547,7 @@ class ClientHost:
         self._operate()
         self._publish()
         machine.check_invariants()
+        self.requests.look(self.session.states())
         self._send()
 
     def _send(self) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import ordered_pubsub.core
-from ordered_pubsub.testing import checkers, record, simulation
+from ordered_pubsub.testing import checkers, record, simulation, states
 from ordered_pubsub.testing.world import CRASH_POINTS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -163,6 +163,10 @@ def test_the_core_itself_names_every_module_and_no_other() -> None:
     said = str(ordered_pubsub.core.__doc__)
 
     assert sorted(re.findall(r"`(\w+)`", said)) == sorted(modules_of(ROOT / "ordered_pubsub" / "core"))
+
+
+def test_the_page_of_states_is_drawn_from_the_tables_of_the_code() -> None:
+    assert text_of(ROOT / "docs" / "states.md") == states.page(), "run `make states`"
 
 
 def test_the_glossary_is_in_the_order_of_the_alphabet() -> None:

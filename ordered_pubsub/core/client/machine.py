@@ -11,7 +11,7 @@ subscriptions (`core.client.subscription`), and what they share: topics at the E
 Whoever drives it tells the time with each input, and does afterwards what it has said. What is said while there is no home stage
 is lost, and need not be kept: whoever says it says it again.
 
-A client is *connected* or not; on each connection it says again:
+`CONNECTIONS` has whether it has a home stage. On each connection it says again:
 
 | what | since |
 | --- | --- |
@@ -56,10 +56,24 @@ from ordered_pubsub.core.messages import (
     VoidDecision,
 )
 from ordered_pubsub.core.ranges import Ranges
+from ordered_pubsub.core.states import States
 from ordered_pubsub.core.subscriber.buffer import Arrival
 from ordered_pubsub.core.subscriber.subscriber import Leaving
 from ordered_pubsub.core.trust.inspection import Inspection
 
+AWAY, CONNECTED, CLOSED = "away", "connected", "closed"
+CONNECTIONS = States(
+    "a client",
+    {
+        AWAY: {CONNECTED: "there is a home stage", CLOSED: "nothing is asked for any more"},
+        CONNECTED: {
+            AWAY: "the home stage is gone",
+            CONNECTED: "there is another home stage, at once",
+            CLOSED: "nothing is asked for any more; what is at the broker is said once more",
+        },
+        CLOSED: {CLOSED: "whatever connections do"},
+    },
+)
 REPORT_S = 1.0
 """So often subscriptions say how far they are, if there is news."""
 
@@ -76,9 +90,7 @@ class ClientMachine:
     report_s: float = REPORT_S
     now: float = 0.0
     """the time; whoever gives an input sets it before"""
-    is_connected: bool = False
-    is_open: bool = True
-    """whether anything is asked for any more"""
+    state: str = attrs.field(default=AWAY, init=False)
     subscriptions: dict[str, ClientSubscription] = attrs.field(factory=dict)
     holding: Holding = attrs.field(init=False)
     locating: Locating = attrs.field(init=False)
@@ -102,6 +114,21 @@ class ClientMachine:
     def __attrs_post_init__(self) -> None:
         self.holding = Holding(self.inspection)
         self.locating = Locating(self.session.client)
+
+    def _become(self, state: str) -> None:
+        state = CLOSED if self.state == CLOSED else state
+        CONNECTIONS.check(self.state, state)
+        self.state = state
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a home stage that may be told something."""
+        return self.state == CONNECTED
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything is asked for any more."""
+        return self.state != CLOSED
 
     # -- subscriptions ------------------------------------------------------------------------------------------------
 
@@ -251,7 +278,7 @@ class ClientMachine:
 
     def connected(self) -> None:
         """There is a home stage, perhaps another one."""
-        self.is_connected = True
+        self._become(CONNECTED)
         self.session.connected(self.now)
         self.lifeline.connected()
         self._say_that_it_is_there()
@@ -264,13 +291,14 @@ class ClientMachine:
 
     def disconnected(self) -> None:
         """The home stage is gone."""
-        self.is_connected = False
+        if self.is_connected:
+            self._become(AWAY)
         self.says.clear()
         self.session.disconnected()
 
     def say(self, message: FromSubscriber) -> None:
         """Tell the home stage something, if there is one."""
-        if self.is_connected and self.is_open:
+        if self.is_connected:
             self.says.append(message)
 
     # -- time ---------------------------------------------------------------------------------------------------------
@@ -334,7 +362,7 @@ class ClientMachine:
         handed = self.outbox.take_due(float("inf")) if self.is_connected else None
         if handed is not None:
             self.say(handed)
-        self.is_open = False
+        self._become(CLOSED)
 
     def check_invariants(self) -> None:
         """Raise an `AssertionError` if something is not as the machines of a client say that it always is."""

@@ -35,6 +35,7 @@ from ordered_pubsub.core.messages import (
     Refusal,
     Request,
 )
+from ordered_pubsub.core.states import States
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.errors import WouldBlock
 
@@ -46,6 +47,25 @@ REQUEST_BYTES_MAX = 1 << 18
 """Bytes of events in a request that has more than one: small ones are merged, large ones go alone."""
 ACCEPTED_REMEMBERED_MAX = 10_000
 RESEND_AFTER_S = 2.0
+
+
+UNDER_WAY, ANSWERED, OUT = "under way", "answered", "out"
+REQUESTS = States(
+    "a request of a client",
+    {
+        "queued": {
+            UNDER_WAY: "its turn has come: what it waits for is complete, and there is room",
+            "queued": "others are put together with it",
+        },
+        UNDER_WAY: {
+            UNDER_WAY: "there is another home stage, or no answer for long: it is sent again, the same",
+            ANSWERED: "its answer is there, and not those of all publications before it",
+            OUT: "its answer is there, and so are those before it",
+        },
+        ANSWERED: {OUT: "the answers to those before it are there"},
+        OUT: {},
+    },
+)
 
 
 @attrs.define(slots=True, eq=False)
@@ -284,6 +304,10 @@ class Session:
     def unfinished_events(self) -> int:
         """How many events are queued or have no number yet."""
         return self._queued_events + sum(unfinished.queued.count for unfinished in self._unfinished.values())
+
+    def states(self) -> dict[int, str]:
+        """The requests that are not out, by their sequence."""
+        return {**dict.fromkeys(self._unfinished, UNDER_WAY), **dict.fromkeys(self._held, ANSWERED)}
 
     @property
     def is_idle(self) -> bool:

@@ -3,18 +3,13 @@
 A change of its topics is announced to its buffer, held at the ENS, and asked for, one change after the other. So the order of
 the asks is the order that the buffer was told of, and what is published after a change has its place cannot be missed.
 
-| a change is | until | then it is |
-| --- | --- | --- |
-| queued | those before it are asked for | holding; or failed, if it cannot be made any more |
-| holding | the ENS brings what it adds (`core.client.holding`) | asked; or failed: it cannot, nobody waits, or all is over |
-| asked | its outcome comes, whoever waits or not | settled, or refused, or queued once more |
-| settled, refused, failed | | |
+`CHANGES` has what becomes of a change, `SUBSCRIPTIONS` what becomes of a subscription.
 
 What begins a subscription with a name is queued once more if somebody has opened it meanwhile: for the epoch after that one.
 It is, too, if one of the same name has just ended, after a while.
 
-A subscription is open, then *ending* (its end was asked for), then *over*: nothing comes in any more. It is over when its end has
-taken effect, by an error, or because nobody needs it. One that ends with its session and has not asked for its end then does.
+Nothing comes in any more when it is over: its end has taken effect, it has met an error, or nobody needs it. One that ends with
+its session and has not asked for its end then does.
 
 INVARIANT: `wanted` is what it holds when everything that was asked for has happened.
 INVARIANT: its buffer waits for the changes that are holding or asked, and for what has its outcome too early; for no other.
@@ -31,6 +26,7 @@ import attrs
 from ordered_pubsub.core.client.holding import Hold
 from ordered_pubsub.core.messages import Acked, Change, ChangeAsk, Nack, Refusal, ToSubscriber, VoidAsk, VoidDecision
 from ordered_pubsub.core.order.registrar import WRONG_EPOCH, epoch_after
+from ordered_pubsub.core.states import States
 from ordered_pubsub.core.subscriber.best_effort import BestEffort
 from ordered_pubsub.core.subscriber.buffer import Arrival, Notification
 from ordered_pubsub.core.subscriber.delivery import Delivery
@@ -42,6 +38,43 @@ if TYPE_CHECKING:
 
 _Made = TypeVar("_Made")
 QUEUED, HOLDING, ASKED, SETTLED, REFUSED, FAILED = "queued", "holding", "asked", "settled", "refused", "failed"
+CHANGES = States(
+    "a change of a client's subscription",
+    {
+        QUEUED: {
+            HOLDING: "those before it are asked for",
+            ASKED: "it is the end of a subscription that is over: nothing is to be held",
+            FAILED: "it cannot be made any more, or nobody waits for it",
+        },
+        HOLDING: {
+            ASKED: "the broker brings what it adds (`core.client.holding`)",
+            FAILED: "the broker or the stage says no, nobody waits for it any more, or the subscription is over",
+        },
+        ASKED: {
+            SETTLED: "it has its place",
+            REFUSED: "it will not happen",
+            QUEUED: "it begins a subscription that others have opened meanwhile, or that has just ended: it is tried again",
+        },
+        SETTLED: {},
+        REFUSED: {},
+        FAILED: {},
+    },
+)
+OPEN, ENDING, OVER = "open", "ending", "over"
+SUBSCRIPTIONS = States(
+    "a subscription at its client",
+    {
+        OPEN: {
+            ENDING: "its end is asked for",
+            OVER: "it met an error, was cut off, or nobody needs it",
+        },
+        ENDING: {
+            OPEN: "its end is refused",
+            OVER: "its end has taken effect; or any of what ends an open one",
+        },
+        OVER: {},
+    },
+)
 REOPEN_S = 0.2
 """So long after it is tried again to begin one whose name is that of one that has just ended."""
 
@@ -59,7 +92,7 @@ class TopicChange:
     """the epoch in which it begins a subscription with a name, or goes on with it"""
     together: Callable[[], Sequence[tuple[str, list[Any]]]] | None = None
     """makes the publications that take their place with it, when it is asked for"""
-    state: str = QUEUED
+    state: str = attrs.field(default=QUEUED, init=False)
     gained: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     hold: Hold | None = None
@@ -73,6 +106,11 @@ class TopicChange:
     """not before is it its turn"""
     openings: int = 0
     """how often somebody else has opened the subscription in between"""
+
+    def become(self, state: str) -> None:
+        """Something has happened to it."""
+        CHANGES.check(self.state, state)
+        self.state = state
 
     @property
     def is_asked(self) -> bool:
@@ -102,9 +140,7 @@ class ClientSubscription:
     """the topics that it will hold when all that was asked for has happened"""
     is_known: bool = False
     """whether the stage was ever asked for it"""
-    is_ending: bool = False
-    """whether its end was asked for"""
-    is_over: bool = False
+    state: str = attrs.field(default=OPEN, init=False)
     error: Exception | None = None
     """why it is over, if it did not end by itself"""
     end: TopicChange | None = None
@@ -117,6 +153,20 @@ class ClientSubscription:
     """topics that may not be needed at the ENS any more"""
     _rest: list[Notification] = attrs.field(factory=list)
     """what was ready when it ended by an error"""
+
+    def _become(self, state: str) -> None:
+        SUBSCRIPTIONS.check(self.state, state)
+        self.state = state
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether its end was asked for, and has not happened yet."""
+        return self.state == ENDING
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing comes in any more."""
+        return self.state == OVER
 
     # -- changes ------------------------------------------------------------------------------------------------------
 
@@ -146,7 +196,7 @@ class ClientSubscription:
         if change.state not in (QUEUED, HOLDING):
             return
         self._take_back(change)
-        change.state = FAILED
+        change.become(FAILED)
         self._changes.remove(change)
         self.go_on()
 
@@ -161,7 +211,7 @@ class ClientSubscription:
                 continue
             change.gained = tuple(topic for topic in change.add if topic not in self.wanted)
             change.lost = tuple(self.wanted) if change.ends else change.remove
-            change.state = HOLDING
+            change.become(HOLDING)
             self.buffer.change_asked(change.lost)
             change.hold = self.client.holding.hold(self.name, change.gained, self.client.now)
             self.client.take_holds()
@@ -197,11 +247,13 @@ class ClientSubscription:
 
     def _ask(self, change: TopicChange) -> None:
         """It is announced and held: ask the stage for it."""
-        change.state, change.hold = ASKED, None
+        change.become(ASKED)
+        change.hold = None
         if not self.is_known and not self.is_named:
             self.client.watch(self.name)
         self.is_known = True
-        self.is_ending = change.ends
+        if change.ends and not self.is_over:
+            self._become(ENDING)
         self.wanted.update(dict.fromkeys(change.gained, True))
         for topic in change.lost:
             self.wanted.pop(topic, None)
@@ -228,14 +280,16 @@ class ClientSubscription:
             self._release_left()
 
     def _fail(self, change: TopicChange, error: Exception | None) -> None:
-        change.state, change.error = FAILED, error
+        change.become(FAILED)
+        change.error = error
         self.client.finished.append(change)
 
     # -- outcomes -----------------------------------------------------------------------------------------------------
 
     def settled(self, change: TopicChange, outcome: Change) -> None:
         """A change has its place."""
-        change.state, change.outcome = SETTLED, outcome
+        change.become(SETTLED)
+        change.outcome = outcome
         self.client.finished.append(change)
         if self.is_over:
             return
@@ -267,11 +321,12 @@ class ClientSubscription:
             self.wanted.pop(topic, None)
             self._maybe_left[topic] = True
         self.wanted.update(dict.fromkeys(change.lost, True))
-        if change.ends:
-            self.is_ending = False
+        if change.ends and not self.is_over:
+            self._become(OPEN)
         if not self.is_over and self._begins_anew(change, refusal):
             return
-        change.state, change.refusal = REFUSED, refusal
+        change.become(REFUSED)
+        change.refusal = refusal
         self.client.finished.append(change)
 
     def _begins_anew(self, change: TopicChange, refusal: Refusal) -> bool:
@@ -287,7 +342,8 @@ class ClientSubscription:
             self.client.wait(self, change.again_at)
         else:
             return False
-        change.state, change.refusal = QUEUED, refusal
+        change.become(QUEUED)
+        change.refusal = refusal
         self._changes.appendleft(change)
         self.go_on()
         return True
@@ -387,7 +443,8 @@ class ClientSubscription:
         """Nothing comes in any more; the ENS and the stage are told."""
         if self.is_over:
             return
-        self.is_over = True
+        has_asked = self.is_ending
+        self._become(OVER)
         self.last_clock = self.buffer.clock
         self.client.ended(self)
         for change in list(self._changes):
@@ -395,7 +452,7 @@ class ClientSubscription:
             self._take_back(change)
             self._fail(change, self._closed())
         self.client.holding.forget(self.name)
-        if self.is_known and not self.is_ending and not self.is_named and self.client.is_open:
+        if self.is_known and not has_asked and not self.is_named and self.client.is_open:
             self.end = TopicChange(self, ends=True, lost=tuple(self.wanted))
             self.buffer.change_asked(self.end.lost)
             self._ask(self.end)

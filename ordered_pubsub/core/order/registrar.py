@@ -43,6 +43,7 @@ from ordered_pubsub.core.messages import (
     SubscribeRights,
     TopicsReleased,
 )
+from ordered_pubsub.core.states import States
 
 TOPICS_MAX = 10_000
 """Topics that one request may name, and that a subscription of weight 0 may hold."""
@@ -52,7 +53,6 @@ ORDERED_TOPICS_MAX = 2_000
 """Topics that a subscription may hold that is ordered across them: each pair costs its stages some memory."""
 SUBSCRIPTIONS_MAX = 10_000
 """Subscriptions that one session may have registered at one stage: more than it needs, and no more than it may leave behind."""
-
 
 EXPIRING = "@expiring-"
 """With the rank of a stage: who asks there for the end of subscriptions that nothing was heard of. No session has such an id."""
@@ -68,6 +68,29 @@ def epoch_after(refusal: Refusal, openings: int) -> int | None:
     None if it was refused for another reason, or if they do so again and again.
     """
     return refusal.opened + 1 if refusal.code == WRONG_EPOCH and openings < OPENINGS_MAX else None
+
+
+ABSENT, CHANGING, HELD, LAST, ENDED = "absent", "changing", "held", "ending", "ended"
+REGISTERED = States(
+    "a subscription at its registrar",
+    {
+        ABSENT: {CHANGING: "a client begins it", LAST: "a client begins it, and has asked for its end"},
+        CHANGING: {
+            CHANGING: "the next change has its turn, or another session opens it",
+            HELD: "its change has passed the last stage",
+            LAST: "its end is asked for, behind what is under way",
+        },
+        HELD: {
+            CHANGING: "a change is asked for; with a name also: another session opens it, in the next epoch",
+            LAST: "its end is asked for, or nothing was heard of its client for long",
+        },
+        LAST: {
+            ENDED: "all has passed, and its client may still need what came before",
+            ABSENT: "all has passed, and nothing of it is needed",
+        },
+        ENDED: {ABSENT: "its client says that it needs nothing any more, or nothing was heard of it for long"},
+    },
+)
 
 
 class WaitingChange(msgspec.Struct, frozen=True):
@@ -106,6 +129,13 @@ class SubscriptionState(msgspec.Struct):
     """up to where it needs nothing of a topic: where it has gained it"""
     leaving: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
     """topics that it has lost, and may need something of: where, and by which change"""
+
+    @property
+    def phase(self) -> str:
+        """Which of the states of `REGISTERED` it is in."""
+        if self.ended:
+            return LAST if self.under_way else ENDED
+        return CHANGING if self.under_way else HELD
 
     @property
     def acked_topics(self) -> tuple[str, ...]:
