@@ -94,7 +94,7 @@ def connect(
     arguments = {"ens": None if given_adapter else ens, "sequencer": sequencer, "name": name, "delivery": delivery}
     client = load(config, arguments={**arguments, **_known(settings)}).configuration.client
     level = None if client.delivery is None else check_level(client.delivery)
-    read = _settings_of(client, serializer)
+    read = Settings.of(client, serializer)
     adapter = given_adapter or load_adapter(client.ens or DEFAULT_ENS)
     home = _home_of(adapter, client)
 
@@ -123,11 +123,6 @@ def _known(settings: dict[str, Any]) -> dict[str, Any]:
                 f"connect() has no setting {key!r}; there are {', '.join(names)}, token_file and tls"
             )
     return settings
-
-
-def _settings_of(client: ClientSection, serializer: Any) -> Settings:
-    names = [field.name for field in attrs.fields(Settings) if field.name != "serializer"]
-    return Settings(**{name: getattr(client, name) for name in names}, serializer=serializer)
 
 
 def _home_of(adapter: Adapter, client: ClientSection) -> Home:

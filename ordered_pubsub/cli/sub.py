@@ -19,8 +19,8 @@ import attrs
 from ordered_pubsub.cli.clients import add_client_options, connect, note_wildcards, run, seconds
 from ordered_pubsub.cli.output import Output
 from ordered_pubsub.client.event import Event
-from ordered_pubsub.client.settings import UNORDERED
 from ordered_pubsub.client.subscription import Subscription
+from ordered_pubsub.config.schema import UNORDERED
 from ordered_pubsub.core.subscriber.delivery import WEIGHTS
 from ordered_pubsub.core.topics import check_topic
 from ordered_pubsub.wire.tasks import end_task

@@ -148,9 +148,47 @@ class ClientTls:
     """its private key"""
 
 
+UNORDERED = ("refuse", "deliver")
+"""What may become of messages that a plain client published."""
+
+
 @attrs.frozen(kw_only=True)
-class ClientSection:
-    """`[client]`: what a client is connected to, and how."""
+class ClientSettings:
+    """How a client works, whatever it is connected to."""
+
+    unordered: str = attrs.field(default="refuse", validator=kinds.choice(*UNORDERED))
+    """what becomes of messages that a plain client published, which have no place in the order"""
+    linger_s: float = attrs.field(default=0.0, validator=kinds.SECONDS_OR_NONE_AT_ALL)
+    """how long a publication may wait for others to share its message"""
+    batch_events_max: int = attrs.field(default=1, validator=kinds.whole(1))
+    """events of one topic that may share a message of the ENS; 1: each has its own, and plain consumers can read it"""
+    timeout_s: float = attrs.field(default=60.0, validator=kinds.SECONDS)
+    """how long a call waits for its outcome"""
+    connect_timeout_s: float = attrs.field(default=5.0, validator=kinds.SECONDS_OR_NONE_AT_ALL)
+    """how long connecting is tried again while no stage can be reached, since they may all be just starting; 0: not at all"""
+    pipeline_events_max: int = attrs.field(default=10_000, validator=kinds.whole(1))
+    """publications that may be unfinished at once"""
+    pipeline_bytes_max: int = attrs.field(default=64 * MEBIBYTE, validator=kinds.whole(1))
+    """bytes of payload and headers, and of timestamps once there are some, that may be unfinished at once"""
+    payload_bytes_max: int = attrs.field(default=MEBIBYTE, validator=kinds.whole(1))
+    """bytes that one event's payload and headers may have together"""
+    queue_events_max: int = attrs.field(default=100_000, validator=kinds.whole(1))
+    """events of one subscription whose turn has come and that the application has not taken yet"""
+    queue_bytes_max: int = attrs.field(default=64 * MEBIBYTE, validator=kinds.whole(1))
+    """the same in bytes of payload, headers and timestamps"""
+    unacknowledged_events_max: int = attrs.field(default=100_000, validator=kinds.whole(1))
+    """events of one subscription with a name that the application has taken and that are not acknowledged, from the first on"""
+    buffer_events_max: int | None = attrs.field(default=None, validator=kinds.whole(1, is_optional=True))
+    """events of one subscription that wait for earlier ones; left out: 1,000,000, and 1,000 with best-effort delivery"""
+    buffer_bytes_max: int = attrs.field(default=256 * MEBIBYTE, validator=kinds.whole(1))
+    """the same in bytes of payload, headers and timestamps"""
+    ttl_s: float = attrs.field(default=1.0, validator=kinds.SECONDS)
+    """how long an event waits for earlier ones with best-effort delivery"""
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class ConnectionSettings:
+    """What a client is connected to, and as whom."""
 
     ens: str | None = attrs.field(
         default=None, validator=ENS, repr=lambda text: repr(None if text is None else kinds.redacted(text))
@@ -170,34 +208,11 @@ class ClientSection:
     """the file that holds the client's token, and that nobody else may read"""
     tls: ClientTls | None = attrs.field(default=None, validator=kinds.section(ClientTls, is_optional=True))
     """given: TLS is spoken to all stages, also to those at ops://"""
-    unordered: str = attrs.field(default="refuse", validator=kinds.choice("refuse", "deliver"))
-    """what becomes of messages that a plain client published, which have no place in the order"""
-    linger_s: float = attrs.field(default=0.0, validator=kinds.SECONDS_OR_NONE_AT_ALL)
-    """how long a publication may wait for others to share its message"""
-    batch_events_max: int = attrs.field(default=1, validator=kinds.whole(1))
-    """events of one topic that may share a message of the ENS; 1: each has its own, and plain consumers can read it"""
-    timeout_s: float = attrs.field(default=60.0, validator=kinds.SECONDS)
-    """how long a call waits for its outcome"""
-    connect_timeout_s: float = attrs.field(default=5.0, validator=kinds.SECONDS_OR_NONE_AT_ALL)
-    """how long `connect` waits for stages that are not there yet; 0: not at all"""
-    pipeline_events_max: int = attrs.field(default=10_000, validator=kinds.whole(1))
-    """publications that may be unfinished at once"""
-    pipeline_bytes_max: int = attrs.field(default=64 * MEBIBYTE, validator=kinds.whole(1))
-    """bytes of payload and headers, and of timestamps once there are some, that may be unfinished at once"""
-    payload_bytes_max: int = attrs.field(default=MEBIBYTE, validator=kinds.whole(1))
-    """bytes that one event's payload and headers may have together"""
-    queue_events_max: int = attrs.field(default=100_000, validator=kinds.whole(1))
-    """events of one subscription whose turn has come and that the application has not taken yet"""
-    queue_bytes_max: int = attrs.field(default=64 * MEBIBYTE, validator=kinds.whole(1))
-    """the same in bytes of payload, headers and timestamps"""
-    unacknowledged_events_max: int = attrs.field(default=100_000, validator=kinds.whole(1))
-    """events of one subscription with a name that the application has taken and that are not acknowledged, from the first on"""
-    buffer_events_max: int | None = attrs.field(default=None, validator=kinds.whole(1, is_optional=True))
-    """events of one subscription that wait for earlier ones; left out: 1,000,000, and 1,000 with best-effort delivery"""
-    buffer_bytes_max: int = attrs.field(default=256 * MEBIBYTE, validator=kinds.whole(1))
-    """the same in bytes of payload, headers and timestamps"""
-    ttl_s: float = attrs.field(default=1.0, validator=kinds.SECONDS)
-    """how long an event waits for earlier ones with best-effort delivery"""
+
+
+@attrs.frozen(kw_only=True)
+class ClientSection(ClientSettings, ConnectionSettings):
+    """`[client]`: what a client is connected to, and how."""
 
     @property
     def addresses(self) -> tuple[Address, ...]:

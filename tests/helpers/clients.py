@@ -152,7 +152,7 @@ class RefusingHome(Home):
 
 async def make_client(adapter: Adapter, home: Home, **settings: Any) -> Client:
     """A client with a home of our choice."""
-    engine = Engine(None, adapter, home, Settings.read(settings))
+    engine = Engine(None, adapter, home, Settings(**settings))
     await engine.open()
     return Client(engine, None)
 
