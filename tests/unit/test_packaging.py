@@ -90,7 +90,7 @@ def test_the_extras_are_those_that_are_documented() -> None:
     """`pip install 'ordered-pubsub[nats]'` only warns of an extra that does not exist, so a name must not get lost."""
     extras = distribution("ordered-pubsub").metadata.get_all("Provides-Extra")
 
-    assert set(extras or []) == {"mqtt", "nats", "rabbitmq", "fast", "spark", "dashboard", "all", "test", "bench"}
+    assert set(extras or []) == {"mqtt", "nats", "rabbitmq", "fast", "spark", "all", "test", "bench"}
 
 
 def test_every_python_that_is_claimed_has_an_environment_that_tests_it() -> None:
