@@ -76,17 +76,15 @@ clean: ## remove everything that was set up, built or cached
 	@rm -rf ./*.egg-info adapters/*.egg-info
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The interpreter that runs tox gets the whole set of simulation seeds, the others what tox.ini says. pyenv's
-# interpreters come last on PATH, so that tox finds those that the machine does not have otherwise.
+# pyenv's interpreters come last on PATH, so that tox finds those that the machine does not have otherwise. The environments
+# are set up side by side, since that is waiting for the most part, and then used one after the other.
 define run_tox
 for folder in "$(PYENV_ROOT)"/versions/3.1[0-3].*/bin; do \
     if [ -d "$$folder" ]; then PATH="$$PATH:$$folder"; fi; \
 done; \
 export PATH; \
-whole="$$($(BIN)/python -c 'import sys; print("py%d%d" % sys.version_info[:2])')"; \
-$(BIN)/python -m tox run --quiet \
-    --override "testenv:$$whole.set_env+=ORDERED_PUBSUB_SEEDS=$${ORDERED_PUBSUB_SEEDS:-1000}" \
-    --override "testenv:$$whole.set_env+=ORDERED_PUBSUB_TEST_PATHS=tests" $(if $(ARGS),-- $(ARGS))
+$(BIN)/python -m tox run-parallel --quiet --notest --parallel 4 --parallel-no-spinner && \
+$(BIN)/python -m tox run --quiet --skip-pkg-install $(if $(ARGS),-- $(ARGS))
 endef
 
 # What the targets stand on.

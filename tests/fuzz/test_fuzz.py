@@ -13,6 +13,8 @@ from fuzz.run import TARGETS, Cases, fuzz
 from ordered_pubsub.core.filters.writing import write
 from ordered_pubsub.errors import FilterError
 
+pytestmark = pytest.mark.heavy
+
 COUNTS = {"streams": 300, "configuration": 1_500, "arrivals": 1_000, "ens-urls": 1_500, "tls": 1_000}
 COUNT = 3_000
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -19,13 +18,13 @@ SEED_OF = {
     for line in LINES
     if (found := re.fullmatch(r"\| `(?P<name>[\w-]+)` \|.*\| (`[\w-]+`, chance )?(?P<seed>\d+) \| [^|]+ \|", line))
 }
-FULL = int(os.environ.get("ORDERED_PUBSUB_SEEDS", "1000")) >= 1000
-EVERY_INTERPRETER_RUNS = ("jump", "no-marks", "begin-by-delta")
+EACH_INTERPRETER = ("jump", "no-marks", "begin-by-delta")
 AGAIN = "run `make mutants` to write docs/mutants.md again"
 
 
 @pytest.mark.parametrize(
-    "mutant", [m for m in MUTANTS if FULL or m.name in EVERY_INTERPRETER_RUNS], ids=lambda mutant: mutant.name
+    "mutant",
+    [pytest.param(m, id=m.name, marks=[pytest.mark.heavy] * (m.name not in EACH_INTERPRETER)) for m in MUTANTS],
 )
 def test_the_simulation_finds_the_missing_guard(mutant: Mutant) -> None:
     assert mutant.name in SEED_OF, AGAIN

@@ -1,4 +1,7 @@
-"""Tests that hang, of tests/data/hanging.py, run with the settings of all tests, but for shorter time-outs."""
+"""How tests run: none can hang, and none depends on where it is started. Shown with those of tests/data/odd_tests.py.
+
+They run with the settings of all tests, but for shorter time-outs.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,13 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+ODD = "tests/data/odd_tests.py"
 
 
 def run(name: str, *options: str) -> str:
     """What pytest says of one of them, which it does not pass."""
-    command = [sys.executable, "-m", "pytest", f"tests/data/hanging.py::{name}", *options]
-    short = ["-o", "timeout=1", "-o", "faulthandler_timeout=3"]
+    command = [sys.executable, "-m", "pytest", f"{ODD}::{name}", *options]
+    short = ["-o", "timeout=1", "-o", "faulthandler_timeout=5"]
     ended = subprocess.run([*command, *short], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1
     return ended.stdout + ended.stderr
@@ -44,7 +48,7 @@ def test_what_ends_a_test_that_failed_may_hang() -> None:
 def test_a_test_that_catches_its_time_out_ends_its_process() -> None:
     """With the stacks; there is no report."""
     said = run("test_everything_is_caught")
-    assert "Timeout (0:00:03)!" in said
+    assert "Timeout (0:00:05)!" in said
     assert "in test_everything_is_caught" in said
 
 
@@ -58,5 +62,10 @@ def test_the_other_processes_go_on() -> None:
     """With several of them, the test is reported that was running."""
     said = run("test_everything_is_caught", "-n", "1")
     assert "in test_everything_is_caught" in said
-    assert "crashed while running 'tests/data/hanging.py::test_everything_is_caught'" in said
+    assert "crashed while running 'tests/data/odd_tests.py::test_everything_is_caught'" in said
     assert "1 failed" in said
+
+
+def test_what_tests_start_heeds_ctrl_c_though_a_shell_started_them_in_the_background() -> None:
+    command = ["sh", "-c", 'trap "" INT; exec "$0" -m pytest "$1"', sys.executable, f"{ODD}::test_what_it_starts_heeds_ctrl_c"]
+    subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60, check=True)

@@ -1,9 +1,11 @@
-"""Tests that hang, each in another way. Nothing collects them but tests/unit/test_time_outs.py."""
+"""Tests that hang, each in another way, and one that looks at how it was started. tests/unit/test_running.py runs them."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 
@@ -61,3 +63,8 @@ def leaves_a_thread() -> Iterator[None]:
 
 def test_the_end(leaves_a_thread: None) -> None:
     """The process, whose thread is left."""
+
+
+def test_what_it_starts_heeds_ctrl_c() -> None:
+    asks = "import signal; print(signal.getsignal(signal.SIGINT) == signal.default_int_handler)"
+    assert subprocess.check_output([sys.executable, "-c", asks], text=True) == "True\n"
