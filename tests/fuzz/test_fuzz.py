@@ -88,6 +88,7 @@ def test_what_a_case_leaves_behind_is_found(work: object, message: str, monkeypa
 
 def test_a_stage_that_serves_nobody_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ordered_pubsub.server.node.Node.handle_requests", lambda self, requests, refusals: None)
+    monkeypatch.setattr(live, "SERVE_S", 1.0)
     monkeypatch.setitem(live.TARGETS, "deaf", LiveTarget(live.first_frame, live.TABLES))  # type: ignore[index]
 
     with pytest.raises(AssertionError):

@@ -84,7 +84,7 @@ def show_tasks() -> None:
     loops = [thing for thing in gc.get_objects() if issubclass(type(thing), asyncio.AbstractEventLoop)]
     for task in (task for loop in loops for task in asyncio.all_tasks(loop)):
         lines = traceback.StackSummary.extract(frames_of(task)).format()
-        print(f"{task!r}\n{''.join(lines)}", file=sys.stderr)
+        sys.stderr.write(f"{task!r}\n{''.join(lines)}\n")
 
 
 def frames_of(task: asyncio.Task[Any]) -> Iterator[tuple[FrameType, int]]:

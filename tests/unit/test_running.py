@@ -5,19 +5,23 @@ They run with the settings of all tests, but for shorter time-outs.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 ODD = "tests/data/odd_tests.py"
+PLAIN = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
 
 
 def run(name: str, *options: str) -> str:
     """What pytest says of one of them, which it does not pass."""
     command = [sys.executable, "-m", "pytest", f"{ODD}::{name}", *options]
     short = ["-o", "timeout=1", "-o", "faulthandler_timeout=5"]
-    ended = subprocess.run([*command, *short], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(
+        [*command, *short], cwd=ROOT, env=PLAIN, capture_output=True, text=True, timeout=60, check=False
+    )
     assert ended.returncode == 1
     return ended.stdout + ended.stderr
 
@@ -67,5 +71,6 @@ def test_the_other_processes_go_on() -> None:
 
 
 def test_what_tests_start_heeds_ctrl_c_though_a_shell_started_them_in_the_background() -> None:
-    command = ["sh", "-c", 'trap "" INT; exec "$0" -m pytest "$1"', sys.executable, f"{ODD}::test_what_it_starts_heeds_ctrl_c"]
+    shell = ["sh", "-c", 'trap "" INT; exec "$0" -m pytest "$1"']
+    command = [*shell, sys.executable, f"{ODD}::test_what_it_starts_heeds_ctrl_c"]
     subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60, check=True)
