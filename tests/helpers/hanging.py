@@ -70,7 +70,8 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> Iterator[None]
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
     """Who calls this takes both away again afterwards."""
-    item.ihook.pytest_timeout_set_timer(item=item, settings=item.stash[SETTINGS])
+    if SETTINGS in item.stash:  # else there is none: --timeout=0, to debug
+        item.ihook.pytest_timeout_set_timer(item=item, settings=item.stash[SETTINGS])
     end_if_it_hangs(item.config)
 
 

@@ -74,3 +74,8 @@ def test_what_tests_start_heeds_ctrl_c_though_a_shell_started_them_in_the_backgr
     shell = ["sh", "-c", 'trap "" INT; exec "$0" -m pytest "$1"']
     command = [*shell, sys.executable, f"{ODD}::test_what_it_starts_heeds_ctrl_c"]
     subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60, check=True)
+
+
+def test_who_debugs_may_do_without_time_outs() -> None:
+    command = [sys.executable, "-m", "pytest", f"{ODD}::test_what_it_starts_heeds_ctrl_c", "--timeout=0"]
+    subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60, check=True)
