@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test brokers lint soak fuzz mutants states prove-01 prove-02 prove-03 prove-04 prove-05 bench clean
+.PHONY: help demo test brokers lint coverage soak fuzz mutants states prove-01 prove-02 prove-03 prove-04 prove-05 bench clean
 
 # The interpreter of .venv, 3.10 to 3.13. To take another one later: make clean, then PYTHON=...
 override PYTHON := $(or $(PYTHON),python3)
@@ -35,7 +35,7 @@ help: ## this list
 demo: $(VENV)/.ready-package ## see total order across topics on this machine: ordered-pubsub demo
 	@$(BIN)/ordered-pubsub demo
 
-test: brokers $(VENV)/.ready-tox ## lint, all tests on each Python from 3.10 to 3.13 that is found, and with Spark (TOXENV=py311 for one)
+test: brokers $(VENV)/.ready-tox ## lint, the tests on each Python from 3.10 to 3.13 that is found, and what is heavy once (TOXENV=py311 for one)
 	@$(run_tox)
 
 brokers:
@@ -43,6 +43,9 @@ brokers:
 
 lint: $(VENV)/.ready-tox ## only ruff and mypy
 	@TOXENV=lint; export TOXENV; $(run_tox)
+
+coverage: $(VENV)/.ready-tox ## which branches of the core no test takes
+	@TOXENV=coverage; export TOXENV; $(run_tox)
 
 soak: $(VENV)/.ready-package ## simulate many more seeds than the tests do (SEEDS=10000)
 	@$(BIN)/python -m ordered_pubsub.testing.soak --seeds $(SEEDS) --workers 2
@@ -75,21 +78,20 @@ bench: $(VENV)/.ready-bench ## measure the core
 	@$(BIN)/python benchmarks/core.py
 
 clean: ## remove everything that was set up, built or cached
-	@rm -rf $(VENV) .tox build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf $(VENV) .tox build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
 	@rm -rf ./*.egg-info adapters/*.egg-info
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The interpreter that runs tox gets the whole set of simulation seeds, the others what tox.ini says. pyenv's
-# interpreters come last on PATH, so that tox finds those that the machine does not have otherwise.
+# pyenv's interpreters come last on PATH, so that tox finds those that the machine does not have otherwise. All environments
+# run two side by side, and each shows what it says when it is done; one that is asked for shows it at once.
 define run_tox
 for folder in "$(PYENV_ROOT)"/versions/3.1[0-3].*/bin; do \
     if [ -d "$$folder" ]; then PATH="$$PATH:$$folder"; fi; \
 done; \
 export PATH; \
-whole="$$($(BIN)/python -c 'import sys; print("py%d%d" % sys.version_info[:2])')"; \
-$(BIN)/python -m tox run --quiet \
-    --override "testenv:$$whole.set_env+=ORDERED_PUBSUB_SEEDS=$${ORDERED_PUBSUB_SEEDS:-1000}" \
-    --override "testenv:$$whole.set_env+=ORDERED_PUBSUB_TEST_PATHS=tests" $(if $(ARGS),-- $(ARGS))
+how="run-parallel --parallel 2 --parallel-no-spinner"; \
+[ -z "$$TOXENV" ] || how=run; \
+$(BIN)/python -m tox $$how --quiet $(if $(ARGS),-- $(ARGS))
 endef
 
 # What the targets stand on.

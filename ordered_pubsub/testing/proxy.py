@@ -105,7 +105,8 @@ class _Direction(asyncio.Protocol):
             self.transport.close()
         elif not self._is_told:
             self._is_told = True
-            self.transport.write_eof()
+            with suppress(OSError):  # it is gone, and the loop has not noticed yet
+                self.transport.write_eof()
             self._maybe_close()
 
     def _maybe_close(self) -> None:

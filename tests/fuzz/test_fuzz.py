@@ -13,6 +13,8 @@ from fuzz.run import TARGETS, Cases, fuzz
 from ordered_pubsub.core.filters._writing import write
 from ordered_pubsub.errors import FilterError
 
+pytestmark = pytest.mark.heavy
+
 COUNTS = {"streams": 300, "configuration": 1_500, "arrivals": 1_000, "ens-urls": 1_500, "tls": 1_000}
 COUNT = 3_000
 
@@ -86,6 +88,7 @@ def test_what_a_case_leaves_behind_is_found(work: object, message: str, monkeypa
 
 def test_a_stage_that_serves_nobody_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ordered_pubsub.server.stage.node.Node.handle_requests", lambda self, requests, refusals: None)
+    monkeypatch.setattr(live, "SERVE_S", 1.0)
     monkeypatch.setitem(live.TARGETS, "deaf", LiveTarget(live.first_frame, live.TABLES))  # type: ignore[index]
 
     with pytest.raises(AssertionError):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import ClassVar, cast
@@ -141,4 +143,19 @@ async def test_where_nobody_listens_a_connection_is_broken(unused_tcp_port: int)
     async with Proxy(("127.0.0.1", unused_tcp_port)) as link, connected(link) as (reader, _):
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await soon(reader.readexactly(1))
+        await until(lambda: not link.lanes)
+
+
+@pytest.mark.parametrize("echo", [Deaf], indirect=True)
+async def test_a_side_that_is_gone_is_not_told_of_the_end_of_the_other(echo: int) -> None:
+    """It goes in the moment in which a frozen line thaws, and the loop has not noticed."""
+    async with Proxy(("127.0.0.1", echo)) as link:
+        with socket.create_connection(("127.0.0.1", link.port)) as side:
+            side.send(b"x")
+            await until(lambda: Listener.everyone and not Listener.everyone[0].transport.is_reading())
+            link.freeze()
+            Listener.everyone[0].transport.write_eof()
+            await until(lambda: any(lane._waiting for lane in link.lanes))
+            side.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # go without a word
+        link.thaw()
         await until(lambda: not link.lanes)

@@ -666,6 +666,7 @@ CROWD_SIZE = 1_000
 CROWD_BYTES_MAX = 64 << 20
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["plain", "tls, before the handshake", "tls, in it", "tls, after it"])
 def test_a_thousand_idle_sockets_that_announce_the_largest_frame_cost_less_than_64_mb(
     kind: str, authority: Authority, certificate: Certificate, record_property: Any
@@ -851,6 +852,7 @@ async def test_a_change_that_is_asked_again_does_not_count_twice() -> None:
     assert [type(answer) for answer in answers] == [Answer] * 3
 
 
+@pytest.mark.heavy
 async def test_many_pings_or_questions_that_are_not_read_do_not_fill_the_memory() -> None:
     limits = "[limits]\npayload_bytes_max = 1\nframe_bytes_max = 65536\nbuffered_bytes_max = 65536"
     for question in (Ping(), Inquire(1)):

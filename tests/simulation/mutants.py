@@ -107,9 +107,9 @@ class Finding:
     violation: Violation
 
 
-def find(mutant: Mutant, seeds_max: int = SEEDS_MAX) -> Finding | None:
+def find(mutant: Mutant, seeds: range = range(SEEDS_MAX)) -> Finding | None:
     """Run worlds without the guard until an invariant falls, in a world in which none falls with it."""
-    for seed in range(seeds_max):
+    for seed in seeds:
         world = mutant.world(seed)
         with mutant.active():
             violations = Simulation(world).run().violations

@@ -19,6 +19,9 @@ SOCKETS_OF_SPARK = pytest.mark.filterwarnings(
     "ignore:unclosed <socket:ResourceWarning",
 )
 
+# A Java of the tests lives for a minute at most: to compile much for it, on many threads, costs more than it gains.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """All tests of this folder."""

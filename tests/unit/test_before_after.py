@@ -59,12 +59,14 @@ def test_a_side_is_measured_in_a_process_of_its_own() -> None:
     assert "single events, group of 1" in figures
 
 
+@pytest.mark.heavy
 def test_the_numbers_of_a_stage_are_measured() -> None:
     figures = before_after.measure_once("numbers", BENCHMARKS.parent, 0.01, 120.0)
     assert set(figures) == {f"{disk}, batches of {size}" for disk in ("none", "fsync") for size in (1, 10, 100, 1_000)}
     assert all(value > 0 for value in figures.values())
 
 
+@pytest.mark.heavy
 def test_topics_that_rest_cost_their_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resting_topics, "PARTS", 10)  # of which a stage keeps the last answer
     awake, resting, _, wrong = resting_topics.measure(300, tmp_path)

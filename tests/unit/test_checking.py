@@ -14,6 +14,7 @@ from ordered_pubsub.core.checking import (
     FILTER_LENGTH_MAX,
     ID_LENGTH_MAX,
     SERIAL_MAX,
+    TOPICS_MAX,
     check_message,
     check_request,
 )
@@ -215,6 +216,17 @@ def requests() -> Iterator[tuple[Request, str]]:
     yield Request("c", 0, 1, 0, 0, (ask,)), "not 0"
     yield Request("c", EPOCH_MAX + 1, 1, 0, 0, (ask,)), "an epoch from 1"
     yield Request("@expiring-1#00", 1, 1, 0, 0, (ask,)), "no session is called"
+    yield Request("c" * (ID_LENGTH_MAX + 1), 1, 1, 0, 0, (ask,)), "no session is called"
+    yield Request("c", 1, 1, 0, 0, (ask,), "i" * (ID_LENGTH_MAX + 1)), "nobody can be who asks"
+    for publish, says in (
+        (PublishAsk("a", 2, True, (Chunk(1, b"x"),)), "brings 1 of them to be kept; expected all"),
+        (PublishAsk("a", 2, True, (Chunk(2, b""),)), "with the bytes of at least one"),
+        (PublishAsk("a", 1, False, (Chunk(1, b"x"),)), "expected none"),
+        (PublishAsk("a", 3, pieces=(2, 2)), "the pieces of a batch of 3 events"),
+        (PublishAsk("a", 3, pieces=(3, 0)), "the pieces of a batch of 3 events"),
+        (PublishAsk("a", 2, digests=b"x"), "digests of so many bytes"),
+    ):
+        yield Request("c", 1, 1, 0, 0, (publish,)), says
     for change, says in (
         (ChangeAsk("", ("a",)), "the id of a subscription"),
         (ChangeAsk("s" * (ID_LENGTH_MAX + 1)), "the id of a subscription"),
@@ -224,6 +236,13 @@ def requests() -> Iterator[tuple[Request, str]]:
         (ChangeAsk("s", ("a",), opens=1, start={"a": -1}), "not -1"),
         (ChangeAsk("s", ("a",), opens=1, start={"": 1}), "must not be empty"),
         (ChangeAsk("s", ("a",), where={"a": "x" * (FILTER_LENGTH_MAX + 1)}), "a filter has at most"),
+        (ChangeAsk("s", tuple(map(str, range(TOPICS_MAX + 1)))), "added or removed at once"),
+        (
+            ChangeAsk("s", ("a",), opens=1, start=dict.fromkeys(map(str, range(TOPICS_MAX + 1)), 1)),
+            "a clock of at most",
+        ),
+        (ChangeAsk("s", ("a",), where=dict.fromkeys(map(str, range(TOPICS_MAX + 1)), "n > 1")), "filters of at most"),
+        (ChangeAsk("s", ("a",), weight=3), "is 0, 1 or 2, not 3"),
     ):
         yield Request("c", 1, 1, 0, 0, (change,)), says
 

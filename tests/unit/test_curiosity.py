@@ -358,6 +358,7 @@ def gaps(count: int) -> Curiosity:
     return stream
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "work",
     [
@@ -490,6 +491,7 @@ def test_who_forgets_for_lack_of_room_asks_once_more_and_no_worse(monkeypatch: p
     assert consolidation.fresh(1, 7, now=0.5) == [(1, 2), (4, 4), (6, 6)]
 
 
+@pytest.mark.heavy
 def test_the_cost_of_a_nack_does_not_grow_with_what_was_asked_lately() -> None:
     def of(count: int) -> int:
         consolidation = Consolidation(1.0)

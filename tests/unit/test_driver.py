@@ -125,6 +125,7 @@ def test_what_a_large_change_has_left_to_do_is_done_after_a_restart() -> None:
     assert len(driver.stage.state.groups.filled["t7"]) == len(MANY) - 1
 
 
+@pytest.mark.heavy
 def test_who_changes_very_many_pairs_again_and_again_waits_and_nobody_else_does() -> None:
     driver = Driver.open(0, Topology((StageSpec("only"),)), MemoryJournal())
     driver.tick(0.0, 0.0)

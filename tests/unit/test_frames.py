@@ -250,6 +250,7 @@ def test_whatever_the_timestamp_and_the_headers_a_frame_has_no_header_that_a_bro
         assert on_the_wire(Frame("t", b"", frame.headers)) < 1_000
 
 
+@pytest.mark.heavy
 async def test_an_event_with_a_thousand_entries_is_published(adapter: NarrowAdapter) -> None:
     """It was not, by any broker: its stamp is longer than their headers may be."""
     topics = list(entries_of(1_000))

@@ -497,3 +497,23 @@ def test_those_who_are_behind_are_told_how_far_a_topic_is(hosting: Hosting) -> N
     hosting.expected(AckExpected({"a": 5, "b": 7}))
 
     assert hosting.tells == [("one", TopicHeads("one/1", {"a": 5})), ("three", TopicHeads("three/1", {"a": 5}))]
+
+
+# -- who misses too much ------------------------------------------------------------------------------------------------
+
+
+def test_one_identity_that_misses_too_much_is_not_listened_to_and_others_are(hosting: Hosting) -> None:
+    hosting.curious_max = 5
+    hosting.identities |= {"greedy": "x", "greedy-too": "x", "modest": "y"}
+    for first in range(1, 40, 2):  # each a stretch of its own
+        want(hosting, "greedy", first)
+    want(hosting, "greedy-too", 101)
+    assert hosting.too_much > 0
+    asked_of_greedy = [each for _, wants in asked(hosting) for each in wants]
+    assert 0 < len(asked_of_greedy) < 10
+    assert max(each.last for each in asked_of_greedy) < 100
+    want(hosting, "modest", 201)
+    assert asked(hosting) == [(0, [NackRange("a", 201, 201)])]
+    tell(hosting, told(*(item(number) for number in range(1, 41))))
+    want(hosting, "greedy-too", 101)  # what it got, it does not miss any more
+    assert asked(hosting) == [(0, [NackRange("a", 101, 101)])]

@@ -18,6 +18,7 @@ import pytest
 from ordered_pubsub import Receipt
 from ordered_pubsub.errors import UnavailableError
 from ordered_pubsub.testing.processes import SpokenLines
+from ordered_pubsub.testing.trial import worker
 from ordered_pubsub.testing.trial.judge import Verdict, compare, judge
 from ordered_pubsub.testing.trial.process import TrialError, TrialWorkerProcess
 from ordered_pubsub.testing.trial.worker import PIPELINE, TrialPublishing
@@ -165,3 +166,24 @@ async def test_a_publisher_that_gets_no_receipt_stops_and_says_for_what(
     faults = judge([tmp_path / "receipts"], [], []).faults
     assert faults[0] == "p0-2 has no receipt: UnavailableError('the stage is gone')"
     assert faults[1:] == [f"p0-{number} has no receipt within 0.05 s" for number in range(3, PIPELINE + 1)]
+
+
+@pytest.mark.parametrize("call_s", [30.0, -1.0])
+async def test_a_call_is_tried_again_while_the_broker_is_down_but_not_for_ever(
+    call_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "PAUSE_S", 0.0)
+    failures = [UnavailableError("the broker is down")] * 3
+
+    async def call() -> str:
+        if failures:
+            raise failures.pop()
+        return "done"
+
+    calling = TrialPublishing({"seed": 1, "call_s": call_s}, asyncio.StreamReader()).patiently(call)
+    if call_s > 0:
+        assert await calling == "done"
+    else:
+        with pytest.raises(UnavailableError):
+            await calling
+        assert len(failures) == 2

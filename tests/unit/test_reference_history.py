@@ -50,6 +50,14 @@ def test_reading_stops_where_a_log_does_not_have_what_another_needs() -> None:
     assert order([logged("a1", 1), logged("a2", 2, b=3), logged("b1", 1, owner=1)], a=0, b=0) == ["a1", "b1"]
 
 
+def test_vectors_stay_what_they_were_while_a_topic_jumps_ahead() -> None:
+    history = History()
+    history.restart({"a": 0, "b": 0})
+    vectors = [(history.passed("b") if n % 2 else history.jumped("a", 3 * n)).vector for n in range(3 * SHARED_MAX)]
+    for place in (0, 1, SHARED_MAX - 1, SHARED_MAX, SHARED_MAX + 1, 2 * SHARED_MAX + 1):
+        assert dict(vectors[place]) == {"a": 3 * (place - place % 2), "b": (place + 1) // 2}
+
+
 def test_vectors_stay_what_they_were_while_the_clock_goes_on() -> None:
     history = History()
     history.restart({"a": 10, "b": 0})

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ordered_pubsub.core.log.floors import Needs
+from ordered_pubsub.core.log.floors import LONG, Needs
 from ordered_pubsub.core.messages import Acked, Change, ChangeAsk, Ended, Progress, Refusal, Request, TopicsReleased
 from ordered_pubsub.core.order.registrar import WRONG_EPOCH, Registrar, WaitingChange
 
@@ -433,6 +433,25 @@ def test_the_subscription_that_needs_most_counts(registrar: Registrar) -> None:
     other = ChangeAsk("other", ("a",))
     take(registrar, other, a=2)
     assert Needs(registrar).floors() == {"a": 2}
+
+
+def test_after_many_changes_what_a_named_subscription_needs_is_remembered_until_anything_changes(
+    registrar: Registrar,
+) -> None:
+    needs = Needs(registrar)
+    take(registrar, opening("a"), a=1)
+    for number in range(LONG):
+        take(registrar, ChangeAsk("s", (f"t{number}",)), **{f"t{number}": number})
+        assert needs.floors() == floors(registrar)
+    assert set(needs._long) == {"s"}
+    change = start(registrar, adding("b"))
+    assert needs.floors() == floors(registrar)
+    assert needs.floors()["b"] == 0
+    finish(registrar, change, b=7)
+    assert needs.floors()["b"] == 7
+    registrar.acknowledged(acked(1, 7, a=5))
+    assert needs.floors() == floors(registrar)
+    assert needs.floors()["a"] == 5
 
 
 def test_nothing_is_remembered_of_subscriptions_that_are_gone(registrar: Registrar) -> None:

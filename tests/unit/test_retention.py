@@ -190,3 +190,17 @@ def test_what_is_forgotten_already_is_not_found_again(shelf: MemoryShelf) -> Non
     ((topic, up_to),) = retention.find_old(0.0, LATER)
     LogWriter(shelf).forget(topic, up_to)
     assert retention.find_old(LOOK_S, LATER) == []
+
+
+# -- small events are counted together ----------------------------------------------------------------------------------
+
+
+def test_of_very_many_small_events_no_less_is_kept_than_was_asked_for_and_little_more(shelf: MemoryShelf) -> None:
+    """They are weighed in heaps, each of which goes as a whole."""
+    heap, count = 10, 3 * 10 * BUCKETS
+    policy = Policy(keep_age_s=FOR_EVER, max_age_s=FOR_EVER, max_bytes=heap * BUCKETS)
+    write(shelf, count)
+    retention = retention_of(shelf, policy)
+    ((_, up_to),) = retention.find_old(0.0, LATER)
+    assert heap * BUCKETS <= count - up_to < heap * BUCKETS + heap
+    assert len(retention._sizes["a"].buckets) <= 3 * BUCKETS + 1

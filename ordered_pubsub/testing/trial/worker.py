@@ -14,8 +14,9 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import IO, Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import IO, Any, TypeVar
 
 import ordered_pubsub
 from ordered_pubsub.adapter import Adapter, Capabilities, Frame, FramesHandler, StateHandler, load_adapter
@@ -24,7 +25,9 @@ from ordered_pubsub.errors import UnavailableError
 from ordered_pubsub.testing.trial.judge import NO_RECEIPT
 
 PIPELINE = 500
-CONNECT_PAUSE_S = 0.1
+PAUSE_S = 0.1
+
+Result = TypeVar("Result")
 
 
 def _writer(path: str) -> IO[str]:
@@ -109,23 +112,30 @@ class TrialWorker:
                 await self.work(client, log)
 
     async def _connect(self, raw: IO[str]) -> ordered_pubsub.Client:
-        """Connect, and try again while the broker or the stages are down, for as long as a call may take."""
-        plan, loop = self.plan, asyncio.get_running_loop()
-        give_up_at = loop.time() + plan["call_s"]
+        plan = self.plan
+
+        async def connect() -> ordered_pubsub.Client:
+            return await ordered_pubsub.connect(
+                Tap(load_adapter(plan["ens"]), raw),
+                sequencer=plan["sequencer"],
+                name=plan["name"],
+                timeout_s=plan["call_s"],
+                **plan["settings"],
+            )
+
+        return await self.patiently(connect)
+
+    async def patiently(self, call: Callable[[], Awaitable[Result]]) -> Result:
+        """Try again while the broker or the stages are down, for as long as a call may take."""
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + self.plan["call_s"]
         while True:
-            adapter = Tap(load_adapter(plan["ens"]), raw)
             try:
-                return await ordered_pubsub.connect(
-                    adapter,
-                    sequencer=plan["sequencer"],
-                    name=plan["name"],
-                    timeout_s=plan["call_s"],
-                    **plan["settings"],
-                )
+                return await call()
             except UnavailableError:
                 if loop.time() > give_up_at:
                     raise
-                await asyncio.sleep(CONNECT_PAUSE_S)
+                await asyncio.sleep(PAUSE_S)
 
     async def work(self, client: ordered_pubsub.Client, log: IO[str]) -> None:
         """What it is for."""
@@ -254,10 +264,10 @@ class TrialSubscribing(TrialWorker):
             others = [topic for topic in self.plan["every_topic"] if topic not in held]
             if others and (len(held) <= 3 or self.random.random() < 0.5):
                 topic = self.random.choice(others)
-                await subscription.add(topic)
+                await self.patiently(partial(subscription.add, topic))
             else:
                 topic = self.random.choice(held)
-                await subscription.remove(topic)
+                await self.patiently(partial(subscription.remove, topic))
             self.changes += 1
 
     async def finish(self, clock_now: Callable[[], Mapping[str, int]], totals: dict[str, int]) -> dict[str, list[int]]:
