@@ -154,6 +154,16 @@ class Window:
             if call.confirmed == len(call.frames) and not call.done.done():
                 call.done.set_result(None)
 
+    def confirm_all(self) -> None:
+        """The broker has taken all that was sent. To be followed by `fill`."""
+        for tag in self.tags:
+            self.confirm(tag)
+
+    @property
+    def tags(self) -> list[Hashable]:
+        """Of the frames that are not confirmed."""
+        return list(self._unconfirmed)
+
     def refuse(self, tag: Hashable, reason: Callable[[str], Exception]) -> None:
         """The broker has refused a frame; what is raised is made of its topic. To be followed by `fill`."""
         found = self._unconfirmed.pop(tag, None)

@@ -34,15 +34,13 @@ LOOKED_AFTER = {
     "ordered_pubsub/client/client.py": "closing, whose outcome is awaited by whoever closes",
     "ordered_pubsub/sync/handlers.py": "a handler's thread, which hands on whatever the handler raises",
     "ordered_pubsub/sync/loops.py": "the thread of the loop, and what it is asked for, which is awaited or told",
+    "ordered_pubsub_adapters/_nats_fast.py": "a write, which raises nothing",
     "ordered_pubsub_adapters/_rabbitmq_io.py": "what pika asks for, and is told of; and a write, which raises nothing",
     "ordered_pubsub_adapters/base.py": "awaited in the function that made it",
     "ordered_pubsub_adapters/memory.py": "the end of a wait in the function that made it: sets an event",
     "ordered_pubsub_adapters/mqtt_link.py": "waits for an event, in the function that made it",
     "ordered_pubsub_adapters/mqtt_session.py": "waits for an event, in the function that made it",
-    "ordered_pubsub_adapters/nats_connection.py": "awaited in the function that made it",
-    "ordered_pubsub_adapters/nats_consumer.py": "awaited in the function that made it",
-    "ordered_pubsub_adapters/nats_publisher.py": "a limit of a wait in the function that made it",
-    "ordered_pubsub_adapters/nats_waiting.py": "awaited in the function that made it",
+    "ordered_pubsub_adapters/nats.py": "a question whose answer is awaited, and that ends with the connection",
 }
 """Where something is begun without a supervisor, how often, and why that may be."""
 HOW_OFTEN = {
