@@ -69,7 +69,10 @@ def test_values_that_are_no_text_are_read_by_the_rule() -> None:
     ("frame", "reason"),
     [
         (Frame("t", bytes(1_001)), r"'t' has 1001 bytes; at most 1000 .*message_bytes_max.*max_message_size"),
-        (Frame("t", b"", {"x": bytes(5_000)}), r"headers of 53\d\d bytes; this broker takes at most 5000 \(its frame_max\)"),
+        (
+            Frame("t", b"", {"x": bytes(5_000)}),
+            r"headers of 53\d\d bytes; this broker takes at most 5000 \(its frame_max\)",
+        ),
         (Frame("t", b"", {"é" * 128: "x"}), r"has a header whose name has 256 bytes; AMQP takes at most 255"),
     ],
 )

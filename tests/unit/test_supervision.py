@@ -38,8 +38,7 @@ LOOKED_AFTER = {
     "ordered_pubsub_adapters/_rabbitmq_io.py": "what pika asks for, and is told of; and a write, which raises nothing",
     "ordered_pubsub_adapters/base.py": "awaited in the function that made it",
     "ordered_pubsub_adapters/memory.py": "the end of a wait in the function that made it: sets an event",
-    "ordered_pubsub_adapters/mqtt_link.py": "waits for an event, in the function that made it",
-    "ordered_pubsub_adapters/mqtt_session.py": "waits for an event, in the function that made it",
+    "ordered_pubsub_adapters/mqtt.py": "waits for an event, in the function that made it",
     "ordered_pubsub_adapters/nats.py": "a question whose answer is awaited, and that ends with the connection",
 }
 """Where something is begun without a supervisor, how often, and why that may be."""
