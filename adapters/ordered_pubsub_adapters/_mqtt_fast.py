@@ -80,10 +80,12 @@ class FastClient(Client):
     deliver: Deliver
     """set by whoever takes what arrives, before connecting"""
 
-    def __init__(self, client_id: str, unreleased: dict[int, bool]) -> None:
+    def __init__(self, client_id: str, unreleased: dict[int, bool], unfinished: dict[Any, bool]) -> None:
         super().__init__(CallbackAPIVersion.VERSION2, client_id=client_id, protocol=MQTTProtocolVersion.MQTTv5)
         self._unreleased = unreleased
         """the identifiers of QoS 2 that have come, and may come again; of a session, not of a connection"""
+        self.unfinished = unfinished
+        """those that earlier connections of the session have begun to publish with, until the broker has ended that"""
 
     def accept(self, mid: int, qos: int) -> None:
         """Tell the broker that a message is ours now."""
@@ -92,9 +94,10 @@ class FastClient(Client):
         elif qos == 2:
             self._send_pubrec(mid)
 
-    def finish(self, mid: int) -> None:
-        """End what an earlier connection has begun to publish at QoS 2: its identifier is free again."""
-        self._send_pubrel(mid)
+    def finish(self) -> None:
+        """End what earlier connections have begun to publish at QoS 2: the identifiers are used again."""
+        for mid in self.unfinished:
+            self._send_pubrel(mid)
 
     def loop_write(self) -> MQTTErrorCode:
         """Write what waits, small packets together."""
@@ -141,10 +144,11 @@ class FastClient(Client):
 
     def _handle_pubackcomp(self, cmd: str) -> MQTTErrorCode:
         packet = self._in_packet["packet"]
-        if len(packet) == 2:
-            mid = packet[0] << 8 | packet[1]
-            if mid in self._out_messages:
-                return self._do_on_publish(mid, _PUBLISHED, _NO_PROPERTIES)
+        mid = packet[0] << 8 | packet[1]
+        if cmd == "PUBCOMP" and self.unfinished.pop(mid, False):
+            return MQTTErrorCode.MQTT_ERR_SUCCESS  # of before: what has the identifier now is answered later
+        if len(packet) == 2 and mid in self._out_messages:
+            return self._do_on_publish(mid, _PUBLISHED, _NO_PROPERTIES)
         return super()._handle_pubackcomp(cmd)  # type: ignore[arg-type]  # a Literal that only paho names
 
     def _handle_pubrec(self) -> MQTTErrorCode:
@@ -208,7 +212,7 @@ def _talk() -> bool:
     """Known frames are written together, known messages are read, acknowledged and released, and acknowledgements told."""
     data = pack_headers(_HEADERS)
     read: list[Any] = []
-    client = FastClient("check", {})
+    client = FastClient("check", {}, {5: True})
     client.deliver = lambda *message: read.append(message)
     client.on_publish = lambda _, __, mid, reason, more: read.append((mid, reason.value))
     client.on_socket_register_write = lambda *_: None  # what waits is written when it is asked for
@@ -249,7 +253,7 @@ def _talk() -> bool:
             for packet in packets:
                 say(packet)
             client.accept(6, 1)
-            client.finish(5)
+            client.finish()
             client.loop_write()
             answers = b"\x50\x02\x00\x07\x70\x02\x00\x07\x70\x02\x00\x09\x40\x02\x00\x06\x62\x02\x00\x05"
             is_answered = peer.recv(1_000) == answers

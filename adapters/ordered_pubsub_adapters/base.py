@@ -435,7 +435,12 @@ class BrokerAdapter(Adapter):
             await connection.publish([(name_of(frame.topic), frame) for frame in frames])
 
     def received(self, connection: Connection, frame: Frame | None, token: Any = None) -> None:
-        """Something came over a connection: a frame, or what nobody wants but whose token is to be given back."""
+        """Something came over a connection: a frame, or what nobody wants but whose token is to be given back.
+
+        What comes when it is over already does not count.
+        """
+        if connection.ended.done():
+            return
         if connection is not self._source:
             self._source, self._tokens = connection, []
             if connection.brings_again:

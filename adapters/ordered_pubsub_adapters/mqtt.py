@@ -222,7 +222,7 @@ class MqttConnection(Connection):
         adapter = self.adapter
         client: Client
         if is_fit():
-            client = FastClient(adapter.client_id, adapter.unreleased)
+            client = FastClient(adapter.client_id, adapter.unreleased, adapter.unfinished)
             client.deliver = self._deliver
         elif self._qos == 2:
             raise ConfigurationError(
@@ -266,8 +266,7 @@ class MqttConnection(Connection):
             adapter.session_s = getattr(more, "SessionExpiryInterval", adapter.session_s)
             adapter.packet_bytes_max = getattr(more, "MaximumPacketSize", None) or PACKET_BYTES_MAX
             if isinstance(client, FastClient):
-                for mid in adapter.unfinished:
-                    client.finish(mid)
+                client.finish()
         self.answer("welcome", (reason, more))
 
     def _forget_session(self) -> None:
@@ -427,8 +426,6 @@ class MqttConnection(Connection):
 
     def _on_publish(self, client: Any, data: Any, mid: int, reason: ReasonCode, more: Properties | None) -> None:
         self._heard += 1
-        if self.adapter.unfinished:  # the broker has read what was said of them
-            self.adapter.unfinished.clear()
         if reason.is_failure:
             self.window.refuse(mid, lambda topic: not_taken(topic, reason))
         else:
@@ -557,7 +554,7 @@ class MqttAdapter(BrokerAdapter):
         self.unreleased: dict[int, bool] = {}
         """identifiers of messages of QoS 2 that have come, and may come again"""
         self.unfinished: dict[Any, bool] = {}
-        """identifiers of messages of QoS 2 that were sent, and of which the broker may still know"""
+        """identifiers of messages of QoS 2 that earlier connections have sent, and of which the broker may still know"""
 
     @property
     def capabilities(self) -> Capabilities:

@@ -181,6 +181,8 @@ class StreamConnection(NatsConnection):
         return reply.startswith(b"$JS.ACK.") or subject.startswith(self._inbox_bytes)
 
     def _came(self, subject: str, reply: str, headers: Headers, data: bytes) -> None:
+        if self.ended.done():
+            return  # the next connection reads on where this one has ended
         if reply.startswith(ACKNOWLEDGE):
             self._take(subject, reply, headers, data)
         elif subject == self._pull_inbox:

@@ -163,7 +163,7 @@ class Wire(FastClient):
     """A client whose packets are seen instead of sent."""
 
     def __init__(self) -> None:
-        super().__init__("wire", {})
+        super().__init__("wire", {}, {})
         self.came: list[tuple[bytes, bytes, bytes, int, int]] = []
         self.sent: list[bytes] = []
         self.published: list[tuple[int, int]] = []
@@ -299,6 +299,22 @@ def test_at_qos_2_what_was_taken_is_released_and_told_when_it_is_complete() -> N
     assert wire.published == [(int.from_bytes(number, "big"), 0)]
 
 
+def test_what_an_earlier_connection_has_begun_at_qos_2_is_ended_and_not_taken_for_what_is_new() -> None:
+    """Its identifier is used again, and the broker answers in order."""
+    wire = Wire()
+    wire.unfinished.update({1: True, 9: True})
+    wire.finish()
+    assert wire.sent == [b"\x62\x02\x00\x01", b"\x62\x02\x00\x09"]
+
+    assert wire.sends(qos=2) == 1
+    wire.comes(0x70, b"\x00\x01")
+    wire.comes(0x70, b"\x00\x09\x92")
+    assert (wire.published, wire.unfinished) == ([], {})
+    wire.comes(0x50, b"\x00\x01")
+    wire.comes(0x70, b"\x00\x01")
+    assert (wire.sent, wire.published) == ([b"\x62\x02\x00\x01"], [(1, 0)])
+
+
 def test_an_acknowledgement_of_something_unknown_is_ignored() -> None:
     wire = Wire()
     for command, reason in ((0x40, b"\x97"), (0x50, b"\x97"), (0x70, b"\x92")):
@@ -334,7 +350,7 @@ SIZES = st.one_of(st.integers(1, 300), st.integers(PIECE_BYTES - 300, PIECE_BYTE
     packets=st.lists(st.integers(1, 9_000).map(lambda size: b"%d" % size * size), max_size=20), takes=st.lists(SIZES)
 )
 def test_everything_is_written_in_its_order_whatever_the_socket_takes(packets: list[bytes], takes: list[int]) -> None:
-    client = FastClient("writer", {})
+    client = FastClient("writer", {}, {})
     client.on_socket_register_write = lambda *more: None
     client._sock = narrow = Narrow(takes)  # type: ignore[assignment]  # as much of a socket as is needed
     for packet in packets:
@@ -348,7 +364,7 @@ def test_everything_is_written_in_its_order_whatever_the_socket_takes(packets: l
 
 
 def test_small_packets_are_written_together_and_a_large_one_by_itself() -> None:
-    client = FastClient("writer", {})
+    client = FastClient("writer", {}, {})
     client.on_socket_register_write = lambda *more: None
     client._sock = narrow = Narrow([10 * PIECE_BYTES] * 10)  # type: ignore[assignment]  # as much as is needed
     large = b"x" * (PIECE_BYTES + 1)
@@ -360,7 +376,7 @@ def test_small_packets_are_written_together_and_a_large_one_by_itself() -> None:
 
 
 def test_a_good_bye_is_the_last_word_and_hangs_up() -> None:
-    client = FastClient("writer", {})
+    client = FastClient("writer", {}, {})
     client.on_socket_register_write = lambda *more: None
     client._sock = narrow = Narrow([PIECE_BYTES] * 10)  # type: ignore[assignment]  # as much of a socket as is needed
     client._packet_queue(0x40, b"ack", 1, 1)
