@@ -521,7 +521,7 @@ class BrokerAdapter(Adapter):
                 await connection.subscribe(names)
         except BaseException as error:
             self._leave(new)
-            has_broken = isinstance(error, AdapterError) and connection.ended.done()
+            has_broken = type(error) is AdapterError and connection.ended.done()  # any other is a refusal
             if not has_broken or asyncio.get_running_loop().time() > give_up_at:
                 raise
             return False

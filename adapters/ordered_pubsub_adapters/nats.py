@@ -40,7 +40,7 @@ from nats.aio.msg import Msg
 from ordered_pubsub.adapter import Capabilities, Frame
 from ordered_pubsub.errors import AdapterError, ConfigurationError, OrderedPubSubError
 from ordered_pubsub.wire.tasks import end_task
-from ordered_pubsub_adapters._nats_client import NEVER_S, NatsClient, dial
+from ordered_pubsub_adapters._nats_client import NEVER_S, NatsClient, dial, ours
 from ordered_pubsub_adapters._nats_fast import FastClient, Headers, check_safe, fitness
 from ordered_pubsub_adapters._nats_headers import headers_size, read_headers, write_headers
 from ordered_pubsub_adapters.base import ANSWER_S, BrokerAdapter, Connection, NamedFrames
@@ -243,7 +243,8 @@ class Client:
 
     async def subscribe(self, subject: str) -> Any:
         """Let messages come."""
-        return await self.nats.subscribe(subject, cb=self._read)
+        with ours(self.adapter.shown, "subscribing"):
+            return await self.nats.subscribe(subject, cb=None if self.is_fast else self._read)
 
     async def _read(self, message: Msg) -> None:
         """nats-py has read a message itself."""
@@ -282,8 +283,9 @@ class Client:
     async def publish(self, frames: NamedFrames, replies: Sequence[str] = ()) -> None:
         """Have nats-py publish them."""
         to = replies or [""] * len(frames)
-        for (name, frame), reply in zip(frames, to, strict=True):
-            await self.nats.publish(name, frame.payload, reply, headers=write_headers(frame.headers))
+        with ours(self.adapter.shown, "publishing"):
+            for (name, frame), reply in zip(frames, to, strict=True):
+                await self.nats.publish(name, frame.payload, reply, headers=write_headers(frame.headers))
 
 
 class NatsConnection(Connection):
@@ -362,7 +364,8 @@ class CoreConnection(NatsConnection):
             self._topics.pop(name.encode(), None)
             subscription = self._subscriptions.pop(name, None)
             if subscription is not None and not self.ended.done():
-                await subscription.unsubscribe()
+                with ours(self.adapter.shown, "unsubscribing"):
+                    await subscription.unsubscribe()
 
     def _came(self, subject: str, _: str, headers: Headers, data: bytes) -> None:
         adapter = self.adapter

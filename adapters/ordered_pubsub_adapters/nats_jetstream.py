@@ -35,6 +35,7 @@ from nats import errors
 from ordered_pubsub.adapter import Frame
 from ordered_pubsub.errors import AdapterError, ConfigurationError
 from ordered_pubsub.wire.tasks import end_task
+from ordered_pubsub_adapters._nats_client import ours
 from ordered_pubsub_adapters._nats_fast import FastClient, Headers
 from ordered_pubsub_adapters._nats_headers import STATUS
 from ordered_pubsub_adapters.base import NamedFrames, Window, in_time
@@ -127,7 +128,7 @@ class StreamConnection(NatsConnection):
         for task in self._tasks:
             await end_task(task)
         if self._consumer and self.nats.is_connected:
-            with suppress(errors.Error, AdapterError):
+            with suppress(errors.Error, AdapterError, OSError, asyncio.TimeoutError):
                 await self._drop_consumer()
                 await in_time(self.nats.flush(), ACKNOWLEDGE_S, "it does not answer") if is_last else None
         await super().close(is_last)
@@ -157,8 +158,8 @@ class StreamConnection(NatsConnection):
             work = await self._outgoing.get()
             try:
                 await self._client.publish(*work)
-            except (errors.Error, OSError) as error:
-                self.end(f"nothing can be published: {error}")
+            except AdapterError as error:
+                self.end(str(error))
 
     async def _watch_window(self) -> None:
         """Fail what is not acknowledged in time."""
@@ -217,7 +218,7 @@ class StreamConnection(NatsConnection):
         if not names:
             return
         stream = self.stream
-        state = await stream.cover(self, [*stream.positions, *names])
+        state = await stream.cover(self, names if self._consumer else [*stream.positions, *names])
         start = stream.resume(state) if not self._consumer else None
         new = [name for name in names if name not in stream.positions]
         stream.positions.update(dict.fromkeys(new, state.last_sequence))
@@ -248,7 +249,8 @@ class StreamConnection(NatsConnection):
     async def _drop_consumer(self) -> None:
         """The server would find out by itself, some minutes later."""
         name, self._consumer = self._consumer, ""
-        await self.nats.publish(f"$JS.API.CONSUMER.DELETE.{self.stream.name}.{name}")
+        with ours(self.adapter.shown, "deleting the consumer"):
+            await self.nats.publish(f"$JS.API.CONSUMER.DELETE.{self.stream.name}.{name}")
 
     async def _consume(self, start: dict[str, object]) -> None:
         names = list(self.stream.positions)
@@ -366,7 +368,7 @@ class StreamConnection(NatsConnection):
                 return None
             except errors.TimeoutError:
                 self._client.refusals.check(self.adapter.shown, (subject,), since)
-            except errors.Error as error:
+            except (errors.Error, OSError) as error:
                 raise AdapterError(
                     f"{self.adapter.shown}: JetStream could not be asked ({subject}): {error}"
                 ) from error

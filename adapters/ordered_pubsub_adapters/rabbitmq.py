@@ -187,17 +187,18 @@ def _settle(future: asyncio.Future[Any], result: Any = None) -> None:
 
 
 class Refused(AdapterError):
-    """A channel was closed; `code` says why, 0 if not by the broker."""
+    """The broker has closed a channel; `code` says why."""
 
-    code = 0
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
 
-    @classmethod
-    def of(cls, reason: Exception) -> Refused:
-        """The error for a channel that was closed."""
-        error = cls(explain(reason))
-        if isinstance(reason, ChannelClosedByBroker):
-            error.code = reason.reply_code
-        return error
+
+def _over(reason: Exception) -> AdapterError:
+    """The error for a channel that was closed."""
+    if isinstance(reason, ChannelClosedByBroker):
+        return Refused(explain(reason), reason.reply_code)
+    return AdapterError(explain(reason))
 
 
 @attrs.define(eq=False)
@@ -228,7 +229,7 @@ class Channel:
 
     def _check_open(self) -> None:
         if self.ended.done():
-            raise Refused.of(self.ended.result())
+            raise _over(self.ended.result())
 
     async def close(self) -> None:
         """Close it, and return when the broker knows."""
@@ -377,8 +378,6 @@ class RabbitMqConnection(Connection):
         except Refused as refusal:
             if refusal.code == FORBIDDEN and await self._is_there(wire, "exchange_declare", name):
                 return
-            if not refusal.code:
-                raise
             raise AdapterError(
                 f"{self.adapter.shown}: the exchange {name!r} cannot be used; expected a durable topic exchange, or the right "
                 f"to make one: {refusal}"

@@ -343,6 +343,24 @@ async def test_a_subscription_whose_connection_breaks_is_made_over_the_next_one(
         assert ("subscribe", "a") in adapter.connections[1].acts
 
 
+class Refusal(AdapterError):
+    """An adapter's own kind of error: the broker will say the same again."""
+
+
+async def test_a_subscription_whose_refusal_ends_the_connection_is_not_tried_again() -> None:
+    async with using() as adapter:
+
+        async def refuse(names: Sequence[str]) -> None:
+            adapter.connections[0].end("the broker hung up on it")
+            raise Refusal("not so many")
+
+        adapter.connections[0].subscribe = refuse  # type: ignore[method-assign]  # of this one connection
+        with pytest.raises(Refusal, match="not so many"):
+            await adapter.subscribe(["a"])
+        await adapter.told(False, True)
+        assert ("subscribe",) in adapter.connections[1].acts
+
+
 async def test_a_subscription_that_is_refused_is_an_error_and_is_not_made_later() -> None:
     async with using() as adapter:
         with pytest.raises(AdapterError, match="you may not"):
