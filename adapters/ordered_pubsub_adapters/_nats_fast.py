@@ -15,8 +15,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from importlib.metadata import version
 from typing import Any
 from urllib.parse import unquote
@@ -37,10 +38,16 @@ VERSION = "NATS/1.0"
 Headers = Mapping[str, bytes | str]
 
 
-def header_block(headers: Headers) -> bytes:
-    """A frame's headers as they are written."""
-    lines = "".join([f"\r\n{write_name(name)}: {header_to_text(value)}" for name, value in headers.items()])
-    return f"{VERSION}{lines}\r\n\r\n".encode()
+@lru_cache(maxsize=1_024)
+def _beginning(name: str) -> str:
+    """A header's line up to its value."""
+    return f"\r\n{write_name(name)}: "
+
+
+def header_block(headers: Headers) -> str:
+    """A frame's headers as they are written: ASCII, whatever is in them."""
+    lines = "".join([_beginning(name) + header_to_text(value) for name, value in headers.items()])
+    return f"{VERSION}{lines}\r\n\r\n"
 
 
 def read_block(block: bytes) -> dict[str, bytes | str]:
@@ -57,13 +64,13 @@ def read_block(block: bytes) -> dict[str, bytes | str]:
 
 
 def command(subject: str, reply: str, frame: Frame) -> bytes:
-    """What publishes a frame. `reply` is empty, or a subject and a space."""
-    payload = frame.payload
-    to = f"{subject} {reply}".encode()
+    """What publishes a frame, with a reply subject if it is not empty."""
+    to, size = f"{subject} {reply} " if reply else f"{subject} ", len(frame.payload)
     if not frame.headers:
-        return b"PUB %b%d\r\n%b\r\n" % (to, len(payload), payload)
+        return b"%b%b\r\n" % (f"PUB {to}{size}\r\n".encode(), frame.payload)
     block = header_block(frame.headers)
-    return b"HPUB %b%d %d\r\n%b%b\r\n" % (to, len(block), len(block) + len(payload), block, payload)
+    head = f"HPUB {to}{len(block)} {len(block) + size}\r\n{block}"
+    return b"%b%b\r\n" % (head.encode(), frame.payload)
 
 
 class FastClient(NatsClient):
@@ -87,12 +94,14 @@ class FastClient(NatsClient):
         else:
             await super()._process_msg(sid, subject, reply, data, headers)  # type: ignore[arg-type]  # it may be None
 
-    def write(self, frames: NamedFrames, replies: Any = None) -> None:
+    def write(self, frames: NamedFrames, replies: Sequence[str] = ()) -> None:
         """Publish at the end of this turn of the loop, each with its reply subject, if there are any."""
         if not self._unsent:
             asyncio.get_running_loop().call_soon(self.write_out)
-        to = [f"{reply} " for reply in replies] if replies else [""] * len(frames)
-        self._unsent += [command(name, reply, frame) for (name, frame), reply in zip(frames, to, strict=True)]
+        if replies:
+            self._unsent += [command(name, reply, frame) for (name, frame), reply in zip(frames, replies, strict=True)]
+        else:
+            self._unsent += [command(name, "", frame) for name, frame in frames]
 
     def write_out(self) -> None:
         """Write what waits for that; a `flush` is behind it."""
@@ -155,7 +164,7 @@ async def _serve(info: str, answers: dict[bytes, bytes], use: Callable[[int], An
 async def _talk() -> bool:
     """A known frame is written behind a known one, with the PING behind it, and a known one is read."""
     frame = Frame("", b"\r\nx\xff", {"a b": b"\x00", "c": "d"})
-    block = header_block(frame.headers)
+    block = header_block(frame.headers).encode()
     message = b"HMSG s 1 r %d %d\r\n%b%b\r\n" % (len(block), len(block) + len(frame.payload), block, frame.payload)
     read: list[Any] = []
 
@@ -175,7 +184,7 @@ async def _talk() -> bool:
             await client.finish()
 
     heard = await _serve('{"headers":true,"max_payload":1000}', {b"PING": b"PONG\r\n", b"SUB": message}, use)
-    wanted = command("t", "q ", frame) + command("t", "q ", Frame("", b"y")) + b"PING\r\n"
+    wanted = command("t", "q", frame) + command("t", "q", Frame("", b"y")) + b"PING\r\n"
     return wanted in heard and read == [("s", "r", dict(frame.headers), frame.payload)]
 
 

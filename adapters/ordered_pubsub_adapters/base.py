@@ -105,6 +105,7 @@ class Window:
     _unconfirmed: dict[Hashable, tuple[_Call, str, int]] = attrs.field(factory=dict)
     """tag -> whose frame it is, the name of its topic, and its size"""
     _bytes: int = 0
+    _will_fill: bool = False
 
     def __len__(self) -> int:
         """How many frames are not confirmed."""
@@ -117,8 +118,15 @@ class Window:
         self.fill()
         await call.done
 
+    def fill_soon(self) -> None:
+        """Send what there is room for at the end of this turn of the loop, when more may have been confirmed."""
+        if self._calls and not self._will_fill:
+            self._will_fill = True
+            asyncio.get_running_loop().call_soon(self.fill)
+
     def fill(self) -> None:
         """Send what there is room for, in turns."""
+        self._will_fill = False
         calls = self._calls
         while calls and (room := self._room()) > 0:
             call = calls.popleft()
@@ -145,7 +153,7 @@ class Window:
         return self.frames_max - len(self._unconfirmed)
 
     def confirm(self, tag: Hashable) -> None:
-        """The broker has taken a frame. To be followed by `fill`."""
+        """The broker has taken a frame. To be followed by `fill`, or `fill_soon`."""
         found = self._unconfirmed.pop(tag, None)
         if found is not None:
             call, _, size = found

@@ -198,7 +198,7 @@ class StreamConnection(NatsConnection):
                 self.window.refuse(
                     subject, lambda topic: AdapterError(f"an event on {topic!r} was not stored: {trouble}")
                 )
-            self.window.fill()
+            self.window.fill_soon()
 
     def _trouble(self, headers: Headers, data: bytes) -> str:
         """What an acknowledgement says is wrong."""

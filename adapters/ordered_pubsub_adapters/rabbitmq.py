@@ -434,7 +434,7 @@ class RabbitMqConnection(Connection):
                 window.refuse(one, _not_taken)
         if method.multiple:
             self._settled = tag
-        window.fill()
+        window.fill_soon()
 
     # -- consuming ----------------------------------------------------------------------------------------------------
 

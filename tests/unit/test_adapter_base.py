@@ -74,6 +74,21 @@ async def test_no_more_than_the_window_is_sent_unconfirmed() -> None:
     assert sent.payloads == [frame.payload for _, frame in named("t", 13)]
 
 
+async def test_what_many_confirmations_make_room_for_is_sent_at_once() -> None:
+    """At the end of the turn of the loop in which they came."""
+    sent, sizes = Sent(), list[int]()
+    window = Window(lambda frames: (sizes.append(len(frames)), sent.send(frames))[1], frames_max=10)
+    (done,) = await begun(window.publish(named("t", 15)))
+    for tag in range(1, 6):
+        window.confirm(tag)
+        window.fill_soon()
+    assert sizes == [10]
+    await begun()
+    assert sizes == [10, 5]
+    confirm(window, *range(6, 16))
+    await done
+
+
 async def test_the_window_is_bounded_in_bytes_too_and_lets_one_large_frame_through() -> None:
     """A frame beyond the bound waits until there is room again."""
     sent = Sent()
