@@ -13,7 +13,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from pika.adapters.utils.nbio_interface import AbstractIOServices, AbstractStreamTransport
+from pika.adapters.utils.nbio_interface import AbstractIOReference, AbstractIOServices, AbstractStreamTransport
 
 
 class Stream(asyncio.Protocol, AbstractStreamTransport):  # type: ignore[misc]  # pika has no types
@@ -118,16 +118,14 @@ class LoopServices(AbstractIOServices):  # type: ignore[misc]  # pika has no typ
         socktype: int = 0,
         proto: int = 0,
         flags: int = 0,
-    ) -> asyncio.Future[Any]:
+    ) -> Work:
         """Look a name up."""
         work = self._loop.getaddrinfo(host, port, family=family, type=socktype, proto=proto, flags=flags)
-        return _begun(work, on_done)
+        return Work(work, on_done)
 
-    def connect_socket(
-        self, sock: socket.socket, resolved_addr: Any, on_done: Callable[[Any], None]
-    ) -> asyncio.Future[Any]:
+    def connect_socket(self, sock: socket.socket, resolved_addr: Any, on_done: Callable[[Any], None]) -> Work:
         """Connect a socket."""
-        return _begun(self._loop.sock_connect(sock, resolved_addr), on_done)
+        return Work(self._loop.sock_connect(sock, resolved_addr), on_done)
 
     def create_streaming_connection(
         self,
@@ -136,7 +134,7 @@ class LoopServices(AbstractIOServices):  # type: ignore[misc]  # pika has no typ
         on_done: Callable[[Any], None],
         ssl_context: ssl.SSLContext | None = None,
         server_hostname: str | None = None,
-    ) -> asyncio.Future[Any]:
+    ) -> Work:
         """Encrypt, if need be, and begin."""
 
         async def begin() -> tuple[Stream, Any]:
@@ -148,9 +146,7 @@ class LoopServices(AbstractIOServices):  # type: ignore[misc]  # pika has no typ
             )
             return stream, stream.get_protocol()
 
-        task = _begun(begin(), on_done)
-        task.add_done_callback(lambda _: sock.close() if task.cancelled() else None)
-        return task
+        return Work(begin(), on_done, sock)
 
     def run(self) -> None:
         """The loop runs already."""
@@ -159,13 +155,26 @@ class LoopServices(AbstractIOServices):  # type: ignore[misc]  # pika has no typ
     stop = close = run
 
 
-def _begun(work: Awaitable[Any], on_done: Callable[[Any], None]) -> asyncio.Future[Any]:
-    """Some work, whose outcome or exception pika is told unless it cancels it."""
-    task = asyncio.ensure_future(work)
+class Work(AbstractIOReference):  # type: ignore[misc]  # pika has no types
+    """Something that pika has asked for. It is told the outcome, or the exception, unless it does not want it any more."""
 
-    def done(_: asyncio.Future[Any]) -> None:
-        if not task.cancelled():
-            on_done(task.exception() or task.result())
+    def __init__(self, work: Awaitable[Any], on_done: Callable[[Any], None], sock: socket.socket | None = None) -> None:
+        self._on_done, self._socket = on_done, sock
+        self._is_wanted = True
+        self._task = asyncio.ensure_future(work)
+        self._task.add_done_callback(self._done)
 
-    task.add_done_callback(done)
-    return task
+    def cancel(self) -> bool:
+        """Nobody wants it."""
+        self._is_wanted = False
+        self._task.cancel()
+        return True
+
+    def _done(self, _: asyncio.Future[Any]) -> None:
+        outcome = None if self._task.cancelled() else self._task.exception() or self._task.result()
+        if self._is_wanted and not self._task.cancelled():
+            self._on_done(outcome)
+        elif isinstance(outcome, tuple) and isinstance(outcome[0], Stream):
+            outcome[0].abort()
+        elif self._socket is not None:
+            self._socket.close()

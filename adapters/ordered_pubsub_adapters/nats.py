@@ -43,7 +43,7 @@ from ordered_pubsub.wire.tasks import end_task
 from ordered_pubsub_adapters._nats_client import NEVER_S, NatsClient, dial, ours
 from ordered_pubsub_adapters._nats_fast import FastClient, Headers, check_safe, fitness
 from ordered_pubsub_adapters._nats_headers import headers_size, read_headers, write_headers
-from ordered_pubsub_adapters.base import ANSWER_S, BrokerAdapter, Connection, NamedFrames
+from ordered_pubsub_adapters.base import BrokerAdapter, Connection, NamedFrames
 from ordered_pubsub_adapters.names import NameRules
 from ordered_pubsub_adapters.urls import UrlRules, file_name, one_of
 
@@ -123,8 +123,9 @@ class Client:
         self._heard = 0
         self._shut_at = self._held_up_s = self._read_on_at = 0.0
         self._tasks: list[asyncio.Task[None]] = []
-        self._flushes: dict[asyncio.Task[None], bool] = {}
-        self._next_flush: asyncio.Task[None] | None = None
+        self._flushes: dict[asyncio.Task[None], asyncio.Future[None]] = {}
+        """who sends a PING, and the answer to it"""
+        self._next_pong: asyncio.Future[None] | None = None
 
     async def open(
         self, host: str, port: int, is_ours: Callable[[bytes, bytes], bool], on_message: Callable[..., None]
@@ -196,7 +197,7 @@ class Client:
         """End a connection that does not answer. One that is not read is left alone."""
         while True:
             await asyncio.sleep(KEEPALIVE_S)
-            pong = self._flush()
+            pong = self._pong()
             heard = -1
             while not pong.done() and (heard != self._heard or not self._room.is_set()):
                 heard = self._heard
@@ -204,40 +205,50 @@ class Client:
             if not pong.done():
                 self._connection.end(f"no answer within {KEEPALIVE_S:g} s")
 
-    def _flush(self) -> asyncio.Task[None]:
-        """A PING behind all that was sent in this turn of the loop, and the answer to it; all who ask in this turn share it.
+    def _pong(self) -> asyncio.Future[None]:
+        """The answer to a PING behind all that was sent in this turn of the loop; all who ask in this turn share it."""
+        if self._next_pong is None:
+            self._next_pong = asyncio.get_running_loop().create_future()
+            task = asyncio.ensure_future(self._flush())
+            self._flushes[task] = self._next_pong
+            task.add_done_callback(self._flushes.pop)
+        return self._next_pong
 
-        It must not be cancelled before the connection is over: nats-py cannot bear that.
-        """
-        if self._next_flush is None:
-            self._next_flush = task = asyncio.ensure_future(self._flush_now())
-            self._flushes[task] = True
-            task.add_done_callback(self._flushed)
-        return self._next_flush
+    async def _flush(self) -> None:
+        """Is not cancelled before the connection is over: nats-py cannot bear that."""
+        pong, self._next_pong = self._next_pong, None
+        assert pong is not None
+        reason = "it was closed"
+        try:
+            if isinstance(self.nats, FastClient):
+                self.nats.write_out()
+            await self.nats.flush(NEVER_S)
+            if not pong.done():
+                pong.set_result(None)
+        except (errors.Error, OSError, asyncio.TimeoutError) as error:
+            reason = str(error)
+        finally:
+            self._give_up(pong, reason)
 
-    async def _flush_now(self) -> None:
-        self._next_flush = None
-        if isinstance(self.nats, FastClient):
-            self.nats.write_out()
-        await self.nats.flush(NEVER_S)
+    def give_up(self, reason: str) -> None:
+        """The connection is over: nobody waits for an answer any more."""
+        for pong in (*self._flushes.values(), *filter(None, (self._next_pong,))):
+            self._give_up(pong, reason)
 
-    def _flushed(self, task: asyncio.Task[None]) -> None:
-        del self._flushes[task]
-        if not task.cancelled():
-            task.exception()
+    def _give_up(self, pong: asyncio.Future[None], reason: str) -> None:
+        if not pong.done():
+            what = "nobody knows whether the server has what was sent"
+            pong.set_exception(AdapterError(f"{self.adapter.shown}: {what}: {reason}"))
+            pong.exception()  # who asked may have gone
 
     async def settle(self, was_written: bool = False) -> None:
         """Return when the server has handled everything that was sent before.
 
         nats-py writes a PING before what is pending; so the one that counts is the second, unless all was written already.
         """
-        for _ in range(1 if was_written else 2):
-            pong = self._flush()
-            ended = self._connection.ended
-            await asyncio.wait((pong, ended), timeout=ANSWER_S, return_when=asyncio.FIRST_COMPLETED)
-            if ended.done() or not pong.done() or pong.cancelled() or pong.exception() is not None:
-                reason = ended.result() if ended.done() else "no answer"
-                raise AdapterError(f"{self.adapter.shown}: nobody knows whether the server has what was sent: {reason}")
+        if not was_written:
+            await asyncio.shield(self._pong())
+        await asyncio.shield(self._pong())
 
     # -- what comes ---------------------------------------------------------------------------------------------------
 
@@ -299,6 +310,12 @@ class NatsConnection(Connection):
 
     def refused(self, subject: str | None, text: str) -> None:
         """The server does not permit something on a subject; None is any of them."""
+
+    def end(self, reason: str) -> None:
+        """It is over."""
+        super().end(reason)
+        for client in self.clients:
+            client.give_up(self.ended.result())
 
     async def close(self, is_last: bool) -> None:
         """NATS forgets who is not there."""

@@ -314,7 +314,7 @@ class Wire:
             with suppress(AMQPError):  # it is closing
                 self.pika.close()
         await asyncio.wait((self.ended,), timeout=CLOSE_S)
-        if not self.ended.done() and stream is not None:
+        if (stream := self._services.stream) is not None:
             stream.drop("the broker did not answer")
             await asyncio.wait((self.ended,), timeout=CLOSE_S)
 

@@ -36,7 +36,7 @@ LOOKED_AFTER = {
     "ordered_pubsub/sync/loops.py": "the thread of the loop, and what it is asked for, which is awaited or told",
     "ordered_pubsub_adapters/_nats_fast.py": "a write, which raises nothing",
     "ordered_pubsub_adapters/_rabbitmq_io.py": "what pika asks for, and is told of; and a write, which raises nothing",
-    "ordered_pubsub_adapters/base.py": "awaited in the function that made it; and sending, whose errors are told to who publishes",
+    "ordered_pubsub_adapters/base.py": "awaited in the function that made it; sending, whose errors are told to who publishes",
     "ordered_pubsub_adapters/memory.py": "the end of a wait in the function that made it: sets an event",
     "ordered_pubsub_adapters/mqtt.py": "waits for an event, in the function that made it",
     "ordered_pubsub_adapters/nats.py": "a question whose answer is awaited, and that ends with the connection",
