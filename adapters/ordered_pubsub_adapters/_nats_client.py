@@ -31,6 +31,8 @@ class NatsClient(Client):
         self._is_encrypted = is_encrypted
         self.greeting: dict[str, Any] = {}
         """what the server says of itself, if nats-py shows it"""
+        self.heard = 0
+        """how many messages have come"""
 
     def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> Any:
         """Whether it is a coroutine function depends on the release; what it returns is what its caller expects."""

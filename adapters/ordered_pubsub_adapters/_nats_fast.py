@@ -35,7 +35,11 @@ _log = logging.getLogger(__name__)
 
 CHECK_S = 5.0
 VERSION = "NATS/1.0"
+OF_STREAM = b"$JS.ACK."
+"""How the reply subject of a stream's message begins."""
 Headers = Mapping[str, bytes | str]
+MessageHandler = Callable[[str, str, Headers, bytes], None]
+"""Takes a message's subject, reply subject, headers and payload."""
 
 
 @lru_cache(maxsize=1_024)
@@ -74,21 +78,24 @@ def command(subject: str, reply: str, frame: Frame) -> bytes:
 
 
 class FastClient(NatsClient):
-    """nats-py's client, with the messages of `is_ours` read and written here."""
+    """nats-py's client, with messages read and written here."""
 
-    is_ours: Callable[[bytes, bytes], bool]
-    """by subject and reply subject, whether a message is for `on_message`; set before connecting"""
-    on_message: Callable[[str, str, Headers, bytes], None]
-    room: asyncio.Event
-    """while it is not set, nothing is read"""
-
-    def __init__(self, is_encrypted: bool) -> None:
+    def __init__(
+        self, is_encrypted: bool, on_message: MessageHandler, subjects: Mapping[bytes, Any], inbox: str
+    ) -> None:
         super().__init__(is_encrypted)
+        self._on_message = on_message
+        """is given what comes on these subjects, below this inbox, and of a stream"""
+        self._subjects, self._inbox = subjects, inbox.encode()
         self._unsent: list[bytes] = []
+        self.room = asyncio.Event()
+        """while it is not set, nothing is read"""
+        self.room.set()
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
-        if self.is_ours(subject, reply):
-            self.on_message(subject.decode(), reply.decode(), read_block(headers) if headers else {}, data)
+        if subject in self._subjects or reply.startswith(OF_STREAM) or subject.startswith(self._inbox):
+            self.heard += 1
+            self._on_message(subject.decode(), reply.decode(), read_block(headers) if headers else {}, data)
             if not self.room.is_set():
                 await self.room.wait()
         else:
@@ -169,10 +176,7 @@ async def _talk() -> bool:
     read: list[Any] = []
 
     async def use(port: int) -> None:
-        client = FastClient(False)
-        client.is_ours, client.on_message = lambda *_: True, lambda *came: read.append(came)
-        client.room = asyncio.Event()
-        client.room.set()
+        client = FastClient(False, lambda *came: read.append(came), {b"s": True}, "_INBOX.")
         await client.connect(f"nats://127.0.0.1:{port}", allow_reconnect=False, error_cb=_expected)
         try:
             await client.subscribe("s")

@@ -30,7 +30,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
@@ -41,7 +41,7 @@ from ordered_pubsub.adapter import Capabilities, Frame
 from ordered_pubsub.errors import AdapterError, ConfigurationError, OrderedPubSubError
 from ordered_pubsub.wire.tasks import end_task
 from ordered_pubsub_adapters._nats_client import NEVER_S, NatsClient, dial, ours
-from ordered_pubsub_adapters._nats_fast import FastClient, Headers, check_safe, fitness
+from ordered_pubsub_adapters._nats_fast import FastClient, Headers, MessageHandler, check_safe, fitness
 from ordered_pubsub_adapters._nats_headers import headers_size, read_headers, write_headers
 from ordered_pubsub_adapters.base import BrokerAdapter, Connection, NamedFrames
 from ordered_pubsub_adapters.names import NameRules
@@ -64,6 +64,8 @@ PIECE_FRAMES, PIECE_BYTES = 1_000, 2**18
 HEADERS_ROOM = 65_536
 """A payload that leaves so much of `max_payload` free needs no closer look."""
 REFUSALS_MAX = 4_096
+NOBODY = "_INBOX.nobody."
+"""An inbox to which nothing is sent."""
 SLOW_S, RECENT_S = 0.3, 30.0
 """A connection that was not read for so long may have been cut off for that, if it was not longer ago than this."""
 
@@ -120,7 +122,6 @@ class Client:
         self._room = asyncio.Event()
         self._room.set()
         self._trouble: Exception | None = None
-        self._heard = 0
         self._shut_at = self._held_up_s = self._read_on_at = 0.0
         self._tasks: list[asyncio.Task[None]] = []
         self._flushes: dict[asyncio.Task[None], asyncio.Future[None]] = {}
@@ -128,16 +129,17 @@ class Client:
         self._next_pong: asyncio.Future[None] | None = None
 
     async def open(
-        self, host: str, port: int, is_ours: Callable[[bytes, bytes], bool], on_message: Callable[..., None]
+        self, host: str, port: int, on_message: MessageHandler, subjects: Mapping[bytes, Any], inbox: str
     ) -> None:
-        """Connect."""
+        """Connect. What comes on these subjects, below this inbox, and of a stream is given to `on_message`."""
         url = self.adapter.parsed
         fit = await fitness()
         check_safe(fit, url.is_encrypted, url.shown)
         self.is_fast, self._on_message = fit.is_fast, on_message
-        self.nats: NatsClient = FastClient(url.is_encrypted) if fit.is_fast else NatsClient(url.is_encrypted)
-        if isinstance(self.nats, FastClient):
-            self.nats.is_ours, self.nats.on_message, self.nats.room = is_ours, self._came, self._room
+        self.nats: NatsClient = NatsClient(url.is_encrypted)
+        if fit.is_fast:
+            self.nats = fast = FastClient(url.is_encrypted, on_message, subjects, inbox)
+            self._room = fast.room
         self._connection.clients.append(self)
         try:
             await dial(self.nats, url, host, port, error_cb=self._report, closed_cb=self._closed)
@@ -199,8 +201,8 @@ class Client:
             await asyncio.sleep(KEEPALIVE_S)
             pong = self._pong()
             heard = -1
-            while not pong.done() and (heard != self._heard or not self._room.is_set()):
-                heard = self._heard
+            while not pong.done() and (heard != self.nats.heard or not self._room.is_set()):
+                heard = self.nats.heard
                 await asyncio.wait((pong,), timeout=KEEPALIVE_S)
             if not pong.done():
                 self._connection.end(f"no answer within {KEEPALIVE_S:g} s")
@@ -259,11 +261,8 @@ class Client:
 
     async def _read(self, message: Msg) -> None:
         """nats-py has read a message itself."""
-        self._came(message.subject, message.reply, read_headers(message.headers), message.data)
-
-    def _came(self, subject: str, reply: str, headers: Headers, data: bytes) -> None:
-        self._heard += 1
-        self._on_message(subject, reply, headers, data)
+        self.nats.heard += 1
+        self._on_message(message.subject, message.reply, read_headers(message.headers), message.data)
 
     def shut(self) -> None:
         """Read nothing more, if that can be done."""
@@ -334,8 +333,8 @@ class CoreConnection(NatsConnection):
 
     async def open(self, host: str, port: int) -> None:
         """Connect twice."""
-        await self._out.open(host, port, lambda *_: False, lambda *_: None)
-        await self._into.open(host, port, lambda subject, _: subject in self._topics, self._came)
+        await self._out.open(host, port, self._came, {}, NOBODY)
+        await self._into.open(host, port, self._came, self._topics, NOBODY)
         greeting = self._out.nats.greeting
         self.adapter.is_cluster = bool(greeting.get("cluster") or greeting.get("connect_urls"))
         self.adapter.is_fast, self.adapter.bytes_max = self._into.is_fast, self._out.nats.max_payload

@@ -93,7 +93,6 @@ class StreamConnection(NatsConnection):
         self._client = Client(self)
         self.window = Window(self._send, frames_max=IN_FLIGHT_MAX, turn_frames=TURN_FRAMES)
         self._inbox = f"_INBOX.{token_hex(11)}."
-        self._inbox_bytes = self._inbox.encode()
         self._numbers = count(1)
         self._taken_by_stream = f'{{"stream":"{self.stream.name}",'.encode()
         self._acknowledged = 0
@@ -111,7 +110,7 @@ class StreamConnection(NatsConnection):
 
     async def open(self, host: str, port: int) -> None:
         """Connect, and see whether the stream can be used."""
-        await self._client.open(host, port, self._is_ours, self._came)
+        await self._client.open(host, port, self._came, {}, self._inbox)
         self.nats = self._client.nats
         self.adapter.bytes_max = self.nats.max_payload
         await self._client.subscribe(f"{self._inbox}>")
@@ -177,9 +176,6 @@ class StreamConnection(NatsConnection):
         error = not_permitted(self.adapter.shown, text)
         self.window.refuse_all(lambda name: subject in (None, name.casefold()), lambda _: error)
         self.window.fill()
-
-    def _is_ours(self, subject: bytes, reply: bytes) -> bool:
-        return reply.startswith(b"$JS.ACK.") or subject.startswith(self._inbox_bytes)
 
     def _came(self, subject: str, reply: str, headers: Headers, data: bytes) -> None:
         if self.ended.done():
@@ -309,7 +305,7 @@ class StreamConnection(NatsConnection):
         self._next += 1
         self._asked_for -= 1
         stream.last = sequence = int(tokens[at])
-        stream.last_time_ns = int(tokens[at + 2])
+        stream.last_time = tokens[at + 2]
         topic = self.adapter.names.topic_of(subject)
         if topic is not None and sequence > stream.positions.get(subject, sequence):
             self.adapter.received(self, Frame(topic, data, headers))
@@ -446,7 +442,8 @@ class Stream:
     """by subject, from behind which message it is wanted"""
     last: int = 0
     """the number of the last message that came"""
-    last_time_ns: int = 0
+    last_time: str = ""
+    """when it was stored, in nanoseconds since 1970; empty if none came"""
     _created: str = ""
     """when the stream was made, whose numbers these are"""
     _covered: dict[str, bool] = attrs.field(factory=dict)
@@ -455,12 +452,12 @@ class Stream:
     def resume(self, state: StreamState) -> dict[str, object]:
         """Where a new connection begins to read."""
         if not self.positions:
-            self.last, self._created, self.last_time_ns = state.last_sequence, state.created, 0
+            self.last, self._created, self.last_time = state.last_sequence, state.created, ""
         elif state.created != self._created or state.last_sequence < self.last:  # it was made anew
             self.last, self._created = 0, state.created
             self.positions = dict.fromkeys(self.positions, 0)
-            if self.last_time_ns:
-                return {"deliver_policy": "by_start_time", "opt_start_time": time_text(self.last_time_ns + 1)}
+            if self.last_time:
+                return {"deliver_policy": "by_start_time", "opt_start_time": time_text(int(self.last_time) + 1)}
             return {"deliver_policy": "all"}
         return self.behind_last()
 
