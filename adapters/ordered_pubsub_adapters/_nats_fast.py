@@ -17,7 +17,6 @@ import logging
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from importlib.metadata import version
 from typing import Any
 from urllib.parse import unquote
@@ -27,14 +26,13 @@ import attrs
 from ordered_pubsub.adapter import Frame
 from ordered_pubsub.errors import AdapterError
 from ordered_pubsub_adapters._nats_client import NatsClient
-from ordered_pubsub_adapters._nats_headers import STATUS, write_name
+from ordered_pubsub_adapters._nats_headers import BEGIN, STATUS, header_block
 from ordered_pubsub_adapters.base import NamedFrames, in_time
-from ordered_pubsub_adapters.headers import header_from_text, header_to_text
+from ordered_pubsub_adapters.headers import header_from_text
 
 _log = logging.getLogger(__name__)
 
 CHECK_S = 5.0
-VERSION = "NATS/1.0"
 OF_STREAM = b"$JS.ACK."
 """How the reply subject of a stream's message begins."""
 Headers = Mapping[str, bytes | str]
@@ -42,23 +40,11 @@ MessageHandler = Callable[[str, str, Headers, bytes], None]
 """Takes a message's subject, reply subject, headers and payload."""
 
 
-@lru_cache(maxsize=1_024)
-def _beginning(name: str) -> str:
-    """A header's line up to its value."""
-    return f"\r\n{write_name(name)}: "
-
-
-def header_block(headers: Headers) -> str:
-    """A frame's headers as they are written: ASCII, whatever is in them."""
-    lines = "".join([_beginning(name) + header_to_text(value) for name, value in headers.items()])
-    return f"{VERSION}{lines}\r\n\r\n"
-
-
 def read_block(block: bytes) -> dict[str, bytes | str]:
     """The headers of a block, ours or a plain client's. Lines that are none are left out; of equal names the last one counts."""
     first, *lines = block.decode("utf-8", "replace").split("\r\n")
     headers: dict[str, bytes | str] = {}
-    if status := first[len(VERSION) :].strip():
+    if status := first[len(BEGIN) :].strip():
         headers[STATUS] = status.partition(" ")[0]
     for line in lines:
         name, colon, value = line.partition(":")

@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote
 
 from ordered_pubsub_adapters.headers import header_from_text, header_to_text
 
+BEGIN = "NATS/1.0"
 STATUS = "Status"
 """The header, to nats-py, of what the server itself says: `503`, `100`."""
 _PLAIN_NAME = re.compile(r"(?!nats-)[!#$&'*+\-.^_`|~0-9A-Za-z]+", re.IGNORECASE)
@@ -38,9 +39,13 @@ def read_headers(headers: Mapping[str, str] | None) -> dict[str, bytes | str]:
     return {unquote(name): header_from_text(value) for name, value in (headers or {}).items()}
 
 
-def headers_size(headers: Mapping[str, bytes | str]) -> int:
-    """How many bytes a frame's headers take."""
-    if not headers:
-        return 0
-    lines = (f"{write_name(name)}: {header_to_text(value)}\r\n" for name, value in headers.items())
-    return len("NATS/1.0\r\n\r\n") + sum(map(len, lines))
+@lru_cache(maxsize=1_024)
+def _beginning(name: str) -> str:
+    """A header's line up to its value."""
+    return f"\r\n{write_name(name)}: "
+
+
+def header_block(headers: Mapping[str, bytes | str]) -> str:
+    """A frame's headers as they are written: ASCII, whatever is in them."""
+    lines = "".join([_beginning(name) + header_to_text(value) for name, value in headers.items()])
+    return f"{BEGIN}{lines}\r\n\r\n"

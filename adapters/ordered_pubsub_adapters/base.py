@@ -284,6 +284,8 @@ class BrokerAdapter(Adapter):
 
     url_rules: ClassVar[UrlRules]
     name_rules: ClassVar[NameRules]
+    kind: ClassVar[str] = "a broker"
+    """what is expected at the other end, for error messages"""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -384,9 +386,6 @@ class BrokerAdapter(Adapter):
             await connection.close(is_last=False)
             raise
         return connection
-
-    kind: ClassVar[str] = "a broker"
-    """what is expected at the other end, for error messages"""
 
     async def _stay_connected(self) -> None:
         while True:

@@ -372,7 +372,7 @@ class MqttConnection(Connection):
             limit = f"keepalive_s allows ({self.adapter.keepalive_s} s)"
             why = f"the broker has not been heard of for longer than {limit}"
         else:
-            why = "the broker hung up, or the network did"
+            why = "it was cut by the broker or the network"
         if not self._is_welcome:
             wanted = " Or does it want a certificate (cert, key)?" if self.adapter.parsed.is_encrypted else ""
             why += f" before the broker had let us in; is it an MQTT broker that speaks MQTT 5?{wanted}"

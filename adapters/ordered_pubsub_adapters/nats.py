@@ -42,7 +42,7 @@ from ordered_pubsub.errors import AdapterError, ConfigurationError, OrderedPubSu
 from ordered_pubsub.wire.tasks import end_task
 from ordered_pubsub_adapters._nats_client import NEVER_S, NatsClient, dial, ours
 from ordered_pubsub_adapters._nats_fast import FastClient, Headers, MessageHandler, check_safe, fitness
-from ordered_pubsub_adapters._nats_headers import headers_size, read_headers, write_headers
+from ordered_pubsub_adapters._nats_headers import header_block, read_headers, write_headers
 from ordered_pubsub_adapters.base import BrokerAdapter, Connection, NamedFrames
 from ordered_pubsub_adapters.names import NameRules
 from ordered_pubsub_adapters.urls import UrlRules, file_name, one_of
@@ -283,7 +283,7 @@ class Client:
         """Raise if the server would not take a frame."""
         most = self.nats.max_payload
         if len(frame.payload) + HEADERS_ROOM > most:
-            size = len(frame.payload) + headers_size(frame.headers)
+            size = len(frame.payload) + (len(header_block(frame.headers)) if frame.headers else 0)
             if size > most:
                 raise AdapterError(
                     f"{self.adapter.shown}: a message on {frame.topic!r} has {size:,} bytes with its headers, and the server "

@@ -20,8 +20,8 @@ often.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timezone
 from itertools import count
 from random import uniform
@@ -579,20 +579,13 @@ async def turn(connection: StreamConnection, name: str) -> AsyncIterator[None]:
 async def _take_turn(connection: StreamConnection, stream: str, subject: str) -> int | None:
     """Our message's number, None if it is not our turn."""
     data = await connection.request(subject)
-    with _ignoring(TURN_IS_TAKEN, NAME_TAKEN, SUBJECT_TAKEN):
+    try:
         if data is not None:
             return int(connection.read(subject, data)["seq"])
         rules = {"max_msgs": 1, "discard": "new", "max_age": TURN_MAX_S * SECOND_NS, "duplicate_window": SECOND_NS}
         request = {"name": stream, "subjects": [subject], "storage": "memory", **rules}
         await connection.ask(f"STREAM.CREATE.{stream}", request)
-    return None
-
-
-@contextmanager
-def _ignoring(*codes: int) -> Iterator[None]:
-    """Of these errors, it is enough that they happened: somebody else was quicker."""
-    try:
-        yield
     except JetStreamError as error:
-        if error.code not in codes:
+        if error.code not in (TURN_IS_TAKEN, NAME_TAKEN, SUBJECT_TAKEN):  # then somebody else was quicker
             raise
+    return None

@@ -336,7 +336,10 @@ async def listening(answer: bytes | None) -> AsyncIterator[int]:
     ("answer", "reason"),
     [
         (None, "did not answer within 0.3 s (connect_timeout_s); is it an MQTT broker"),
-        (b"", "hung up, or the network did before the broker had let us in; is it an MQTT broker that speaks MQTT 5?"),
+        (
+            b"",
+            "it was cut by the broker or the network before the broker had let us in; is it an MQTT broker that speaks MQTT 5?",
+        ),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "before the broker had let us in; is it an MQTT broker"),
         (b"\x20\x02\x00\x01", "Unsupported protocol version; it must speak MQTT 5"),
         (b"\x20\x03\x00\x88\x00", "the broker does not let us in: Server unavailable"),
@@ -625,7 +628,7 @@ async def test_a_broker_that_is_killed_and_comes_back_is_used_again(broker: Mosq
         await other.adapter.publish([Frame(topic, b"x")])
         await user.gets(1)
 
-    assert user.states[0][1] == f"{broker.url}: the connection broke: the broker hung up, or the network did"
+    assert user.states[0][1] == f"{broker.url}: the connection broke: it was cut by the broker or the network"
     assert user.states[1][1] == f"{broker.url}: connected again; the broker has forgotten the session"
 
 
@@ -638,7 +641,9 @@ async def test_a_kill_in_the_middle_fails_what_was_not_confirmed(broker: Mosquit
         work = asyncio.create_task(user.adapter.publish(frames))
         await user.gets(100)
         await asyncio.to_thread(broker.kill)
-        with pytest.raises(AdapterError, match=r"5000 events on .* were not confirmed: .*the broker hung up"):
+        with pytest.raises(
+            AdapterError, match=r"5000 events on .* were not confirmed: .*cut by the broker or the network"
+        ):
             await work
         await asyncio.to_thread(broker.start)
         before = len(user.frames)

@@ -33,7 +33,7 @@ from ordered_pubsub.client.publisher import Outgoing
 from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.core.messages import Mark, Publication
 from ordered_pubsub_adapters._mqtt_properties import pack_headers
-from ordered_pubsub_adapters._nats_fast import header_block
+from ordered_pubsub_adapters._nats_headers import header_block
 from ordered_pubsub_adapters.memory import MemoryAdapter
 from ordered_pubsub_adapters.rabbitmq import MESSAGE_BYTES_MAX, check_fits
 
