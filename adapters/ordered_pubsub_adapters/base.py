@@ -507,7 +507,7 @@ class BrokerAdapter(Adapter):
         task.result()
 
     def _changed(self, task: asyncio.Task[None]) -> None:
-        del self._changes[task]
+        self._changes.pop(task, None)
         if not task.cancelled():
             task.exception()  # whoever asked is told, if still there
 
