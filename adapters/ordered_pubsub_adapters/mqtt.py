@@ -292,7 +292,7 @@ class MqttConnection(Connection):
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # what is small was put together already
         self._client.on_socket_register_write = self._on_want_write
         self._client.on_socket_unregister_write = self._on_all_written
-        self._loop.add_reader(self._socket, self._read)
+        self._loop.add_reader(self._socket, self.adapter.supervisor.guarded, self._read, "reading")
         self._soon(self._read)  # TLS may hold what the socket has no more
         self._timer = self.adapter.supervisor.later(TICK_S, self._tick, "the tick")
 
@@ -334,7 +334,7 @@ class MqttConnection(Connection):
         if self._client.want_write():
             if not self._is_writing:
                 self._is_writing = True
-                self._loop.add_writer(self._socket, self._flush)
+                self._loop.add_writer(self._socket, self.adapter.supervisor.guarded, self._flush, "writing")
         elif not self._qos:  # that is all there is to know
             self.window.confirm_all()
             self.window.fill()

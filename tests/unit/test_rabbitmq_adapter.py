@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import datetime, timezone
 from decimal import Decimal
+from typing import Any
 
 import pika
 import pytest
@@ -12,6 +17,7 @@ from hypothesis import strategies as st
 
 from ordered_pubsub.adapter import Frame, load_adapter
 from ordered_pubsub.errors import AdapterError, ConfigurationError
+from ordered_pubsub_adapters._rabbitmq_io import LoopServices
 from ordered_pubsub_adapters.rabbitmq import NAMES, PERSISTENT, check_fits, headers_of, properties_of
 
 # -- headers ------------------------------------------------------------------------------------------------------------
@@ -79,6 +85,94 @@ def test_values_that_are_no_text_are_read_by_the_rule() -> None:
 def test_what_the_broker_would_hang_up_on_is_refused(frame: Frame, reason: str) -> None:
     with pytest.raises(AdapterError, match=reason):
         check_fits(frame, 1_000, 5_000)
+
+
+# -- what pika reads from and writes to ---------------------------------------------------------------------------------
+
+
+class Protocol:
+    """Pika's side of a connection."""
+
+    def __init__(self) -> None:
+        self.came: list[bytes] = []
+        self.ends: list[BaseException | None] = []
+        self.has_come = asyncio.Event()
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.has_come.set()
+        if data == b"unreadable":
+            raise ValueError("what is this?")
+        self.came.append(data)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: BaseException | None) -> None:
+        self.ends.append(error)
+
+
+@asynccontextmanager
+async def listening() -> AsyncIterator[tuple[socket.socket, asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A socket that is connected, and the other end of it."""
+    ends: asyncio.Queue[Any] = asyncio.Queue()
+    async with await asyncio.start_server(lambda *end: ends.put_nowait(end), "127.0.0.1", 0) as server:
+        sock = socket.socket()
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, server.sockets[0].getsockname())
+        reader, writer = await ends.get()
+        yield sock, reader, writer
+        writer.close()
+
+
+async def test_what_is_written_in_one_turn_of_the_loop_comes_in_order_and_what_comes_is_read() -> None:
+    protocol, made = Protocol(), asyncio.get_running_loop().create_future()
+    async with listening() as (sock, reader, writer):
+        LoopServices(print).create_streaming_connection(lambda: protocol, sock, made.set_result)
+        stream, ours = await made
+        assert ours is protocol
+        for piece in (b"one ", b"two ", b"three"):
+            stream.write(piece)
+        assert stream.get_write_buffer_size() == 13
+        assert await reader.readexactly(13) == b"one two three"
+        writer.write(b"answer")
+        await protocol.has_come.wait()
+        stream.drop("enough")
+        assert await reader.read() == b""
+    assert protocol.came == [b"answer"]
+    assert [str(end) for end in protocol.ends] == ["enough"]
+
+
+async def test_what_pika_cannot_read_is_told_and_what_is_said_of_it_still_leaves() -> None:
+    protocol, made, unreadable = Protocol(), asyncio.get_running_loop().create_future(), list[Exception]()
+    async with listening() as (sock, reader, writer):
+        LoopServices(unreadable.append).create_streaming_connection(lambda: protocol, sock, made.set_result)
+        stream, _ = await made
+        writer.write(b"unreadable")
+        await protocol.has_come.wait()
+        stream.write(b"drop it")
+        stream.hang_up("unreadable")
+        assert await reader.read() == b"drop it"
+    assert [str(error) for error in unreadable] == ["what is this?"]
+    assert [str(end) for end in protocol.ends] == ["unreadable"]
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_connection_that_pika_does_not_want_any_more_is_closed(turns: int) -> None:
+    """Whenever that is; and pika is told nothing of it."""
+    done: list[Any] = []
+    async with listening() as (sock, reader, _):
+        work = LoopServices(print).create_streaming_connection(Protocol, sock, done.append)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        was_done = bool(done)
+        work.cancel()
+        if was_done:
+            done[0][0].abort()  # then it is pika's
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        assert bool(done) == was_done
 
 
 # -- URLs ---------------------------------------------------------------------------------------------------------------
