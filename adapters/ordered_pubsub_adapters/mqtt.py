@@ -88,6 +88,7 @@ QUICK_ACK = getattr(socket, "TCP_QUICKACK", None)
 before, and a kernel that hopes to do that along with something else takes up to 40 ms. It forgets what it was told, so it is
 told again whenever we have nothing to say and wait for the broker."""
 TICK_S = 1.0
+CUT = "it was cut by the broker or the network"
 
 
 # -- what went wrong --------------------------------------------------------------------------------------------------
@@ -237,12 +238,6 @@ class MqttConnection(Connection):
         client.max_inflight_messages_set(
             0
         )  # the window counts; paho would look at all of them at every acknowledgement
-        client.on_connect = self._on_connect
-        client.on_disconnect = self._on_disconnect
-        client.on_subscribe = client.on_unsubscribe = self._on_answer
-        client.on_socket_close = self._on_socket_close
-        if self._qos:
-            client.on_publish = self._on_publish
         return client
 
     def _attempted(self, attempt: asyncio.Future[None]) -> None:
@@ -286,12 +281,19 @@ class MqttConnection(Connection):
     # -- paho on the event loop ---------------------------------------------------------------------------------------
 
     def _attach(self) -> None:
-        self._socket = self._client.socket()
+        """Have paho call us from now on: what it meets in the thread it must not tell there."""
+        client = self._client
+        client.on_connect, client.on_disconnect = self._on_connect, self._on_disconnect
+        client.on_subscribe = client.on_unsubscribe = self._on_answer
+        client.on_socket_close = self._on_socket_close
+        if self._qos:
+            client.on_publish = self._on_publish
+        self._socket = client.socket()
         if self._socket is None:
-            raise AdapterError(f"{self.adapter.shown}: the connection was closed at once")
+            raise self._not_welcome(CUT)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # what is small was put together already
-        self._client.on_socket_register_write = self._on_want_write
-        self._client.on_socket_unregister_write = self._on_all_written
+        client.on_socket_register_write = self._on_want_write
+        client.on_socket_unregister_write = self._on_all_written
         self._loop.add_reader(self._socket, self.adapter.supervisor.guarded, self._read, "reading")
         self._soon(self._read)  # TLS may hold what the socket has no more
         self._timer = self.adapter.supervisor.later(TICK_S, self._tick, "the tick")
@@ -372,12 +374,16 @@ class MqttConnection(Connection):
             limit = f"keepalive_s allows ({self.adapter.keepalive_s} s)"
             why = f"the broker has not been heard of for longer than {limit}"
         else:
-            why = "it was cut by the broker or the network"
+            why = CUT
         if not self._is_welcome:
-            wanted = " Or does it want a certificate (cert, key)?" if self.adapter.parsed.is_encrypted else ""
-            why += f" before the broker had let us in; is it an MQTT broker that speaks MQTT 5?{wanted}"
-            self.answer("welcome", AdapterError(f"{self.adapter.shown}: {why}"))
+            self.answer("welcome", self._not_welcome(why))
         self.end(why)
+
+    def _not_welcome(self, why: str) -> AdapterError:
+        wanted = " Or does it want a certificate (cert, key)?" if self.adapter.parsed.is_encrypted else ""
+        return AdapterError(
+            f"{self.adapter.shown}: {why} before the broker had let us in; is it an MQTT broker that speaks MQTT 5?{wanted}"
+        )
 
     def _hang_up(self) -> None:
         """Without a word, and for good: the next connection has another client of paho's."""

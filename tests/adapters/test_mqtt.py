@@ -351,6 +351,33 @@ async def test_what_is_no_broker_of_ours_is_told_apart(answer: bytes | None, rea
         assert reason in await refused(f"mqtt://127.0.0.1:{port}?connect_timeout_s=0.3")
 
 
+async def test_a_broker_that_hangs_up_while_we_connect_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """paho finds out in its thread, where nobody may be told."""
+    connect = Client.connect
+
+    def connect_and_lose(client: Client, *arguments: Any, **more: Any) -> Any:
+        outcome = connect(client, *arguments, **more)
+        client.disconnect()
+        client.loop_write()
+        assert client.socket() is None
+        return outcome
+
+    monkeypatch.setattr(mqtt.MqttConnection, "_make_client", lambda connection: _without_callbacks(connection))
+    monkeypatch.setattr(Client, "connect", connect_and_lose)
+    async with listening(None) as port:
+        assert "before the broker had let us in; is it an MQTT broker" in await refused(f"mqtt://127.0.0.1:{port}")
+
+
+make_client = mqtt.MqttConnection._make_client
+
+
+def _without_callbacks(connection: mqtt.MqttConnection) -> Client:
+    """A client that calls nobody yet."""
+    client = make_client(connection)
+    assert (client.on_connect, client.on_disconnect, client.on_socket_close) == (None, None, None)
+    return client
+
+
 async def test_an_open_that_is_cancelled_hangs_up() -> None:
     """While the broker says nothing."""
     came, went = asyncio.Event(), asyncio.Event()
