@@ -8,52 +8,407 @@ Theory of operation
 A topic is a subject, with dots for slashes: `eu/trades` is `eu.trades`. A frame's payload is the message's, and its headers are
 the message's headers, so plain clients publish and subscribe as ever.
 
-An adapter has two connections: one that publishes and one that reads. Reading stops when the application is slow, and an
-application that publishes in its handler must not wait for itself then.
+*Core NATS* (here) passes on what comes and stores nothing. `publish` returns when the server has answered a PING that was
+written behind the frames. While a subscriber's connection lasts, one server loses nothing: it would rather cut off who reads too
+slowly (after 10 s in which it could not write, `write_deadline`, or with 64 MiB to be written, `max_pending`) than skip a
+message. What is published while a connection is away is missed. In a cluster, subscriptions reach the other servers some time
+after the answer, connections between servers break unnoticed, and two ways may take different times: so there the capabilities
+say that frames get lost and reordered.
 
-*Core NATS* passes on what comes and stores nothing. `publish` returns when the server has answered a PING that it wrote behind
-the frames. While a subscriber's connection lasts, one server loses nothing: it would rather cut off who reads too slowly
-(after 10 s in which it could not write, `write_deadline`, or with 64 MiB to be written, `max_pending`) than skip a message.
-What is published while a connection is away is missed. In a cluster, subscriptions reach the other servers some time after
-the answer, connections between servers break unnoticed, and two ways may take different times: so there the capabilities say
-that frames get lost and reordered.
+nats-py itself never stops reading, and drops what is not taken. `_nats_fast` stops. With a release of nats-py that it does not
+fit, messages are dropped when `HELD_BYTES_MAX` wait, and the capabilities say so. An adapter has two connections then: one that
+publishes and one that reads, since an application that publishes in its handler must not wait for itself.
 
-*JetStream* (`jetstream=STREAM`) stores what is published in a stream and acknowledges it, so nothing is missed; see
-`nats_publisher.py` and `nats_consumer.py`. With `create=true` the stream is made when it does not exist, without limits, and is
-given the subjects of topics as they are used. That is for tests and small systems; otherwise make it with subjects that
-cover all topics (`nats stream add EVENTS --subjects 'eu.>'`), and with limits that keep messages for longer than any
-subscriber is away.
+*JetStream* (`jetstream=STREAM`, `nats_jetstream.py`) stores what is published in a stream and acknowledges it, so nothing is
+missed. With `create=true` the stream is made when it does not exist, without limits, and is given the subjects of topics as they
+are used. That is for tests and small systems; otherwise make it with subjects that cover all topics
+(`nats stream add EVENTS --subjects 'eu.>'`), and with limits that keep messages for longer than any subscriber is away.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from time import monotonic
+from typing import Any
 
-import attrs
+from nats import errors
+from nats.aio.msg import Msg
 
-from ordered_pubsub.adapter import Adapter, Capabilities, Frame, FramesHandler, StateHandler
-from ordered_pubsub.errors import AdapterError, ConfigurationError
-from ordered_pubsub_adapters.names import NameRules, NameTable
-from ordered_pubsub_adapters.nats_client import check_nats
-from ordered_pubsub_adapters.nats_connection import Connection
-from ordered_pubsub_adapters.nats_consumer import Consumer
-from ordered_pubsub_adapters.nats_inbox import Inbox
-from ordered_pubsub_adapters.nats_publisher import StreamPublisher
-from ordered_pubsub_adapters.nats_stream import Stream
-from ordered_pubsub_adapters.nats_waiting import end
-from ordered_pubsub_adapters.nats_wire import pieces, read_headers
-from ordered_pubsub_adapters.urls import UrlRules, file_name, one_of, read_url
+from ordered_pubsub.adapter import Capabilities, Frame
+from ordered_pubsub.errors import AdapterError, ConfigurationError, OrderedPubSubError
+from ordered_pubsub.wire.tasks import end_task
+from ordered_pubsub_adapters._nats_client import NEVER_S, NatsClient, dial, ours
+from ordered_pubsub_adapters._nats_fast import FastClient, Headers, MessageHandler, check_safe, fitness
+from ordered_pubsub_adapters._nats_headers import header_block, read_headers, write_headers
+from ordered_pubsub_adapters.base import BrokerAdapter, Connection, NamedFrames
+from ordered_pubsub_adapters.names import NameRules
+from ordered_pubsub_adapters.urls import UrlRules, file_name, one_of
+
+_log = logging.getLogger(__name__)
 
 PORT = 4222
-PIECE_FRAMES = 1_000
-SUBJECT_BYTES_MAX = 1_024
-"""A server reads lines of 4,096 bytes."""
+KEEPALIVE_S = 20.0
+"""A connection is asked whether it lives after so long, and has as long again to answer."""
+LOOK_S = 0.2
+"""nats-py does not always tell when a connection is over."""
+HELD_BYTES_MAX = 4 * 2**20
+"""When so much waits for the application, nothing more is read."""
+HELD_BYTES_MAX_WHILE_CHANGING = 80 * 2**20
+"""While the answer to a subscription is waited for, which stands behind frames: more than a server keeps for one connection
+before it cuts it off (`max_pending`, 64 MiB unless it was changed)."""
+PIECE_FRAMES, PIECE_BYTES = 1_000, 2**18
+"""What is written at once."""
+HEADERS_ROOM = 65_536
+"""A payload that leaves so much of `max_payload` free needs no closer look."""
+REFUSALS_MAX = 4_096
+NOBODY = "_INBOX.nobody."
+"""An inbox to which nothing is sent."""
+SLOW_S, RECENT_S = 0.3, 30.0
+"""A connection that was not read for so long may have been cut off for that, if it was not longer ago than this."""
 
-NAMES = NameRules(separator=".", special="*>", bytes_max=SUBJECT_BYTES_MAX, reserved=("$", "_INBOX"))
+_QUOTED = re.compile(r'"(.*)"')
 _STREAM_NAME = re.compile(r"[^\s.*>/\\\x00-\x1f\x7f\"]{1,255}")
+
+
+class Refusals:
+    """What the server did not permit lately on one connection.
+
+    It says so before it answers the PING behind it, and names the subject; nats-py makes all letters small. A subject that is
+    escaped, or that cannot be kept, may be anybody's: so everybody who waits then is refused.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._last: dict[str, tuple[int, str]] = {}
+        self._last_of_anybody = (0, "")
+
+    def add(self, text: str) -> str | None:
+        """The server has refused something; returns the subject, None if it may be any."""
+        self.count += 1
+        found = _QUOTED.search(text)
+        if found is None or not set('"\\').isdisjoint(found[1]) or len(self._last) >= REFUSALS_MAX:
+            self._last.clear()
+            self._last_of_anybody = (self.count, text)
+            return None
+        subject = found[1].casefold()
+        self._last[subject] = (self.count, text)
+        return subject
+
+    def check(self, shown: str, subjects: Iterable[str], since: int) -> None:
+        """Raise if something on one of these subjects was refused when more than `since` had been."""
+        if self.count > since:
+            said = [self._last.get(subject.casefold(), (0, "")) for subject in subjects]
+            for number, text in (self._last_of_anybody, *said):
+                if number > since:
+                    raise not_permitted(shown, text)
+
+
+def not_permitted(shown: str, text: str) -> AdapterError:
+    """The error of who asked for what the server does not permit."""
+    return AdapterError(f"{shown}: the server does not permit this user what it asked for ({text}); grant it there")
+
+
+class Client:
+    """A client of nats-py, watched, and fast if it can be."""
+
+    def __init__(self, connection: NatsConnection) -> None:
+        self._connection = connection
+        self.adapter = connection.adapter
+        self.refusals = Refusals()
+        self.is_fast = False
+        self._room = asyncio.Event()
+        self._room.set()
+        self._trouble: Exception | None = None
+        self._shut_at = self._held_up_s = self._read_on_at = 0.0
+        self._tasks: list[asyncio.Task[None]] = []
+        self._flushes: dict[asyncio.Task[None], asyncio.Future[None]] = {}
+        """who sends a PING, and the answer to it"""
+        self._next_pong: asyncio.Future[None] | None = None
+
+    async def open(
+        self, host: str, port: int, on_message: MessageHandler, subjects: Mapping[bytes, Any], inbox: str
+    ) -> None:
+        """Connect. What comes on these subjects, below this inbox, and of a stream is given to `on_message`."""
+        url = self.adapter.parsed
+        fit = await fitness()
+        check_safe(fit, url.is_encrypted, url.shown)
+        self.is_fast, self._on_message = fit.is_fast, on_message
+        self.nats: NatsClient = NatsClient(url.is_encrypted)
+        if fit.is_fast:
+            self.nats = fast = FastClient(url.is_encrypted, on_message, subjects, inbox)
+            self._room = fast.room
+        self._connection.clients.append(self)
+        try:
+            await dial(self.nats, url, host, port, error_cb=self._report, closed_cb=self._closed)
+        except OrderedPubSubError as error:
+            if self._trouble is not None and type(error) is AdapterError:
+                raise AdapterError(f"{error} ({self._trouble})") from error
+            raise
+        if self.nats.greeting and not self.nats.greeting.get("headers"):
+            raise AdapterError(
+                f"{url.shown}: the server carries no headers; take one from version 2.2 on, and not no_header_support"
+            )
+        keep = self.adapter.supervisor.keep
+        self._tasks = [keep(self._watch, "watching the connection"), keep(self._keep_alive, "asking whether it lives")]
+
+    async def close(self) -> None:
+        """Disconnect."""
+        for task in (*self._tasks, *self._flushes):
+            await end_task(task)
+        self._room.set()
+        await self.nats.finish()
+
+    # -- whether it lives ---------------------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        while not self.nats.is_closed:  # noqa: ASYNC110  # nobody tells, see LOOK_S
+            await asyncio.sleep(LOOK_S)
+        await self._closed()
+
+    async def _closed(self) -> None:
+        self._connection.end(self._reason)
+
+    async def _report(self, error: Exception) -> None:
+        """nats-py met an error. Of what the server refuses it goes on; whatever else it is ends the connection."""
+        text = str(error)
+        if "permissions violation" in text.lower():
+            _log.warning("%s: %s", self.adapter.shown, text)
+            self._connection.refused(self.refusals.add(text), text)
+        else:
+            self._trouble = error
+
+    @property
+    def _reason(self) -> str:
+        """Why it is over, as far as that is known."""
+        error = self.nats.last_error or self._trouble
+        is_cut = error is None or isinstance(error, errors.UnexpectedEOF)
+        text = "the server closed the connection" if is_cut else str(error) or type(error).__name__
+        held_up_s = monotonic() - self._shut_at if not self._room.is_set() else self._held_up_s
+        is_recent = not self._room.is_set() or monotonic() - self._read_on_at < RECENT_S
+        if held_up_s < SLOW_S or not is_recent:
+            return text
+        return (
+            f"{text}; for {held_up_s:.3g} s nothing had been read, because the application did not take what had come: "
+            "a server cuts off who reads too slowly (its write_deadline and max_pending)"
+        )
+
+    async def _keep_alive(self) -> None:
+        """End a connection that does not answer. One that is not read is left alone."""
+        while True:
+            await asyncio.sleep(KEEPALIVE_S)
+            pong = self._pong()
+            heard = -1
+            while not pong.done() and (heard != self.nats.heard or not self._room.is_set()):
+                heard = self.nats.heard
+                await asyncio.wait((pong,), timeout=KEEPALIVE_S)
+            if not pong.done():
+                self._connection.end(f"no answer within {KEEPALIVE_S:g} s")
+
+    def _pong(self) -> asyncio.Future[None]:
+        """The answer to a PING behind all that was sent in this turn of the loop; all who ask in this turn share it."""
+        if self._next_pong is None:
+            self._next_pong = asyncio.get_running_loop().create_future()
+            task = asyncio.ensure_future(self._flush())
+            self._flushes[task] = self._next_pong
+            task.add_done_callback(self._flushes.pop)
+        return self._next_pong
+
+    async def _flush(self) -> None:
+        """Is not cancelled before the connection is over: nats-py cannot bear that."""
+        pong, self._next_pong = self._next_pong, None
+        assert pong is not None
+        reason = "it was closed"
+        try:
+            if isinstance(self.nats, FastClient):
+                self.nats.write_out()
+            await self.nats.flush(NEVER_S)
+            if not pong.done():
+                pong.set_result(None)
+        except (errors.Error, OSError, asyncio.TimeoutError) as error:
+            reason = str(error)
+        finally:
+            self._give_up(pong, reason)
+
+    def give_up(self, reason: str) -> None:
+        """The connection is over: nobody waits for an answer any more."""
+        for pong in (*self._flushes.values(), *filter(None, (self._next_pong,))):
+            self._give_up(pong, reason)
+
+    def _give_up(self, pong: asyncio.Future[None], reason: str) -> None:
+        if not pong.done():
+            what = "nobody knows whether the server has what was sent"
+            pong.set_exception(AdapterError(f"{self.adapter.shown}: {what}: {reason}"))
+            pong.exception()  # who asked may have gone
+
+    async def settle(self, was_written: bool = False) -> None:
+        """Return when the server has handled everything that was sent before.
+
+        nats-py writes a PING before what is pending; so the one that counts is the second, unless all was written already.
+        """
+        if not was_written:
+            await asyncio.shield(self._pong())
+        await asyncio.shield(self._pong())
+
+    # -- what comes ---------------------------------------------------------------------------------------------------
+
+    async def subscribe(self, subject: str) -> Any:
+        """Let messages come."""
+        with ours(self.adapter.shown, "subscribing"):
+            return await self.nats.subscribe(subject, cb=None if self.is_fast else self._read)
+
+    async def _read(self, message: Msg) -> None:
+        """nats-py has read a message itself."""
+        self.nats.heard += 1
+        self._on_message(message.subject, message.reply, read_headers(message.headers), message.data)
+
+    def shut(self) -> None:
+        """Read nothing more, if that can be done."""
+        if self._room.is_set():
+            self._room.clear()
+            self._shut_at = monotonic()
+
+    def reopen(self) -> None:
+        """Read on."""
+        if not self._room.is_set():
+            self._read_on_at = monotonic()
+            self._held_up_s = self._read_on_at - self._shut_at
+            self._room.set()
+
+    # -- what goes ----------------------------------------------------------------------------------------------------
+
+    def check_size(self, frame: Frame) -> None:
+        """Raise if the server would not take a frame."""
+        most = self.nats.max_payload
+        if len(frame.payload) + HEADERS_ROOM > most:
+            size = len(frame.payload) + (len(header_block(frame.headers)) if frame.headers else 0)
+            if size > most:
+                raise AdapterError(
+                    f"{self.adapter.shown}: a message on {frame.topic!r} has {size:,} bytes with its headers, and the server "
+                    f"takes {most:,}; raise max_payload in its configuration"
+                )
+
+    async def publish(self, frames: NamedFrames, replies: Sequence[str] = ()) -> None:
+        """Have nats-py publish them."""
+        to = replies or [""] * len(frames)
+        with ours(self.adapter.shown, "publishing"):
+            for (name, frame), reply in zip(frames, to, strict=True):
+                await self.nats.publish(name, frame.payload, reply, headers=write_headers(frame.headers))
+
+
+class NatsConnection(Connection):
+    """What core NATS and JetStream have in common."""
+
+    adapter: NatsAdapter
+
+    def __init__(self, adapter: NatsAdapter) -> None:
+        super().__init__(adapter)
+        self.clients: list[Client] = []
+
+    def refused(self, subject: str | None, text: str) -> None:
+        """The server does not permit something on a subject; None is any of them."""
+
+    def end(self, reason: str) -> None:
+        """It is over."""
+        super().end(reason)
+        for client in self.clients:
+            client.give_up(self.ended.result())
+
+    async def close(self, is_last: bool) -> None:
+        """NATS forgets who is not there."""
+        await asyncio.gather(*(client.close() for client in self.clients))
+
+
+class CoreConnection(NatsConnection):
+    """NATS without a stream: a connection that publishes, and one that reads."""
+
+    def __init__(self, adapter: NatsAdapter) -> None:
+        super().__init__(adapter)
+        self._out, self._into = Client(self), Client(self)
+        self._topics: dict[bytes, str] = {}
+        self._subscriptions: dict[str, Any] = {}
+        self._dropped = 0
+
+    async def open(self, host: str, port: int) -> None:
+        """Connect twice."""
+        await self._out.open(host, port, self._came, {}, NOBODY)
+        await self._into.open(host, port, self._came, self._topics, NOBODY)
+        greeting = self._out.nats.greeting
+        self.adapter.is_cluster = bool(greeting.get("cluster") or greeting.get("connect_urls"))
+        self.adapter.is_fast, self.adapter.bytes_max = self._into.is_fast, self._out.nats.max_payload
+
+    async def publish(self, frames: NamedFrames) -> None:
+        """Return when the server has passed all of them on."""
+        out, begin, size = self._out, 0, 0
+        for _, frame in frames:
+            out.check_size(frame)
+        for at, (_, frame) in enumerate(frames, 1):
+            size += len(frame.payload)
+            if at == len(frames) or at - begin == PIECE_FRAMES or size > PIECE_BYTES:
+                await self._publish(frames[begin:at])
+                begin, size = at, 0
+
+    async def _publish(self, piece: NamedFrames) -> None:
+        since = self._out.refusals.count
+        if isinstance(self._out.nats, FastClient):
+            self._out.nats.write(piece)
+        else:
+            await self._out.publish(piece)
+        await self._out.settle(was_written=self._out.is_fast)
+        self._out.refusals.check(self.adapter.shown, (name for name, _ in piece), since)
+
+    async def subscribe(self, names: Sequence[str]) -> None:
+        """A subscription for each."""
+        new = [name for name in names if name not in self._subscriptions]
+        since = self._into.refusals.count
+        self._into.reopen()  # the answer stands behind frames
+        try:
+            for name in new:
+                self._topics[name.encode()] = name
+                self._subscriptions[name] = await self._into.subscribe(name)
+            await self._into.settle()
+            self._into.refusals.check(self.adapter.shown, new, since)
+        except BaseException:
+            await self.unsubscribe(new)
+            raise
+
+    async def unsubscribe(self, names: Sequence[str]) -> None:
+        """What is on its way may still come."""
+        for name in names:
+            self._topics.pop(name.encode(), None)
+            subscription = self._subscriptions.pop(name, None)
+            if subscription is not None and not self.ended.done():
+                with ours(self.adapter.shown, "unsubscribing"):
+                    await subscription.unsubscribe()
+
+    def _came(self, subject: str, _: str, headers: Headers, data: bytes) -> None:
+        adapter = self.adapter
+        topic = adapter.names.topic_of(subject)
+        if topic is None:
+            return
+        is_full = adapter.held_bytes > (HELD_BYTES_MAX_WHILE_CHANGING if adapter.is_changing else HELD_BYTES_MAX)
+        if is_full and not self._into.is_fast:
+            self._dropped += 1
+            return
+        adapter.received(self, Frame(topic, data, headers))
+        if is_full:
+            self._into.shut()
+
+    def taken(self, tokens: Sequence[Any]) -> None:
+        """There is room again."""
+        self._into.reopen()
+        if self._dropped:
+            _log.warning(
+                "%s: %d messages were dropped, since the application did not take them",
+                self.adapter.shown,
+                self._dropped,
+            )
+            self._dropped = 0
+
+
+# -- the adapter ------------------------------------------------------------------------------------------------------
 
 
 def stream_name(value: str) -> str:
@@ -75,162 +430,43 @@ RULES = UrlRules(
         "nkey": file_name,
     },
 )
+# A server reads lines of 4,096 bytes.
+NAMES = NameRules(separator=".", special="*>", bytes_max=1_024, reserved=("$", "_INBOX"))
 
 
-class _Mode(Protocol):
-    """What core NATS and JetStream do differently."""
+class NatsAdapter(BrokerAdapter):
+    """One client of a NATS server."""
 
-    async def start(self) -> None:
-        """The connections are open: see whether everything is as it must be."""
-
-    async def publish(self, frames: Sequence[Frame]) -> None:
-        """Hand frames over."""
-
-    async def subscribe(self, topics: Sequence[str]) -> None:
-        """Let the frames of these topics come, too."""
-
-    async def unsubscribe(self, topics: Sequence[str]) -> None:
-        """Let them come no more."""
-
-    async def close(self) -> None:
-        """Give up what is under way."""
-
-
-@attrs.define(eq=False)
-class _Core:
-    """NATS without a stream."""
-
-    out: Connection
-    into: Connection
-    inbox: Inbox
-    names: NameTable
-    _topics: dict[int, str] = attrs.field(factory=dict)
-    _sids: dict[str, int] = attrs.field(factory=dict)
-
-    def __attrs_post_init__(self) -> None:
-        self.into.on_message = self._take
-
-    async def start(self) -> None:
-        """There is nothing to be seen to."""
-
-    async def close(self) -> None:
-        """Nothing is under way."""
-
-    async def publish(self, frames: Sequence[Frame]) -> None:
-        """Return when the server has passed all of them on."""
-        for piece in pieces(frames, PIECE_FRAMES):
-            self.out.check_up()
-            since = self.out.turn
-            self.out.publish(piece, self.names)
-            await self.out.flush()
-            self.out.check_refusals((self.names.name_of(frame.topic) for frame in piece), since)
-
-    async def subscribe(self, topics: Sequence[str]) -> None:
-        """Return when the server knows of the topics. Cancelled or failed, they will not come."""
-        new = [topic for topic in dict.fromkeys(topics) if topic not in self._sids]
-        for topic in new:
-            sid = self._sids[topic] = self.into.subscribe(self.names.name_of(topic))
-            self._topics[sid] = topic
-        try:
-            await self.into.settle([self.names.name_of(topic) for topic in new])
-        except BaseException:
-            self._forget(new)
-            raise
-
-    async def unsubscribe(self, topics: Sequence[str]) -> None:
-        """They may be topics that were not held."""
-        self._forget(topics)
-
-    def _forget(self, topics: Sequence[str]) -> None:
-        for topic in topics:
-            sid = self._sids.pop(topic, None)
-            if sid is not None:
-                del self._topics[sid]
-                self.into.unsubscribe(sid)
-
-    def _take(self, sid: int, subject: bytes, reply: bytes, headers: bytes | None, data: bytes) -> None:
-        topic = self._topics.get(sid)
-        if topic is None:
-            return
-        if headers:
-            self.inbox.put(Frame(topic, data, read_headers(headers)), len(data) + len(headers))
-        else:
-            self.inbox.put(Frame(topic, data), len(data))
-
-
-class _JetStream:
-    """NATS with a stream."""
-
-    def __init__(self, out: Connection, into: Connection, inbox: Inbox, names: NameTable, stream: Stream) -> None:
-        self._out = out
-        self._stream = stream
-        self._publisher = StreamPublisher(out, names, stream)
-        self._consumer = Consumer(into, inbox, names, stream)
-        into.on_message = self._consumer.take
-        into.on_up = self._consumer.resume
-        inbox.on_room = self._consumer.go_on
-
-    async def start(self) -> None:
-        """See whether the stream can be used."""
-        await self._stream.check(self._out)
-        self._consumer.start()
-
-    async def publish(self, frames: Sequence[Frame]) -> None:
-        """Return when the stream has all of them."""
-        await self._publisher.publish(frames)
-
-    async def subscribe(self, topics: Sequence[str]) -> None:
-        """Return when everything that is stored from now on will come."""
-        await self._consumer.add(topics)
-
-    async def unsubscribe(self, topics: Sequence[str]) -> None:
-        """They may be topics that were not held."""
-        await self._consumer.remove(topics)
-
-    async def close(self) -> None:
-        """Give up what is under way."""
-        await self._consumer.close()
-
-
-async def _nobody(frames: Sequence[Frame]) -> None:
-    """Nothing comes over the connection that publishes."""
-
-
-@attrs.define(eq=False)
-class _Opened:
-    """What an adapter has while it is open."""
-
-    out: Connection
-    into: Connection
-    mode: _Mode
-    reading: asyncio.Task[None]
-    on_state: StateHandler
-    was_up: bool = True
-
-
-class NatsAdapter(Adapter):
-    """One client's connections to a NATS server."""
+    url_rules = RULES
+    name_rules = NAMES
+    kind = "a NATS server"
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
-        check_nats()
-        self._url = read_url(url, RULES)
-        self._stream: str | None = self._url.get("jetstream")
-        if self._stream is None and "create" in self._url.parameters:
+        self.stream_name: str | None = self.parsed.get("jetstream")
+        self.may_create = self.parsed.get("create") == "true"
+        if self.stream_name is None and "create" in self.parsed.parameters:
             raise ConfigurationError(
-                f"{self._url.shown}: create is for a stream, and none is named; add jetstream=STREAM, or leave create out"
+                f"{self.shown}: create is for a stream, and none is named; add jetstream=STREAM, or leave create out"
             )
-        self._opened: _Opened | None = None
-        self._is_cluster = False
+        self.bytes_max: int | None = None
+        self.is_cluster, self.is_fast = False, True
+        """as far as that is known"""
+
+    def begin(self) -> None:
+        """Read the stream from its end."""
+        if self.stream_name is not None:
+            from ordered_pubsub_adapters.nats_jetstream import Stream
+
+            self.stream = Stream(self, self.stream_name, self.may_create)
 
     @property
     def capabilities(self) -> Capabilities:
         """A stream keeps what a lone server loses, and a cluster without one promises little."""
-        is_stream = self._stream is not None
-        is_weak = self._is_cluster and not is_stream
+        is_stream = self.stream_name is not None
         return Capabilities(
-            loses=is_weak,
-            reorders=is_weak,
+            loses=not is_stream and (self.is_cluster or not self.is_fast),
+            reorders=not is_stream and self.is_cluster,
             duplicates=False,
             keeps_while_away=is_stream,
             carries_headers=True,
@@ -240,65 +476,12 @@ class NatsAdapter(Adapter):
     @property
     def frame_bytes_max(self) -> int | None:
         """The server's `max_payload`, which counts headers."""
-        return self._opened.out.server.get("max_payload") if self._opened is not None else None
+        return self.bytes_max if self.is_open else None
 
-    async def open(self, on_frames: FramesHandler, on_state: StateHandler) -> None:
-        """Connect twice, and look at the stream. Cancelled or failed, it leaves nothing open."""
-        if self._opened is not None:
-            raise AdapterError(f"{self._url.shown}: this adapter is open already; each client has its own")
-        inbox = Inbox(on_frames)
-        has_replies = self._stream is not None
-        out = Connection(self._url, Inbox(_nobody), self._changed, self.on_failure, has_replies=has_replies)
-        into = Connection(self._url, inbox, self._changed, self.on_failure, has_replies=has_replies)
-        mode = self._make_mode(out, into, inbox)
-        try:
-            await out.open()
-            await into.open()
-            await mode.start()
-        except BaseException:
-            await asyncio.gather(out.close(), into.close())
-            raise
-        self._is_cluster = bool(out.server.get("cluster") or out.server.get("connect_urls"))
-        reading = into.supervisor.must(inbox.run(), "giving on what has come")
-        self._opened = _Opened(out, into, mode, reading, on_state)
-        self._changed("it broke while it was opened")
+    def make_connection(self) -> NatsConnection:
+        """New clients of nats-py."""
+        if self.stream_name is None:
+            return CoreConnection(self)
+        from ordered_pubsub_adapters.nats_jetstream import StreamConnection
 
-    def _make_mode(self, out: Connection, into: Connection, inbox: Inbox) -> _Mode:
-        names = NameTable(NAMES)
-        if self._stream is None:
-            return _Core(out, into, inbox, names)
-        return _JetStream(out, into, inbox, names, Stream(self._stream, self._url.get("create") == "true"))
-
-    def _changed(self, reason: str) -> None:
-        """One of the connections is up or down."""
-        opened = self._opened
-        if opened is None:
-            return
-        is_up = opened.out.is_up and opened.into.is_up
-        if is_up != opened.was_up:
-            opened.was_up = is_up
-            opened.on_state(is_up, f"{self._url.shown}: {reason}")
-
-    async def publish(self, frames: Sequence[Frame]) -> None:
-        """Return when the server, or its stream, has all of them."""
-        await self._mode().publish(frames)
-
-    async def subscribe(self, topics: Sequence[str]) -> None:
-        """Return when the server knows. While the connection is broken, this waits for it."""
-        await self._mode().subscribe(topics)
-
-    async def unsubscribe(self, topics: Sequence[str]) -> None:
-        """What was on its way may still come."""
-        await self._mode().unsubscribe(topics)
-
-    async def close(self) -> None:
-        """Disconnect. Whoever still waits for the server gets an error."""
-        opened, self._opened = self._opened, None
-        if opened is None:
-            return
-        await asyncio.gather(end(opened.reading), opened.mode.close(), opened.out.close(), opened.into.close())
-
-    def _mode(self) -> _Mode:
-        if self._opened is None:
-            raise AdapterError(f"{self._url.shown}: this adapter is not open; await its open() first")
-        return self._opened.mode
+        return StreamConnection(self)

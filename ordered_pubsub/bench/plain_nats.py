@@ -24,8 +24,8 @@ from nats.js.api import StreamConfig
 from ordered_pubsub.bench.plan import PREFIX
 from ordered_pubsub.bench.sides import BenchReceiver, Sender, SidePlan
 from ordered_pubsub.errors import AdapterError
+from ordered_pubsub_adapters._nats_client import login_of
 from ordered_pubsub_adapters.nats import RULES
-from ordered_pubsub_adapters.nats_client import login_of
 from ordered_pubsub_adapters.urls import BrokerUrl, read_url
 
 IN_FLIGHT = 256

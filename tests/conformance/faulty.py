@@ -15,9 +15,10 @@ import attrs
 
 from ordered_pubsub.adapter import Adapter, Frame, FramesHandler, StateHandler
 from ordered_pubsub.errors import AdapterError
+from ordered_pubsub_adapters.base import Connection
 from ordered_pubsub_adapters.memory import MemoryAdapter
 from ordered_pubsub_adapters.mqtt import MqttAdapter
-from ordered_pubsub_hub.adapter import HubAdapter
+from ordered_pubsub_hub.adapter import HubAdapter, HubConnection
 from ordered_pubsub_hub.wire import Ask, Publish, encode
 
 
@@ -45,6 +46,15 @@ def fails(check: str, because: str, patience_s: float = 1.0) -> Callable[[type[A
         return adapter
 
     return register
+
+
+class FaultyHub(HubAdapter):
+    """One whose connections are faulty."""
+
+    connection_class: type[HubConnection] = HubConnection
+
+    def make_connection(self) -> HubConnection:
+        return self.connection_class(self)
 
 
 class Changing(MemoryAdapter):
@@ -273,8 +283,17 @@ class TakesEverything(HubAdapter):
         self._tasks.append(asyncio.create_task(give()))
 
 
-class ReadsInOneTask(HubAdapter):
+class WaitsForTheReader(HubConnection):
+    async def _ask(self, ask: Ask) -> None:
+        await super()._ask(ask)
+        assert isinstance(self.adapter, ReadsInOneTask)
+        await self.adapter.reads_on.wait()
+
+
+class ReadsInOneTask(FaultyHub):
     """Nothing is answered while the application takes nothing."""
+
+    connection_class = WaitsForTheReader
 
     async def open(self, on_frames: FramesHandler, on_state: StateHandler) -> None:
         self.reads_on = asyncio.Event()
@@ -286,10 +305,6 @@ class ReadsInOneTask(HubAdapter):
             self.reads_on.set()
 
         await super().open(blocking, on_state)
-
-    async def _ask(self, ask: Ask) -> None:
-        await super()._ask(ask)
-        await self.reads_on.wait()
 
 
 @fails("publishing_goes_on_while_frames_wait", because="publish() of 100 frames did not return")
@@ -439,10 +454,14 @@ class UnsubscribesUnderLock(Forgetful):
 # -- over a connection ----------------------------------------------------------------------------------------------------
 
 
-class ForgetsTopics(HubAdapter):
-    async def _greet(self) -> Any:
-        self._topics.clear()
-        return await super()._greet()
+class SubscribesLater(HubConnection):
+    async def subscribe(self, names: Sequence[str]) -> None:
+        is_new = self.adapter._connection is None
+        await super().subscribe([] if is_new else names)
+
+
+class ForgetsTopics(FaultyHub):
+    connection_class = SubscribesLater
 
 
 @fails("a_broken_connection_comes_back", because="did not come")
@@ -483,34 +502,51 @@ class ClaimsToHaveADisk(HubAdapter):
 
 
 @fails("nothing_confirmed_is_lost_on_the_way", because="did not come")
-class DoesNotWaitForTheAnswer(HubAdapter):
-    async def _ask(self, ask: Ask) -> None:
-        if isinstance(ask, Publish):
-            self._check_connected().write(encode(ask))
-        else:
-            await super()._ask(ask)
+class DoesNotWaitForTheAnswer(FaultyHub):
+    class connection_class(HubConnection):  # noqa: N801  # it is an attribute
+        async def _ask(self, ask: Ask) -> None:
+            if isinstance(ask, Publish):
+                assert self._writer is not None
+                self._writer.write(encode(ask))
+            else:
+                await super()._ask(ask)
 
 
 @fails("a_mute_ens_is_given_up", because="open() raised nothing")
-class TakesSilenceForConsent(HubAdapter):
-    async def _greet(self) -> Any:
-        return await asyncio.open_connection(self._host, self._port)
+class TakesSilenceForConsent(FaultyHub):
+    class connection_class(HubConnection):  # noqa: N801  # it is an attribute
+        async def subscribe(self, names: Sequence[str]) -> None:
+            if names:
+                await super().subscribe(names)
 
 
 @fails("a_cancelled_open_leaves_no_connection", because="the connection was not closed")
-class KeepsAConnection(HubAdapter):
-    async def _greet(self) -> Any:
-        reader, self.kept = await asyncio.open_connection(self._host, self._port)
-        return await reader.read(), self.kept
+class KeepsAConnection(FaultyHub):
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.kept: list[asyncio.StreamWriter] = []
+
+    class connection_class(HubConnection):  # noqa: N801  # it is an attribute
+        async def close(self, is_last: bool) -> None:
+            assert isinstance(self.adapter, KeepsAConnection)
+            if self._writer is not None:
+                self.adapter.kept.append(self._writer)
+                self._writer = None
+            await super().close(is_last)
 
     async def close(self) -> None:
-        self.kept.close()
+        await super().close()
+        for writer in self.kept:
+            writer.close()
 
 
 @fails("an_absent_ens_is_named", because="ConnectionRefusedError")
-class RaisesWhatItGot(HubAdapter):
-    async def _connect(self) -> Any:
-        return await asyncio.open_connection(self._host, self._port)
+class RaisesWhatItGot(FaultyHub):
+    class connection_class(HubConnection):  # noqa: N801  # it is an attribute
+        async def open(self, host: str, port: int) -> None:
+            _, writer = await asyncio.open_connection(host, port)
+            writer.close()
+            await super().open(host, port)
 
 
 @fails("an_absent_ens_is_named", because="does not name")
@@ -525,28 +561,32 @@ class SaysNothing(HubAdapter):
 
 
 @fails("a_silent_line_is_left", because="publish() neither returned nor raised")
-class NeverAsks(HubAdapter):
-    async def _beat(self) -> None:
-        pass
+class NeverAsks(FaultyHub):
+    class connection_class(HubConnection):  # noqa: N801  # it is an attribute
+        async def _beat(self) -> None:
+            pass
 
 
 @fails("a_silent_line_is_left", because="on_state was not told of the break")
-class GivesUpCallsOnly(NeverAsks):
+class GivesUpCallsOnly(FaultyHub):
     """publish() does not hang; but nothing else notices, and nothing comes any more."""
 
-    async def _ask(self, ask: Ask) -> None:
-        with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(super()._ask(ask), 0.1)
+    class connection_class(NeverAsks.connection_class):  # noqa: N801  # it is an attribute
+        async def _ask(self, ask: Ask) -> None:
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(super()._ask(ask), 0.1)
 
 
 @fails("a_silent_line_is_left", because="on_state was not told of the break")
-class NoticesWhenItPublishes(NeverAsks):
-    async def _ask(self, ask: Ask) -> None:
-        timer = asyncio.get_running_loop().call_later(0.1, self._check_connected().transport.abort)
-        try:
-            await super()._ask(ask)
-        finally:
-            timer.cancel()
+class NoticesWhenItPublishes(FaultyHub):
+    class connection_class(NeverAsks.connection_class):  # noqa: N801  # it is an attribute
+        async def _ask(self, ask: Ask) -> None:
+            assert self._writer is not None
+            timer = asyncio.get_running_loop().call_later(0.1, self._writer.transport.abort)
+            try:
+                await super()._ask(ask)
+            finally:
+                timer.cancel()
 
 
 @fails("closing_while_subscribing_leaves_nothing", because="it left a connection open")
@@ -557,7 +597,7 @@ class ConnectsToSubscribe(HubAdapter):
 
     async def subscribe(self, topics: Sequence[str]) -> None:
         if self.second is None:
-            reader, writer = await asyncio.open_connection(self._host, self._port)
+            reader, writer = await asyncio.open_connection(*self.parsed.hosts[0])
             self.second = asyncio.create_task(self.listen(reader, writer))
         await super().subscribe(topics)
 
@@ -574,18 +614,24 @@ class ConnectsToSubscribe(HubAdapter):
 
 
 @fails("closing_while_subscribing_leaves_nothing", because="subscribe() neither returned nor raised")
-class LetsThemWait(HubAdapter):
-    def _lose_connection(self, reason: str) -> None:
-        self._asked.clear()
-        super()._lose_connection(reason)
+class LetsThemWait(FaultyHub):
+    class connection_class(HubConnection):  # noqa: N801  # it is an attribute
+        def end(self, reason: str) -> None:
+            self._asked.clear()
+            super().end(reason)
+
+    async def close(self) -> None:
+        if self._tasks:
+            self._changes.clear()
+        await super().close()
 
 
 @fails("publishing_survives_an_outage", because="RuntimeError")
 class RaisesWhatItLikes(HubAdapter):
-    def _check_connected(self) -> Any:
-        if self._writer is None:
+    async def _connected(self) -> Connection:
+        if self._connection is None or self._connection.ended.done():
             raise RuntimeError("not connected")
-        return self._writer
+        return await super()._connected()
 
 
 # -- over a broker that keeps ---------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from conformance.brokered import RELIABLE, checks_of, subject_of
 from ordered_pubsub.testing.brokers import RabbitMq
 from ordered_pubsub.testing.conformance import run_check
-from ordered_pubsub_adapters import rabbitmq_connection
+from ordered_pubsub_adapters import rabbitmq
 
 BROKER = RabbitMq()
 SHOWN = attrs.evolve(RELIABLE, reorders=True, duplicates=True, keeps_while_away=True)
@@ -30,5 +30,5 @@ def _broker() -> Iterator[None]:
 async def test_rabbitmq(kind: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each check that applies to this kind."""
     if name == "a_silent_line_is_left":
-        monkeypatch.setattr(rabbitmq_connection, "HEARTBEAT_S", 2)  # it is left as surely after 20 seconds, only later
+        monkeypatch.setattr(rabbitmq, "HEARTBEAT_S", 2)  # it is left as surely after 20 seconds, only later
     await run_check(name, SUBJECTS[kind])

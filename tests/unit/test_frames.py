@@ -32,10 +32,10 @@ from ordered_pubsub.wire.frames import (
     read_arrivals,
     stamped,
 )
+from ordered_pubsub_adapters._mqtt_properties import pack_headers
+from ordered_pubsub_adapters._nats_headers import header_block
 from ordered_pubsub_adapters.memory import MemoryAdapter
-from ordered_pubsub_adapters.mqtt_properties import pack_headers
-from ordered_pubsub_adapters.nats_wire import header_block
-from ordered_pubsub_adapters.rabbitmq_wire import header_frame
+from ordered_pubsub_adapters.rabbitmq import MESSAGE_BYTES_MAX, check_fits
 
 FRAME_MAX = 131_072
 """RabbitMQ's, unless it is told otherwise."""
@@ -46,7 +46,7 @@ HEADERS = st.dictionaries(NAMES.filter(lambda name: name.lower() != "content-typ
 
 def on_the_wire(frame: Frame) -> int:
     """How many bytes the frame has with the broker that needs most; raises if one cannot carry it."""
-    header_frame(1, frame, 2, FRAME_MAX)
+    check_fits(frame, MESSAGE_BYTES_MAX, FRAME_MAX)
     headers = max(len(header_block(frame.headers)), len(pack_headers(frame.headers)) + 9 + len(frame.topic.encode()))
     return headers + len(frame.payload)
 

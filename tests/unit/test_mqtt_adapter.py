@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paho.mqtt.client import Client, MQTTMessageInfo
+from paho.mqtt.client import Client
 from paho.mqtt.enums import MQTTErrorCode
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
-from paho.mqtt.reasoncodes import ReasonCode
 
-from ordered_pubsub.adapter import Frame, load_adapter
+from ordered_pubsub.adapter import load_adapter
 from ordered_pubsub.errors import AdapterError, ConfigurationError
 from ordered_pubsub.wire.frames import CONTENT_TYPE, STAMP
+from ordered_pubsub_adapters import _mqtt_fast
+from ordered_pubsub_adapters._mqtt_fast import PIECE_BYTES, FastClient, Packed, is_fit, split_publish
+from ordered_pubsub_adapters._mqtt_properties import (
+    STAMP_MARK,
+    headers_of,
+    pack_headers,
+    properties,
+    properties_of,
+    read_headers,
+    varint,
+)
 from ordered_pubsub_adapters.mqtt import MqttAdapter
-from ordered_pubsub_adapters.mqtt_flow import BURST, INBOX_BYTES_MAX, INBOX_FRAMES_MAX, Inbox, Outbox
-from ordered_pubsub_adapters.mqtt_packets import PIECE_BYTES, PacketClient, check_paho, split_publish
-from ordered_pubsub_adapters.mqtt_properties import STAMP_MARK, Packed, pack_headers, properties, read_headers, varint
-from ordered_pubsub_adapters.mqtt_session import RULES
-from ordered_pubsub_adapters.names import NameTable
 
 # -- the URL ----------------------------------------------------------------------------------------------------------------
 
@@ -107,6 +112,13 @@ def test_what_is_packed_is_what_paho_packs(headers: Mapping[str, bytes | str]) -
     pairs = dict(getattr(read, "UserProperty", []))
     assert {*pairs, *({CONTENT_TYPE} & {*headers})} >= {name for name in headers if name != STAMP}
     assert Packed(pack_headers(headers)).pack() == pack_headers(headers)
+    assert headers_of(read) == headers
+
+
+@given(HEADERS.filter(lambda headers: all(len(value) < 1_000 for value in headers.values())))
+def test_headers_are_the_same_when_paho_packs_them(headers: Mapping[str, bytes | str]) -> None:
+    """Whichever way is used at either end."""
+    assert read_headers(body_of(properties_of(headers).pack())) == headers
 
 
 def test_plain_text_is_plain_on_the_broker() -> None:
@@ -147,11 +159,11 @@ def test_a_header_that_is_too_long_for_mqtt_is_named() -> None:
 # -- packets -----------------------------------------------------------------------------------------------------------------
 
 
-class Wire(PacketClient):
+class Wire(FastClient):
     """A client whose packets are seen instead of sent."""
 
     def __init__(self) -> None:
-        super().__init__("wire")
+        super().__init__("wire", {}, {})
         self.came: list[tuple[bytes, bytes, bytes, int, int]] = []
         self.sent: list[bytes] = []
         self.published: list[tuple[int, int]] = []
@@ -245,14 +257,15 @@ def test_a_release_of_something_unknown_is_answered_too() -> None:
     assert wire.sent == [b"\x70\x02\x00\x09"]
 
 
-def test_when_the_broker_has_forgotten_the_session_its_identifiers_are_new() -> None:
-    wire = Wire()
+def test_identifiers_of_qos_2_belong_to_the_session_and_not_to_a_connection() -> None:
+    """What comes again over the next one is known there."""
+    first, second = Wire(), Wire()
+    second._unreleased = first._unreleased
     packet = publication(b"t", 7, b"", b"x", 2)
-    wire.comes(0x34, packet)
-    wire.forget_session()
-    wire.comes(0x34, packet)
-
-    assert len(wire.came) == 2
+    first.comes(0x34, packet)
+    second.comes(0x3C, packet)
+    assert second.came == []
+    assert second.sent == [b"\x50\x02\x00\x07"]
 
 
 @pytest.mark.parametrize(
@@ -284,6 +297,22 @@ def test_at_qos_2_what_was_taken_is_released_and_told_when_it_is_complete() -> N
 
     wire.comes(0x70, number)
     assert wire.published == [(int.from_bytes(number, "big"), 0)]
+
+
+def test_what_an_earlier_connection_has_begun_at_qos_2_is_ended_and_not_taken_for_what_is_new() -> None:
+    """Its identifier is used again, and the broker answers in order."""
+    wire = Wire()
+    wire.unfinished.update({1: True, 9: True})
+    wire.finish()
+    assert wire.sent == [b"\x62\x02\x00\x01", b"\x62\x02\x00\x09"]
+
+    assert wire.sends(qos=2) == 1
+    wire.comes(0x70, b"\x00\x01")
+    wire.comes(0x70, b"\x00\x09\x92")
+    assert (wire.published, wire.unfinished) == ([], {})
+    wire.comes(0x50, b"\x00\x01")
+    wire.comes(0x70, b"\x00\x01")
+    assert (wire.sent, wire.published) == ([b"\x62\x02\x00\x01"], [(1, 0)])
 
 
 def test_an_acknowledgement_of_something_unknown_is_ignored() -> None:
@@ -321,7 +350,7 @@ SIZES = st.one_of(st.integers(1, 300), st.integers(PIECE_BYTES - 300, PIECE_BYTE
     packets=st.lists(st.integers(1, 9_000).map(lambda size: b"%d" % size * size), max_size=20), takes=st.lists(SIZES)
 )
 def test_everything_is_written_in_its_order_whatever_the_socket_takes(packets: list[bytes], takes: list[int]) -> None:
-    client = PacketClient("writer")
+    client = FastClient("writer", {}, {})
     client.on_socket_register_write = lambda *more: None
     client._sock = narrow = Narrow(takes)  # type: ignore[assignment]  # as much of a socket as is needed
     for packet in packets:
@@ -335,7 +364,7 @@ def test_everything_is_written_in_its_order_whatever_the_socket_takes(packets: l
 
 
 def test_small_packets_are_written_together_and_a_large_one_by_itself() -> None:
-    client = PacketClient("writer")
+    client = FastClient("writer", {}, {})
     client.on_socket_register_write = lambda *more: None
     client._sock = narrow = Narrow([10 * PIECE_BYTES] * 10)  # type: ignore[assignment]  # as much as is needed
     large = b"x" * (PIECE_BYTES + 1)
@@ -347,7 +376,7 @@ def test_small_packets_are_written_together_and_a_large_one_by_itself() -> None:
 
 
 def test_a_good_bye_is_the_last_word_and_hangs_up() -> None:
-    client = PacketClient("writer")
+    client = FastClient("writer", {}, {})
     client.on_socket_register_write = lambda *more: None
     client._sock = narrow = Narrow([PIECE_BYTES] * 10)  # type: ignore[assignment]  # as much of a socket as is needed
     client._packet_queue(0x40, b"ack", 1, 1)
@@ -359,303 +388,42 @@ def test_a_good_bye_is_the_last_word_and_hangs_up() -> None:
     assert client.socket() is None
 
 
-def test_a_paho_without_the_methods_that_are_replaced_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(Client, "_handle_pubrec")
+# -- releases of paho --------------------------------------------------------------------------------------------------------
 
-    with pytest.raises(ConfigurationError, match=r"does not have _handle_pubrec.*install 'paho-mqtt>=2.2,<3'"):
-        check_paho()
 
+@pytest.fixture
+def _unknown() -> Iterator[None]:
+    """Nothing was found out yet."""
+    found, _mqtt_fast._found[:] = list(_mqtt_fast._found), []
+    yield
+    _mqtt_fast._found[:] = found
 
-# -- the outbox ----------------------------------------------------------------------------------------------------------------
 
+@pytest.mark.usefixtures("_unknown")
+def test_the_paho_that_is_installed_passes_the_check() -> None:
+    assert is_fit()
 
-class Sent(PacketClient):
-    """A client that remembers what it was to publish."""
 
-    def __init__(self) -> None:
-        super().__init__("sent")
-        self.topics: list[str] = []
-        self.accepted: list[tuple[int, int]] = []
+@pytest.mark.usefixtures("_unknown")
+@pytest.mark.parametrize("name", ["_handle_publish", "_handle_pubrec", "loop_write"])
+def test_what_does_not_fit_is_not_used_and_said_once(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A release whose inside is another one, in which ours is not called."""
+    if name == "loop_write":
+        monkeypatch.setattr(FastClient, name, lambda client: MQTTErrorCode.MQTT_ERR_SUCCESS)
+    else:
+        monkeypatch.setattr(FastClient, name, getattr(Client, name))
+    monkeypatch.setattr(_mqtt_fast, "CHECK_S", 0.05)
 
-    def publish(self, topic: str, *arguments: Any, **more: Any) -> MQTTMessageInfo:
-        """Take a message for sent."""
-        self.topics.append(topic)
-        info = MQTTMessageInfo(len(self.topics))
-        info.rc = MQTTErrorCode.MQTT_ERR_SUCCESS
-        return info
+    assert [is_fit(), is_fit()] == [False, False]
+    assert caplog.text.count("is used without what is fast, and without QoS 2") == 1
 
-    def accept(self, mid: int, qos: int) -> None:
-        """Remember what was acknowledged."""
-        self.accepted.append((mid, qos))
 
+async def test_qos_2_is_refused_with_the_reason_where_only_paho_could_do_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_mqtt_fast, "_found", [False])
+    adapter = MqttAdapter("mqtt://127.0.0.1?qos=2")
 
-TAKEN = ReasonCode(PacketTypes.PUBACK)
-REFUSED = ReasonCode(PacketTypes.PUBACK, identifier=0x97)
-
-
-def frames_on(topic: str, count: int) -> list[Frame]:
-    return [Frame(topic, b"") for _ in range(count)]
-
-
-async def begun(outbox: Outbox, *calls: Sequence[Frame]) -> list[asyncio.Task[None]]:
-    tasks = [asyncio.create_task(outbox.publish(frames)) for frames in calls]
-    await asyncio.sleep(0)
-    return tasks
-
-
-async def test_no_more_than_the_window_is_sent_unacknowledged() -> None:
-    client = Sent()
-    outbox = Outbox(client, NameTable(RULES), qos=1, window=3)
-    (task,) = await begun(outbox, frames_on("a", 5))
-    assert len(client.topics) == 3
-
-    for mid in (1, 2):
-        outbox.take(mid, TAKEN)
-    outbox.fill()
-    assert len(client.topics) == 5
-
-    for mid in (3, 4, 5):
-        assert not task.done()
-        outbox.take(mid, TAKEN)
-    await task
-
-
-async def test_calls_share_the_window_in_turns() -> None:
-    """A call with many frames does not keep one with few waiting for all of them."""
-    client = Sent()
-    outbox = Outbox(client, NameTable(RULES), qos=1, window=4 * BURST)
-    first, many, few = await begun(outbox, frames_on("first", 4 * BURST), frames_on("many", 1_000), frames_on("few", 2))
-    for mid in range(1, 4 * BURST + 1):
-        outbox.take(mid, TAKEN)
-    outbox.fill()
-
-    assert client.topics[4 * BURST :] == ["many"] * BURST + ["few"] * 2 + ["many"] * (3 * BURST - 2)
-    for task in (first, many, few):
-        task.cancel()
-    await asyncio.wait((first, many, few))
-
-
-async def test_the_frames_of_a_call_are_sent_in_their_order() -> None:
-    client = Sent()
-    outbox = Outbox(client, NameTable(RULES), qos=1, window=10)
-    one = [Frame(f"one/{number}", b"") for number in range(100)]
-    two = [Frame(f"two/{number}", b"") for number in range(100)]
-    tasks = await begun(outbox, one, two)
-    for mid in range(1, 201):
-        outbox.take(mid, TAKEN)
-        outbox.fill()
-    await asyncio.gather(*tasks)
-
-    for name, frames in (("one", one), ("two", two)):
-        assert [topic for topic in client.topics if topic.startswith(name)] == [frame.topic for frame in frames]
-
-
-async def test_a_refusal_ends_its_call_and_no_other() -> None:
-    client = Sent()
-    outbox = Outbox(client, NameTable(RULES), qos=1, window=2)
-    refused, other = await begun(outbox, frames_on("refused", 5), frames_on("other", 1))
-    outbox.take(1, REFUSED)
-    outbox.fill()
-
-    with pytest.raises(AdapterError, match="the broker refused an event on 'refused': Quota exceeded"):
-        await refused
-    assert client.topics == ["refused", "refused", "other"]
-    outbox.take(3, TAKEN)
-    await other
-
-
-async def test_a_cancelled_call_sends_no_more_and_frees_the_window() -> None:
-    client = Sent()
-    outbox = Outbox(client, NameTable(RULES), qos=1, window=2)
-    cancelled, other = await begun(outbox, frames_on("cancelled", 5), frames_on("other", 1))
-    cancelled.cancel()
-    await asyncio.wait((cancelled,))
-    outbox.take(1, TAKEN)
-    outbox.fill()
-
-    assert client.topics == ["cancelled", "cancelled", "other"]
-    outbox.take(3, TAKEN)
-    await other
-
-
-async def test_when_the_connection_breaks_every_call_fails() -> None:
-    """Those that were sent, and those that wait for their turn."""
-    outbox = Outbox(Sent(), NameTable(RULES), qos=1, window=2)
-    tasks = await begun(outbox, frames_on("a", 5), frames_on("b", 1))
-    outbox.fail("the connection broke")
-
-    for task in tasks:
-        with pytest.raises(AdapterError, match="were not confirmed: the connection broke"):
-            await task
-
-
-async def test_at_qos_0_a_call_ends_when_all_was_written() -> None:
-    client = Sent()
-    outbox = Outbox(client, NameTable(RULES), qos=0, window=3)
-    (task,) = await begun(outbox, frames_on("a", 5))
-    outbox.take_written()
-    outbox.fill()
-    assert not task.done()
-
-    outbox.take_written()
-    await task
-
-
-async def test_an_event_that_is_too_large_for_the_broker_is_refused_before_any_is_sent() -> None:
-    client = Sent()
-    outbox = Outbox(client, NameTable(RULES), qos=1, packet_bytes_max=1_000)
-
-    with pytest.raises(
-        AdapterError, match=r"an event on 'a' needs a packet of \d+ bytes; the broker takes 1000 at most"
-    ):
-        await outbox.publish([Frame("a", b""), Frame("a", b"x" * 1_000)])
-    assert client.topics == []
-
-
-# -- the inbox -----------------------------------------------------------------------------------------------------------------
-
-
-class Consumer:
-    """Takes frames when it is allowed to."""
-
-    def __init__(self) -> None:
-        self.batches: list[Sequence[Frame]] = []
-        self.may_return = asyncio.Event()
-        self.pauses = 0
-        self.client = Sent()
-        self.names = NameTable(RULES)
-        self.names.subscribe("t")
-        self.inbox = Inbox(self.client, self.names, self.on_frames, self.on_full)
-        self.task = asyncio.create_task(self.inbox.run())
-
-    async def on_frames(self, frames: Sequence[Frame]) -> None:
-        """Remember, and wait."""
-        self.batches.append(frames)
-        await self.may_return.wait()
-
-    def on_full(self) -> None:
-        """Count."""
-        self.pauses += 1
-
-    def comes(self, mid: int, qos: int = 1, payload: bytes = b"", topic: bytes = b"t") -> None:
-        """A message arrives."""
-        self.client.deliver(topic, payload or b"%d" % mid, b"", qos, mid)
-
-    async def turns(self) -> None:
-        """Let everybody do what they can."""
-        for _ in range(5):
-            await asyncio.sleep(0)
-
-    async def end(self) -> None:
-        """Stop."""
-        self.task.cancel()
-        await asyncio.wait((self.task,))
-
-    @property
-    def payloads(self) -> list[list[bytes]]:
-        """Of each call."""
-        return [[frame.payload for frame in batch] for batch in self.batches]
-
-
-async def test_what_came_while_frames_were_handled_is_handed_on_at_once_in_its_order() -> None:
-    consumer = Consumer()
-    consumer.comes(1)
-    await consumer.turns()
-    for mid in (2, 3, 4):
-        consumer.comes(mid)
-    consumer.may_return.set()
-    await consumer.turns()
-
-    assert consumer.payloads == [[b"1"], [b"2", b"3", b"4"]]
-    await consumer.end()
-
-
-async def test_messages_are_acknowledged_when_they_were_handled() -> None:
-    consumer = Consumer()
-    consumer.comes(1, qos=1)
-    consumer.comes(2, qos=2)
-    await consumer.turns()
-    assert consumer.client.accepted == []
-
-    consumer.may_return.set()
-    await consumer.turns()
-    assert consumer.client.accepted == [(1, 1), (2, 2)]
-    await consumer.end()
-
-
-async def test_what_came_over_another_connection_is_not_acknowledged_on_this_one() -> None:
-    """Its identifier may stand for something else now."""
-    consumer = Consumer()
-    consumer.comes(1)
-    await consumer.turns()
-    consumer.comes(2)
-    consumer.inbox.restart(is_resumed=False)
-    consumer.comes(1)
-    consumer.may_return.set()
-    await consumer.turns()
-
-    assert consumer.payloads == [[b"1"], [b"2", b"1"]]
-    assert [mid for mid, qos in consumer.client.accepted if qos] == [1]
-    await consumer.end()
-
-
-async def test_what_came_before_the_connection_broke_is_not_acknowledged_while_another_is_made() -> None:
-    """It would be the first that the broker hears, before CONNECT; it hangs up then."""
-    consumer = Consumer()
-    consumer.comes(1)
-    await consumer.turns()
-    consumer.comes(2)
-    consumer.inbox.disconnect()
-    consumer.may_return.set()
-    await consumer.turns()
-    assert (consumer.payloads, consumer.client.accepted) == ([[b"1"], [b"2"]], [])
-
-    consumer.inbox.restart(is_resumed=False)
-    consumer.comes(3)
-    await consumer.turns()
-    assert consumer.client.accepted == [(3, 1)]
-    await consumer.end()
-
-
-async def test_what_a_resumed_session_brings_again_is_not_kept_twice() -> None:
-    consumer = Consumer()
-    consumer.comes(1)
-    await consumer.turns()
-    for mid, qos in ((2, 1), (3, 2), (4, 0)):
-        consumer.comes(mid, qos)
-    consumer.inbox.restart(is_resumed=True)
-    consumer.may_return.set()
-    await consumer.turns()
-
-    assert consumer.payloads == [[b"1"], [b"3", b"4"]]
-    await consumer.end()
-
-
-async def test_a_message_that_nobody_subscribed_to_is_acknowledged_and_forgotten() -> None:
-    consumer = Consumer()
-    consumer.comes(1, topic=b"other")
-    consumer.comes(2, topic=b"\xff")
-    await consumer.turns()
-
-    assert (consumer.batches, consumer.client.accepted) == ([], [(1, 1), (2, 1)])
-    await consumer.end()
-
-
-@pytest.mark.parametrize(("size", "fit"), [(1, INBOX_FRAMES_MAX), (INBOX_BYTES_MAX // 4, 4)])
-async def test_a_full_inbox_says_so_and_drops_only_what_nobody_counts(size: int, fit: int) -> None:
-    consumer = Consumer()
-    consumer.comes(1)
-    await consumer.turns()
-    for _ in range(fit):
-        assert not consumer.pauses
-        consumer.comes(0, qos=0, payload=b"x" * size)
-    assert consumer.pauses == 1
-
-    consumer.comes(0, qos=0)
-    consumer.comes(9, qos=1)
-    consumer.may_return.set()
-    await consumer.turns()
-    assert consumer.inbox.dropped == 1
-    assert len(consumer.batches[1]) == fit + 1
-    assert consumer.batches[1][-1].payload == b"9"
-    await consumer.end()
+    with pytest.raises(ConfigurationError, match=r"does not do QoS 2 .*take \?qos=1"):
+        await adapter.open(lambda frames: asyncio.sleep(0), lambda is_connected, reason: None)
+    await adapter.close()

@@ -126,3 +126,11 @@ def test_make_installs_what_it_says(stamp: str, installed: str) -> None:
     printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
     assert f"install --editable {installed} " in printed
+
+
+def test_the_lowest_of_the_brokers_libraries_are_tested() -> None:
+    """What setup.cfg asks for at least is what tox installs to run the conformance suite."""
+    extras = read("setup.cfg")["options.extras_require"]
+    asked = [line.split(",")[0] for name in ("mqtt", "nats", "rabbitmq") for line in lines(extras[name])]
+    lowest, *_ = lines(read("tox.ini")["testenv:conformance-{lowest,newest,pre}"]["commands_pre"])
+    assert [word.replace("==", ">=") for word in lowest.split() if "==" in word] == asked

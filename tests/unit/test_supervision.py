@@ -34,22 +34,20 @@ LOOKED_AFTER = {
     "ordered_pubsub/client/client.py": "closing, whose outcome is awaited by whoever closes",
     "ordered_pubsub/sync/handlers.py": "a handler's thread, which hands on whatever the handler raises",
     "ordered_pubsub/sync/loops.py": "the thread of the loop, and what it is asked for, which is awaited or told",
+    "ordered_pubsub_adapters/_nats_fast.py": "a write, which raises nothing",
+    "ordered_pubsub_adapters/_rabbitmq_io.py": "what pika asks for, and is told of; and a write, which raises nothing",
+    "ordered_pubsub_adapters/base.py": "awaited in the function that made it; sending, whose errors are told to who publishes",
     "ordered_pubsub_adapters/memory.py": "the end of a wait in the function that made it: sets an event",
-    "ordered_pubsub_adapters/mqtt_link.py": "waits for an event, in the function that made it",
-    "ordered_pubsub_adapters/mqtt_session.py": "waits for an event, in the function that made it",
-    "ordered_pubsub_adapters/nats_connection.py": "awaited in the function that made it",
-    "ordered_pubsub_adapters/nats_consumer.py": "awaited in the function that made it",
-    "ordered_pubsub_adapters/nats_publisher.py": "a limit of a wait in the function that made it",
-    "ordered_pubsub_adapters/nats_waiting.py": "awaited in the function that made it",
-    "ordered_pubsub_adapters/rabbitmq.py": "awaited in the function that made it",
-    "ordered_pubsub_adapters/rabbitmq_connection.py": "writes, and breaks the connection off if it cannot",
-    "ordered_pubsub_adapters/rabbitmq_link.py": "waits for an event, in the function that made it",
+    "ordered_pubsub_adapters/mqtt.py": "waits for an event, in the function that made it",
+    "ordered_pubsub_adapters/nats.py": "a question whose answer is awaited, and that ends with the connection",
 }
 """Where something is begun without a supervisor, how often, and why that may be."""
 HOW_OFTEN = {
     "ordered_pubsub/supervision.py": 5,
     "ordered_pubsub/sync/loops.py": 2,
     "ordered_pubsub/sync/handlers.py": 2,
+    "ordered_pubsub_adapters/_rabbitmq_io.py": 4,
+    "ordered_pubsub_adapters/base.py": 4,
 }
 """Once, where nothing is said."""
 

@@ -13,8 +13,6 @@ from typing import Any
 
 import msgspec
 
-from ordered_pubsub.adapter import Frame
-
 MESSAGE_BYTES_MAX = 2**26
 BATCH_ITEMS_MAX = 500
 BATCH_BYTES_MAX = 2**20
@@ -98,13 +96,3 @@ def batch_of(items: Sequence[Item]) -> int:
         if count and size > BATCH_BYTES_MAX:
             return count
     return min(len(items), BATCH_ITEMS_MAX)
-
-
-def items_of(frames: Sequence[Frame]) -> list[Item]:
-    """Frames as they travel."""
-    return [Item(frame.topic, frame.payload, frame.headers) for frame in frames]
-
-
-def frames_of(items: Sequence[Item]) -> list[Frame]:
-    """And back."""
-    return [Frame(item.topic, item.payload, item.headers) for item in items]

@@ -3,15 +3,17 @@
 The content type is MQTT's own. The stamp is the correlation data, which are bytes and cost least; a mark tells it from those
 of a plain client, who uses them for requests and replies. All other headers are user properties, which are text (`headers`).
 
-paho has objects for properties, which look up the tables of all properties for each that is set, packed or read. Here, a
-message's properties are bytes that are put together and taken apart once.
+paho has objects for properties, which look up the tables of all properties for each that is set, packed or read
+(`properties_of`, `headers_of`). As bytes, they are put together and taken apart once (`pack_headers`, `read_headers`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
+from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from ordered_pubsub.errors import AdapterError
@@ -27,29 +29,38 @@ _SIZES = {0x01: 1, 0x02: 4, 0x08: 0, 0x0B: -1, 0x23: 2}
 """The other properties that a PUBLISH may have, by how many bytes they take: 0 is a length and data, -1 is a varint."""
 
 
-class Packed(Properties):
-    """Properties that are bytes already, their length in front."""
-
-    data: bytes
-
-    def __init__(self, data: bytes) -> None:
-        object.__setattr__(self, "data", data)  # paho's own knows no other names than those of properties
-
-    def pack(self) -> bytes:
-        """The bytes, as paho sends them."""
-        return self.data
-
-    def __str__(self) -> str:
-        """For paho's log."""
-        return f"{len(self.data)} bytes"
-
-
-def properties(kind: int, **values: int) -> Properties:
+def properties(kind: int, **values: Any) -> Properties:
     """Properties of a packet of some kind."""
     made = Properties(kind)  # type: ignore[no-untyped-call]  # paho has no types here
     for name, value in values.items():
         setattr(made, name, value)
     return made
+
+
+def properties_of(headers: Mapping[str, bytes | str]) -> Properties:
+    """The properties of a message that carries these headers, as paho takes them."""
+    made = properties(PacketTypes.PUBLISH)
+    for name, value in headers.items():
+        if name == STAMP and isinstance(value, bytes):
+            made.CorrelationData = STAMP_MARK + value
+        elif name == CONTENT_TYPE:
+            made.ContentType = header_to_text(value)
+        else:
+            made.UserProperty = (name, header_to_text(value))
+    return made
+
+
+def headers_of(read: Properties | None) -> dict[str, bytes | str]:
+    """The headers that a message's properties carry, as paho has read them."""
+    headers: dict[str, bytes | str] = {}
+    for name, text in getattr(read, "UserProperty", ()):
+        headers[name] = header_from_text(text)
+    if (text := getattr(read, "ContentType", None)) is not None:
+        headers[CONTENT_TYPE] = header_from_text(text)
+    data: bytes = getattr(read, "CorrelationData", b"")
+    if data.startswith(STAMP_MARK):
+        headers[STAMP] = data[len(STAMP_MARK) :]
+    return headers
 
 
 def pack_headers(headers: Mapping[str, bytes | str]) -> bytes:

@@ -1,4 +1,4 @@
-"""paho's client, with the packets that carry events read and written here.
+"""What is quicker than paho, and QoS 2: used if it passes a check, else paho alone.
 
 Theory of operation
 ===================
@@ -6,57 +6,66 @@ paho keeps the connection, the identifiers and the acknowledgements. What it doe
 reasons:
 
 - *Speed.* paho makes objects for the properties of every packet, also of one that has none: half of a publisher's time and
-  two thirds of a subscriber's (`mqtt_properties` says what is done instead). And it writes each packet by itself: a quarter of
+  two thirds of a subscriber's (`_mqtt_properties` says what is done instead). And it writes each packet by itself: a quarter of
   what is left. Here small ones are written together.
 - *Truth.* paho ignores the reason code of a PUBREC: at QoS 2 it would report as published what the broker refused. And with
   manual acknowledgements it never answers the PUBREL of a message that it does not know, so that a resumed session loses a
-  place in the broker's window with each of them.
+  place in the broker's window with each of them. So there is QoS 2 only with what is here.
 
 Acknowledging is "this is ours now": PUBACK at QoS 1, PUBREC at QoS 2, both sent by whoever handled the message. At QoS 2 a
 message is handed on when it arrives, not when it is released, and its identifier is remembered until it is released: what the
 broker sends again after a break is not handed on again (MQTT 5, section 4.3.3, allows this order).
 
-What is replaced is not part of paho's interface, so `check_paho` refuses a version that has it no more.
+What is replaced is not part of paho's interface. So before it is used, it talks once, over a socket of this machine, to a broker
+that knows what is to be said (`is_fit`).
 """
 
 from __future__ import annotations
 
+import logging
+import socket
 from collections.abc import Callable
+from select import select
 from typing import Any
 
 import paho.mqtt
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
-from ordered_pubsub.errors import ConfigurationError
-from ordered_pubsub_adapters.mqtt_properties import properties
+from ordered_pubsub_adapters._mqtt_properties import pack_headers, properties
+
+_log = logging.getLogger(__name__)
 
 FAILURES = 0x80
 """Reason codes from here on are failures."""
-
 PIECE_BYTES = 65_536
 """So much is written at once."""
+CHECK_S = 5.0
 
 _PUBACK, _DISCONNECT = 0x40, 0xE0
-_REPLACED = ("_handle_publish", "_handle_pubackcomp", "_handle_pubrec", "_handle_pubrel", "loop_write")
-_CALLED = ("_do_on_publish", "_send_puback", "_send_pubrec", "_send_pubcomp", "_sock_close", "drop_out_messages")
-_HELD = ("_in_packet", "_out_packet", "_out_messages")
 
 Deliver = Callable[[bytes, bytes, bytes, int, int], None]
 """Takes a message that has arrived: its topic, payload, properties, QoS and identifier."""
 
 
-def check_paho() -> None:
-    """Raise a `ConfigurationError` if this version of paho is not one that this module fits."""
-    client = Client(CallbackAPIVersion.VERSION2)
-    missing = [name for name in (*_REPLACED, *_CALLED, *_HELD) if not hasattr(client, name)]
-    if missing:
-        raise ConfigurationError(
-            f"paho-mqtt {paho.mqtt.__version__} does not have {missing[0]}, which the adapter for mqtt:// needs; install "
-            "'paho-mqtt>=2.2,<3'"
-        )
+class Packed(Properties):
+    """Properties that are bytes already, their length in front."""
+
+    data: bytes
+
+    def __init__(self, data: bytes) -> None:
+        object.__setattr__(self, "data", data)  # paho's own knows no other names than those of properties
+
+    def pack(self) -> bytes:
+        """The bytes, as paho sends them."""
+        return self.data
+
+    def __str__(self) -> str:
+        """For paho's log."""
+        return f"{len(self.data)} bytes"
 
 
 # -- the client -----------------------------------------------------------------------------------------------------------
@@ -65,27 +74,18 @@ _PUBLISHED = ReasonCode(PacketTypes.PUBACK)
 _NO_PROPERTIES = properties(PacketTypes.PUBACK)
 
 
-class PacketClient(Client):
+class FastClient(Client):
     """paho's client; acknowledges nothing by itself."""
 
     deliver: Deliver
     """set by whoever takes what arrives, before connecting"""
 
-    def __init__(self, client_id: str) -> None:
-        check_paho()
+    def __init__(self, client_id: str, unreleased: dict[int, bool], unfinished: dict[Any, bool]) -> None:
         super().__init__(CallbackAPIVersion.VERSION2, client_id=client_id, protocol=MQTTProtocolVersion.MQTTv5)
-        self.packets = 0
-        """how many messages and acknowledgements have come: says whether there may be more to read"""
-        self._unreleased: dict[int, bool] = {}
-        """the identifiers of QoS 2 that have come, and may come again"""
-
-    def forget_session(self) -> None:
-        """The broker has none any more: what comes in is new."""
-        self._unreleased.clear()
-
-    def hang_up(self) -> None:
-        """Close the socket, if there is one, without a word to the broker."""
-        self._sock_close()
+        self._unreleased = unreleased
+        """the identifiers of QoS 2 that have come, and may come again; of a session, not of a connection"""
+        self.unfinished = unfinished
+        """those that earlier connections of the session have begun to publish with, until the broker has ended that"""
 
     def accept(self, mid: int, qos: int) -> None:
         """Tell the broker that a message is ours now."""
@@ -93,6 +93,11 @@ class PacketClient(Client):
             self._send_puback(mid)
         elif qos == 2:
             self._send_pubrec(mid)
+
+    def finish(self) -> None:
+        """End what earlier connections have begun to publish at QoS 2: the identifiers are used again."""
+        for mid in self.unfinished:
+            self._send_pubrel(mid)
 
     def loop_write(self) -> MQTTErrorCode:
         """Write what waits, small packets together."""
@@ -118,7 +123,6 @@ class PacketClient(Client):
             self._out_packet.append(_written_without_a_word(together))
 
     def _handle_publish(self) -> MQTTErrorCode:
-        self.packets += 1
         packet = self._in_packet["packet"]
         qos = self._in_packet["command"] >> 1 & 3
         try:
@@ -133,23 +137,21 @@ class PacketClient(Client):
         return MQTTErrorCode.MQTT_ERR_SUCCESS
 
     def _handle_pubrel(self) -> MQTTErrorCode:
-        self.packets += 1
         packet = self._in_packet["packet"]
         mid = packet[0] << 8 | packet[1]
         self._unreleased.pop(mid, None)
         return self._send_pubcomp(mid)
 
     def _handle_pubackcomp(self, cmd: str) -> MQTTErrorCode:
-        self.packets += 1
         packet = self._in_packet["packet"]
-        if len(packet) == 2:
-            mid = packet[0] << 8 | packet[1]
-            if mid in self._out_messages:
-                return self._do_on_publish(mid, _PUBLISHED, _NO_PROPERTIES)
+        mid = packet[0] << 8 | packet[1]
+        if cmd == "PUBCOMP" and self.unfinished.pop(mid, False):
+            return MQTTErrorCode.MQTT_ERR_SUCCESS  # of before: what has the identifier now is answered later
+        if len(packet) == 2 and mid in self._out_messages:
+            return self._do_on_publish(mid, _PUBLISHED, _NO_PROPERTIES)
         return super()._handle_pubackcomp(cmd)  # type: ignore[arg-type]  # a Literal that only paho names
 
     def _handle_pubrec(self) -> MQTTErrorCode:
-        self.packets += 1
         packet = self._in_packet["packet"]
         if len(packet) > 2 and packet[2] >= FAILURES:
             mid = packet[0] << 8 | packet[1]
@@ -181,3 +183,81 @@ def split_publish(packet: bytes | bytearray, qos: int) -> tuple[bytes, bytes, by
     if at + size > len(packet) or shift > 28:
         raise ValueError("the properties are longer than the packet")
     return topic, bytes(packet[at + size :]), bytes(packet[at : at + size]), mid
+
+
+# -- the check ----------------------------------------------------------------------------------------------------------
+
+_HEADERS: dict[str, bytes | str] = {"ordered-pubsub-stamp": b"\x01", "content-type": "x", "a": "b"}
+_found: list[bool] = []
+
+
+def is_fit() -> bool:
+    """Whether this fits the paho that is installed; found out once, and logged if not. It blocks for some milliseconds."""
+    if not _found:
+        try:
+            is_as_expected = _talk()
+        except Exception:
+            _log.info("paho-mqtt %s fails the check", paho.mqtt.__version__, exc_info=True)
+            is_as_expected = False
+        if not is_as_expected:
+            _log.warning(
+                "paho-mqtt %s is used without what is fast, and without QoS 2, since its inside is another one",
+                paho.mqtt.__version__,
+            )
+        _found.append(is_as_expected)
+    return _found[0]
+
+
+def _talk() -> bool:
+    """Known frames are written together, known messages are read, acknowledged and released, and acknowledgements told."""
+    data = pack_headers(_HEADERS)
+    read: list[Any] = []
+    client = FastClient("check", {}, {5: True})
+    client.deliver = lambda *message: read.append(message)
+    client.on_publish = lambda _, __, mid, reason, more: read.append((mid, reason.value))
+    client.on_socket_register_write = lambda *_: None  # what waits is written when it is asked for
+    client.connect_timeout = CHECK_S
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(CHECK_S)
+        client.connect("127.0.0.1", server.getsockname()[1])
+        with server.accept()[0] as peer, client.socket() as ours:  # type: ignore[union-attr]  # it is connected
+            peer.settimeout(CHECK_S)
+            client.loop_write()
+            peer.recv(1_000)  # CONNECT
+
+            def say(packet: bytes) -> None:
+                peer.sendall(packet)
+                select([ours], [], [], CHECK_S)
+                client.loop_read()
+
+            say(b"\x20\x03\x00\x00\x00")
+            for payload, qos in ((b"1", 1), (b"2", 2)):
+                client.publish("t", payload, qos, properties=Packed(data))
+            client.loop_write()
+            size = len(data) + 6
+            wanted = b"".join(
+                bytes((0x30 | qos << 1, size)) + b"\x00\x01t\x00" + bytes((qos,)) + data + b"%d" % qos for qos in (1, 2)
+            )
+            is_written = peer.recv(1_000) == wanted
+            # Taken, refused (QoS 2), a message of each QoS, one of them again, a release, and one of something unknown.
+            message = bytes((0x34, size)) + b"\x00\x01t\x00\x07" + data + b"m"
+            packets = [
+                b"\x40\x02\x00\x01",
+                b"\x50\x03\x00\x02\x87",
+                bytes((0x32, size)) + b"\x00\x01t\x00\x06" + data + b"m",
+                message,
+                message,
+                b"\x62\x02\x00\x07",
+                b"\x62\x02\x00\x09",
+            ]
+            for packet in packets:
+                say(packet)
+            client.accept(6, 1)
+            client.finish()
+            client.loop_write()
+            answers = b"\x50\x02\x00\x07\x70\x02\x00\x07\x70\x02\x00\x09\x40\x02\x00\x06\x62\x02\x00\x05"
+            is_answered = peer.recv(1_000) == answers
+    body = data[1:]
+    return (
+        is_written and is_answered and read == [(1, 0), (2, 0x87), (b"t", b"m", body, 1, 6), (b"t", b"m", body, 2, 7)]
+    )
