@@ -16,11 +16,13 @@ from typing import Any
 import pytest
 
 from ordered_pubsub import Receipt
-from ordered_pubsub.errors import UnavailableError
+from ordered_pubsub.errors import Closed, UnavailableError
 from ordered_pubsub.testing.processes import SpokenLines
 from ordered_pubsub.testing.trial import worker
 from ordered_pubsub.testing.trial.judge import Verdict, compare, judge
 from ordered_pubsub.testing.trial.process import TrialError, TrialWorkerProcess
+from ordered_pubsub.testing.trial.results import Results
+from ordered_pubsub.testing.trial.surviving import SubscribingOn
 from ordered_pubsub.testing.trial.worker import PIPELINE, TrialPublishing
 
 RECEIPTS = "a 1 p-1\nb 1 p-2\na 2 p-3\n"
@@ -187,3 +189,35 @@ async def test_a_call_is_tried_again_while_the_broker_is_down_but_not_for_ever(
         with pytest.raises(UnavailableError):
             await calling
         assert len(failures) == 2
+
+
+class Ending:
+    """A subscription, and the client that has it: nothing comes."""
+
+    def __init__(self) -> None:
+        self.clock: dict[str, int] = {}
+        self.is_over = asyncio.Event()
+
+    async def subscribe(self, *topics: str, **settings: object) -> Ending:
+        return self
+
+    async def close(self) -> None:
+        self.is_over.set()
+
+
+class Acknowledges(SubscribingOn):
+    """It is still acknowledging when its subscription is closed."""
+
+    async def _handle(self, subscription: Any, results: Results) -> None:
+        await subscription.is_over.wait()
+        raise Closed("it has ended before it was known whether what was acknowledged is on disk")
+
+
+async def test_who_still_acknowledges_when_all_is_there_has_done_what_it_was_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = asyncio.StreamReader()
+    lines.feed_data(b"finish {}\n")
+    plan = {"seed": 1, "results": str(tmp_path / "results"), "is_brief": False, "topics": ["a"], "patience_s": 30.0}
+    await Acknowledges(plan, lines).work(Ending(), StringIO())  # type: ignore[arg-type]
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["state"] == "done"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import ordered_pubsub
-from ordered_pubsub.errors import OrderedPubSubError
+from ordered_pubsub.errors import Closed, OrderedPubSubError
 from ordered_pubsub.testing.trial.judge import NO_RECEIPT, SENT
 from ordered_pubsub.testing.trial.results import Results
 from ordered_pubsub.testing.trial.worker import PIPELINE, TrialSubscribing, TrialWorker, data_of, latency_us
@@ -144,7 +144,7 @@ class SubscribingOn(TrialSubscribing):
         missing = await self.finish(lambda: results.clock, totals)
         waiting_for = self.lacks(client, subscription, missing)
         await subscription.close()
-        with suppress(asyncio.CancelledError):  # an acknowledgement that was still under way
+        with suppress(Closed):  # an acknowledgement was still under way
             await handling
         results.close()
         self.say(state="done", notified=self.notified, changes=0, missing=missing, waiting_for=waiting_for)
