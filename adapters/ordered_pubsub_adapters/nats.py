@@ -357,7 +357,8 @@ class CoreConnection(NatsConnection):
         else:
             await self._out.publish(piece)
         await self._out.settle(was_written=self._out.is_fast)
-        self._out.refusals.check(self.adapter.shown, (name for name, _ in piece), since)
+        if self._out.refusals.count > since:
+            self._out.refusals.check(self.adapter.shown, (name for name, _ in piece), since)
 
     async def subscribe(self, names: Sequence[str]) -> None:
         """A subscription for each."""
@@ -388,7 +389,8 @@ class CoreConnection(NatsConnection):
         topic = adapter.names.topic_of(subject)
         if topic is None:
             return
-        is_full = adapter.held_bytes > (HELD_BYTES_MAX_WHILE_CHANGING if adapter.is_changing else HELD_BYTES_MAX)
+        held = adapter.held_bytes
+        is_full = held > HELD_BYTES_MAX and (not adapter.is_changing or held > HELD_BYTES_MAX_WHILE_CHANGING)
         if is_full and not self._into.is_fast:
             self._dropped += 1
             return
