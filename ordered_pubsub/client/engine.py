@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Protocol
 
 from ordered_pubsub.adapter import Adapter, Frame, redacted
 from ordered_pubsub.client.home.home import Home, Listener
@@ -94,7 +95,17 @@ class Engine:
 
     async def open(self) -> None:
         """Connect to the stage and to the ENS. Failed or cancelled, nothing stays open."""
-        guarded = self.supervisor.guarded
+        early: list[Callable[[], None]] = []
+        """what the stage does before there is a machine to be told of it: it may be quicker than who waits for it"""
+
+        is_open = False
+
+        def guarded(step: Callable[..., None], name: str, *arguments: Any) -> None:
+            if is_open:
+                self.supervisor.guarded(step, name, *arguments)
+            else:
+                early.append(partial(self.supervisor.guarded, step, name, *arguments))
+
         listener = Listener(
             lambda answers: guarded(self._take_answers, "taking answers", answers),
             lambda told: guarded(self._take_told, "taking what the stage tells", told),
@@ -116,6 +127,9 @@ class Engine:
                 self.adapter, self.settings.unordered == "deliver", self.machine, self.settle, self.supervisor
             )
             self._stage_changed(True, "connected")
+            is_open = True
+            for step in early:
+                step()
             self.adapter.on_failure = self.fail
             await self.adapter.open(self._take_frames, self._ens_changed)
             self._ens_changed(True, "connected")

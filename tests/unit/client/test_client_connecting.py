@@ -8,10 +8,14 @@ import logging
 import pytest
 
 import ordered_pubsub
-from helpers.clients import HeldAdapter, rest, take
+from helpers.clients import HeldAdapter, RefusingHome, make_client, rest, take
 from ordered_pubsub import errors
 from ordered_pubsub.adapter import FramesHandler, StateHandler
 from ordered_pubsub.client.client import Client
+from ordered_pubsub.client.home.home import Listener
+from ordered_pubsub.core.messages import NewEpoch
+from ordered_pubsub.core.topology import Topology
+from ordered_pubsub.wire.sessions import SessionKey
 from ordered_pubsub_adapters.memory import MemoryAdapter
 
 
@@ -208,3 +212,27 @@ async def test_a_closed_client_says_that_it_is_closed(url: str) -> None:
     client = await ordered_pubsub.connect(url)
     await client.close()
     assert client.status()["waiting_for"] == "nothing: it is closed"
+
+
+class TalkativeHome(RefusingHome):
+    """A stage that says something as soon as it has let a client in; its connection breaks then, and comes back."""
+
+    def __init__(self) -> None:
+        super().__init__("limit")
+
+    async def open(self, key: SessionKey, name: str | None, listener: Listener) -> Topology:
+        topology = await super().open(key, name, listener)
+        listener.on_told([NewEpoch(key.session, 2)])
+        listener.on_state(False, "it broke at once")
+        listener.on_told([NewEpoch(key.session, 3)])
+        listener.on_state(True, "connected again")
+        return topology
+
+
+async def test_a_stage_may_say_something_before_its_client_has_looked_up(url: str) -> None:
+    client = await make_client(MemoryAdapter(url), TalkativeHome())
+    try:
+        status = client.status()
+        assert (status["connected"], client._engine.failure) == (True, None)
+    finally:
+        await client.close()
