@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test brokers lint coverage soak fuzz mutants states prove-01 prove-02 prove-03 prove-04 prove-05 bench clean
+.PHONY: help demo test brokers lint coverage soak fuzz mutants states prove-01 prove-02 prove-03 prove-04 prove-05 prove-06 bench clean
 
 # The interpreter of .venv, 3.10 to 3.13. To take another one later: make clean, then PYTHON=...
 override PYTHON := $(or $(PYTHON),python3)
@@ -73,6 +73,9 @@ prove-04: brokers $(VENV)/.ready-spark ## … and for the fourth: Spark, killed 
 
 prove-05: brokers $(VENV)/.ready-spark ## … and for the fifth: forgers, damaged disks, a hostile client, silent brokers, costs (two hours)
 	@$(BIN)/python benchmarks/prove_05.py
+
+prove-06: brokers $(VENV)/.ready-spark $(VENV)/.ready-tox ## … and for the sixth: the client's machine, rooms, adapters, costs, tests (two hours)
+	@$(BIN)/python benchmarks/prove_06.py
 
 bench: $(VENV)/.ready-bench ## measure the core
 	@$(BIN)/python benchmarks/core.py

@@ -11,6 +11,8 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -29,20 +31,29 @@ BENCH_S = 2.0
 PAYLOAD = b"x" * 200
 
 
+def either(*names: str) -> Any:
+    """The first of these modules that the library has: older ones have other rooms."""
+    for name in names:
+        with suppress(ModuleNotFoundError):
+            return import_module(f"ordered_pubsub.{name}")
+    raise ModuleNotFoundError(f"ordered_pubsub has none of {', '.join(names)}")
+
+
 def core(folder: Path, share: float) -> Figures:
     """Events a second at a stage without sockets and disk, single and in batches, in groups of 1 and 10; and changes."""
     from ordered_pubsub.core.messages import ChangeAsk, PublishAsk, Request
-    from ordered_pubsub.core.stage.stage import Stage
     from ordered_pubsub.core.topology import StageSpec, Topology
+
+    module = either("core.stage.stage", "core.stage")
 
     count = max(100, int(REQUESTS * share))
     found: Figures = {}
     for group in (1, 10):
         for name, size in (("single events", 1), ("events in batches", BATCH)):
-            stage = Stage.restore(0, Topology((StageSpec("only"),)), None, [])
+            stage = module.Stage.restore(0, Topology((StageSpec("only"),)), None, [])
             sequence = 0
 
-            def ask(part: Any, stage: Stage = stage) -> None:
+            def ask(part: Any, stage: Any = stage) -> None:
                 nonlocal sequence
                 sequence += 1
                 stage.handle_request(Request("c", 1, sequence, sequence - 1, max(0, sequence - 65), (part,)), 0.0)
@@ -71,25 +82,25 @@ def _best(count: int, parts: list[Any], work: Callable[[Any], None], rounds: int
 
 def log(folder: Path, share: float) -> Figures:
     """Kept events a second through a stage onto its disk, without waiting for it; and read again."""
-    from ordered_pubsub.core.log.log import LogReader
     from ordered_pubsub.core.messages import Chunk, PublishAsk, Request
-    from ordered_pubsub.core.stage.driver import Driver
     from ordered_pubsub.core.topology import StageSpec, Topology
-    from ordered_pubsub.server.store.store import open_store
+
+    driving, logs = either("core.stage.driver", "core.driver"), either("core.log.log", "core.log")
+    open_store = either("server.store.store", "server.store").open_store
 
     count, topics = max(100, int(REQUESTS * share)), [f"market/{number}/trades" for number in range(50)]
     written = read = started = 0.0
     for _ in range(ROUNDS):
         with TemporaryDirectory() as name:
             store = open_store(str(Path(name) / "stage.db"), "os", "only")
-            driver = Driver.open(0, Topology((StageSpec("only"),)), store.journal)
+            driver = driving.Driver.open(0, Topology((StageSpec("only"),)), store.journal)
             begin = process_time()
             for number in range(1, count + 1):
                 part = PublishAsk(topics[number % len(topics)], 10, True, (Chunk(10, 10 * PAYLOAD),))
                 driver.handle_request(Request("c", 1, number, number - 1, number - 1, (part,)), 0.0)
                 driver.flush()
             written = max(written, 10 * count / (process_time() - begin))
-            reader, begin = LogReader(store.journal.read_shelf), process_time()
+            reader, begin = logs.LogReader(store.journal.read_shelf), process_time()
             for topic in topics:
                 for first in range(1, 10 * count // len(topics), 50):
                     reader.read(topic, first, first + 49, 1 << 20)
@@ -97,7 +108,7 @@ def log(folder: Path, share: float) -> Figures:
             store.close(None)
             begin = process_time()
             store = open_store(str(Path(name) / "stage.db"), "os", "only")
-            Driver.open(0, Topology((StageSpec("only"),)), store.journal)
+            driving.Driver.open(0, Topology((StageSpec("only"),)), store.journal)
             started = max(started, 1 / (process_time() - begin))
             store.close(None)
     return {"events written": written, "events read": read, "starts": started}
