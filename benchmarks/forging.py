@@ -38,7 +38,7 @@ from ordered_pubsub.core.messages import ChangeMark
 from ordered_pubsub.core.trust.authenticity import NO_TAG, Stamp, stamp_body
 from ordered_pubsub.testing.brokers import Broker, Mosquitto, NatsServer, RabbitMq
 from ordered_pubsub.testing.trial.stages import TrialStages
-from ordered_pubsub.wire.frames import PACK, PACK_TYPE, STAMP
+from ordered_pubsub.wire.event_frames import PACK, PACK_TYPE, STAMP
 from ordered_pubsub.wire.pack import PackedBatch, PackedEvent, encode_events, encode_pack
 from ordered_pubsub.wire.stamp import decode_stamp, encode_stamp
 

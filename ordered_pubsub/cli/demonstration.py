@@ -24,7 +24,7 @@ from ordered_pubsub.config.addresses import Address
 from ordered_pubsub.config.schema import Configuration, StageSection
 from ordered_pubsub.connecting import Connecting
 from ordered_pubsub.server.server import Server
-from ordered_pubsub.wire.frames import read_arrivals
+from ordered_pubsub.wire.event_frames import read_arrivals
 
 SUBSCRIBERS = ("alice", "bob")
 TOPICS = ("trades", "quotes", "orders", "news")

@@ -36,7 +36,7 @@ from ordered_pubsub.errors import (
     UsageError,
     WouldBlock,
 )
-from ordered_pubsub.wire.frames import check_headers
+from ordered_pubsub.wire.event_frames import check_headers
 
 FAILURES_SHOWN_MAX = 10
 PROGRESS_AFTER_S = 1.0

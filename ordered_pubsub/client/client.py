@@ -34,7 +34,7 @@ from ordered_pubsub.core.recovery.owner_log import AET_S
 from ordered_pubsub.core.subscriber.delivery import WEIGHTS, Order
 from ordered_pubsub.core.topics import check_topic
 from ordered_pubsub.errors import Closed, ConfigurationError, NotOffered, OrderedPubSubError, Timeout, UsageError
-from ordered_pubsub.wire.frames import EVENT_BYTES, check_headers, content_type_bytes, headers_bytes, held_bytes
+from ordered_pubsub.wire.event_frames import EVENT_BYTES, check_headers, content_type_bytes, headers_bytes, held_bytes
 from ordered_pubsub.wire.pack import NO_HEADERS
 
 _log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ import msgspec
 from ordered_pubsub.client.serialization import Decoder
 from ordered_pubsub.core.subscriber.buffer import Notification
 from ordered_pubsub.errors import ProtocolError, UsageError
-from ordered_pubsub.wire.frames import Body
+from ordered_pubsub.wire.event_frames import Body
 from ordered_pubsub.wire.pack import Unreadable
 
 

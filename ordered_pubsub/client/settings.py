@@ -10,7 +10,7 @@ from ordered_pubsub.client.serialization import Serializer, check_serializer
 from ordered_pubsub.config.schema import ClientSettings
 from ordered_pubsub.core.levels import LEVELS
 from ordered_pubsub.errors import ConfigurationError, UsageError
-from ordered_pubsub.wire.frames import content_type_bytes
+from ordered_pubsub.wire.event_frames import content_type_bytes
 
 
 def _serializer(_: Any, __: Any, value: object) -> None:

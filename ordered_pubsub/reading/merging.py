@@ -18,7 +18,7 @@ import msgspec
 
 from ordered_pubsub.core.log.log import LogStamp
 from ordered_pubsub.errors import BEGIN_ANEW, HistoryLost, ProtocolError, UnavailableError
-from ordered_pubsub.reading.line import StageLine
+from ordered_pubsub.reading.connection import StageLine
 from ordered_pubsub.reading.stages import StageLines
 from ordered_pubsub.wire.reading import ASKED_MAX, PIECE_BYTES, Read, Rows
 

@@ -31,7 +31,7 @@ from ordered_pubsub.errors import (
     UsageError,
 )
 from ordered_pubsub.reading.access import ReaderAccess
-from ordered_pubsub.reading.line import NothingHeard, StageLine
+from ordered_pubsub.reading.connection import NothingHeard, StageLine
 from ordered_pubsub.wire.protocol import Ask, Tell
 from ordered_pubsub.wire.reading import ASKED_MAX, PATTERNS_MAX, Bound, Bounded, Find, FoundTopics, Read, Rows, Unread
 from ordered_pubsub.wire.sessions import SessionKey, make_session

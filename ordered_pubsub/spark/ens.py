@@ -15,7 +15,7 @@ from ordered_pubsub.client.outgoing.publisher import Outgoing
 from ordered_pubsub.core.messages import Publication
 from ordered_pubsub.errors import ConfigurationError, OrderedPubSubError, Timeout
 from ordered_pubsub.sync.loops import LoopThread, enter
-from ordered_pubsub.wire.frames import stamped
+from ordered_pubsub.wire.event_frames import stamped
 
 _log = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ from ordered_pubsub.spark.publishing import Identity, TaskPublishing
 from ordered_pubsub.spark.spilling import in_order
 from ordered_pubsub.spark.whole import Input
 from ordered_pubsub.wire.content import BYTES, JSON
-from ordered_pubsub.wire.frames import EVENT_BYTES, check_headers, content_type_bytes, headers_bytes
+from ordered_pubsub.wire.event_frames import EVENT_BYTES, check_headers, content_type_bytes, headers_bytes
 from ordered_pubsub.wire.pack import NO_HEADERS
 
 Row = tuple[Any, ...]

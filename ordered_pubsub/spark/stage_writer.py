@@ -20,7 +20,7 @@ import attrs
 
 from ordered_pubsub.core.messages import Answer, Publication, PublishAsk, Refusal, Request
 from ordered_pubsub.errors import OrderedPubSubError, SessionExpired, UnavailableError, UsageError
-from ordered_pubsub.reading.line import StageLine
+from ordered_pubsub.reading.connection import StageLine
 from ordered_pubsub.reading.stages import ASK_AGAIN_S, StageLines, refused
 from ordered_pubsub.wire.protocol import Ask, Tell
 from ordered_pubsub.wire.reading import Trace, Traced

@@ -12,7 +12,7 @@ from ordered_pubsub.core.messages import Chunk, LogItem, PublishAsk
 from ordered_pubsub.core.subscriber.buffer import Arrival
 from ordered_pubsub.core.trust.authenticity import digest_of
 from ordered_pubsub.errors import ProtocolError
-from ordered_pubsub.wire.frames import HELD_ENTRY_BYTES, Body, digests_by_event, held_bytes, written_together
+from ordered_pubsub.wire.event_frames import HELD_ENTRY_BYTES, Body, digests_by_event, held_bytes, written_together
 from ordered_pubsub.wire.pack import Logged, decode_logged, head_of_chunk, packed_headers, unreadable
 
 CHUNK_BYTES = 1 << 15

@@ -18,7 +18,7 @@ from ordered_pubsub.errors import UsageError
 from ordered_pubsub.testing.brokers import Broker, Mosquitto
 from ordered_pubsub.testing.conformance import CHECKS, ConformanceError, Subject, applicable, run_check
 from ordered_pubsub.testing.conformance.content import LARGEST_HEADERS, Headers
-from ordered_pubsub.wire.frames import check_headers
+from ordered_pubsub.wire.event_frames import check_headers
 from ordered_pubsub_adapters.mqtt import MqttAdapter
 from ordered_pubsub_hub.adapter import CAPABILITIES, HubAdapter
 

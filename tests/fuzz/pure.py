@@ -20,7 +20,7 @@ from ordered_pubsub.core.subscriber.best_effort import BestEffort
 from ordered_pubsub.core.subscriber.delivery import Delivery
 from ordered_pubsub.core.trust.authenticity import Stamp
 from ordered_pubsub.errors import BufferOverflow, ProtocolError
-from ordered_pubsub.wire.frames import CONTENT_TYPE, PACK, STAMP, read_arrivals
+from ordered_pubsub.wire.event_frames import CONTENT_TYPE, PACK, STAMP, read_arrivals
 from ordered_pubsub.wire.framing import Deframer, frame
 from ordered_pubsub.wire.logged import read_recalled
 from ordered_pubsub.wire.pack import (
@@ -119,7 +119,7 @@ def logged(random: Random) -> None:
 
 
 def arrivals(random: Random) -> None:
-    """`wire.frames.read_arrivals`, and the buffers that take what it reads"""
+    """`wire.event_frames.read_arrivals`, and the buffers that take what it reads"""
     delivery, best_effort = Delivery(SUBSCRIPTION, 50), BestEffort(SUBSCRIPTION, 50, 1.0)
     for buffer in (delivery, best_effort):
         buffer.change_asked([])

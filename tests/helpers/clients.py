@@ -21,7 +21,7 @@ from ordered_pubsub.core.messages import Answer, AskKeys, FromSubscriber, Keys, 
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.core.trust.authenticity import Stamp, digest_of, head_of, keyed, tag_of, topic_key
 from ordered_pubsub.embedded import EmbeddedHome
-from ordered_pubsub.wire.frames import CONTENT_TYPE, STAMP
+from ordered_pubsub.wire.event_frames import CONTENT_TYPE, STAMP
 from ordered_pubsub.wire.pack import PackedBatch, PackedEvent, encode_event, encode_events, make_event
 from ordered_pubsub.wire.sessions import SessionKey
 from ordered_pubsub.wire.stamp import encode_stamp

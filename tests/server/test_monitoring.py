@@ -17,7 +17,7 @@ from ordered_pubsub.errors import UnavailableError
 from ordered_pubsub.server import monitoring
 from ordered_pubsub.server.monitoring import Monitoring, metrics
 from ordered_pubsub.server.server import Server
-from ordered_pubsub.wire.frames import STAMP
+from ordered_pubsub.wire.event_frames import STAMP
 from server.systems import connect, one_stage, serving
 from server.waiting import soon, until
 

@@ -27,8 +27,8 @@ from ordered_pubsub.errors import (
 )
 from ordered_pubsub.reading import merging
 from ordered_pubsub.reading.access import ReaderAccess
+from ordered_pubsub.reading.connection import StageLine
 from ordered_pubsub.reading.cuts import divide, events_between, first_part, lower
-from ordered_pubsub.reading.line import StageLine
 from ordered_pubsub.reading.merging import LogBatch, merged, raise_lost
 from ordered_pubsub.reading.stages import StageLines
 from ordered_pubsub.spark.options import Options

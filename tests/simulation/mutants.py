@@ -47,7 +47,7 @@ from ordered_pubsub.core.order.clocks import Clocks
 from ordered_pubsub.core.order.groups import IN_GROUP, Groups, _take_out
 from ordered_pubsub.core.order.registrar import Registrar, SubscriptionState
 from ordered_pubsub.core.ranges import ENDLESS, Ranges
-from ordered_pubsub.core.recovery._curiosity import Consolidation
+from ordered_pubsub.core.recovery._nacks import Consolidation
 from ordered_pubsub.core.recovery.hosting import Hosting, _Curious
 from ordered_pubsub.core.recovery.owner_log import OwnerLogs
 from ordered_pubsub.core.stage import stage

@@ -23,7 +23,7 @@ from ordered_pubsub.client.serialization import BYTES, JSON, Decoder
 from ordered_pubsub.client.subscription import Lag
 from ordered_pubsub.core.subscriber.buffer import Arrival, Notification
 from ordered_pubsub.core.subscriber.vector import Moment
-from ordered_pubsub.wire.frames import Body
+from ordered_pubsub.wire.event_frames import Body
 
 PATIENCE_S = 30.0
 

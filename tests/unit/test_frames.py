@@ -20,7 +20,7 @@ from ordered_pubsub.client.outgoing import publisher
 from ordered_pubsub.client.outgoing.publisher import Outgoing
 from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.core.messages import ChangeMark, Publication
-from ordered_pubsub.wire.frames import (
+from ordered_pubsub.wire.event_frames import (
     EVENT_BYTES,
     HEADERS_BYTES_MAX,
     PACK,

@@ -16,7 +16,7 @@ from paho.mqtt.properties import Properties
 
 from ordered_pubsub.adapter import load_adapter
 from ordered_pubsub.errors import AdapterError, ConfigurationError
-from ordered_pubsub.wire.frames import CONTENT_TYPE, STAMP
+from ordered_pubsub.wire.event_frames import CONTENT_TYPE, STAMP
 from ordered_pubsub_adapters import _mqtt_fast
 from ordered_pubsub_adapters._mqtt_fast import PIECE_BYTES, FastClient, Packed, is_fit, split_publish
 from ordered_pubsub_adapters._mqtt_properties import (

@@ -6,7 +6,7 @@ from ordered_pubsub.client.serialization import Decoder
 from ordered_pubsub.core.filters import Filter
 from ordered_pubsub.core.subscriber.buffer import Arrival
 from ordered_pubsub.core.subscriber.delivery import Wants
-from ordered_pubsub.wire.frames import Body
+from ordered_pubsub.wire.event_frames import Body
 from ordered_pubsub.wire.pack import Unreadable
 
 

@@ -29,7 +29,7 @@ from ordered_pubsub.core.subscriber.buffer import Arrival
 from ordered_pubsub.core.trust.inspection import ARRIVED, WAIT, Inspection
 from ordered_pubsub.errors import Closed, ProtocolError, SystemMismatch, UnknownVersion
 from ordered_pubsub.supervision import Supervisor
-from ordered_pubsub.wire.frames import UntrustedStamp, arrivals_of, read_claims, read_unordered
+from ordered_pubsub.wire.event_frames import UntrustedStamp, arrivals_of, read_claims, read_unordered
 
 _log = logging.getLogger(__name__)
 

@@ -43,7 +43,7 @@ from ordered_pubsub.errors import (
     WouldBlock,
 )
 from ordered_pubsub.supervision import Supervisor
-from ordered_pubsub.wire.frames import HELD_ENTRY_BYTES, PACK_BYTES, frame_bytes, packed, stamped
+from ordered_pubsub.wire.event_frames import HELD_ENTRY_BYTES, PACK_BYTES, frame_bytes, packed, stamped
 from ordered_pubsub.wire.logged import Sharing
 
 _log = logging.getLogger(__name__)

@@ -41,7 +41,7 @@ from ordered_pubsub.core.messages import (
     ToSubscriber,
 )
 from ordered_pubsub.core.ranges import ENDLESS, RangeMap, Ranges
-from ordered_pubsub.core.recovery._curiosity import Consolidation
+from ordered_pubsub.core.recovery._nacks import Consolidation
 from ordered_pubsub.core.recovery.missing import NRT_CEILING_S, NRT_FLOOR_S
 from ordered_pubsub.core.topology import Topology
 

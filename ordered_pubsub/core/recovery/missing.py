@@ -16,7 +16,7 @@ from collections.abc import Callable
 import attrs
 
 from ordered_pubsub.core.messages import NackRange
-from ordered_pubsub.core.recovery._curiosity import Curiosity, Rto
+from ordered_pubsub.core.recovery._nacks import Nacks, Rto
 
 GCT_S = 0.2
 """Gap curiosity threshold: so long a gap may last before it is asked for."""
@@ -36,7 +36,7 @@ def _everything(topic: str) -> bool:
 
 @attrs.define(eq=False)
 class Missing:
-    """The curiosity of one subscription."""
+    """What one subscription misses."""
 
     is_kept: Callable[[str], bool] = _everything
     """whether somebody keeps the events of a topic"""
@@ -45,7 +45,7 @@ class Missing:
     """the time; whoever gives an input sets it before"""
     rto: Rto = attrs.field(factory=lambda: Rto(NRT_FLOOR_S, NRT_CEILING_S))
     slow_rto: Rto = attrs.field(factory=lambda: Rto(SLOW_NRT_FLOOR_S, SLOW_NRT_CEILING_S))
-    _topics: dict[str, Curiosity] = attrs.field(factory=dict)
+    _topics: dict[str, Nacks] = attrs.field(factory=dict)
     _base: dict[str, int] = attrs.field(factory=dict)
     """topic → where the subscription is, or a little before"""
     _full: dict[str, int] = attrs.field(factory=dict)
@@ -67,11 +67,11 @@ class Missing:
             self._full[topic] = number
             self._of(topic, number).want_now(number, number, self.now)
 
-    def _of(self, topic: str, first: int) -> Curiosity:
+    def _of(self, topic: str, first: int) -> Nacks:
         found = self._topics.get(topic)
         if found is None:
             is_kept = self.is_kept(topic)
-            found = Curiosity(self.gct_s, self.rto) if is_kept else Curiosity(SLOW_GCT_S, self.slow_rto)
+            found = Nacks(self.gct_s, self.rto) if is_kept else Nacks(SLOW_GCT_S, self.slow_rto)
             self._topics[topic] = found
             self._base[topic] = first - 1
         elif first <= self._base[topic]:

@@ -28,7 +28,7 @@ LARGEST_HEADERS: tuple[Headers, ...] = (
     _longest("é", LONGEST_NAME),
     {f"x{number:03}": "é" * 10 for number in range(HEADERS_BYTES_MAX // (AROUND_HEADER_BYTES + 4 + 28))},
 )
-"""The largest that a client lets through (`ordered_pubsub.wire.frames.check_headers`)."""
+"""The largest that a client lets through (`ordered_pubsub.wire.event_frames.check_headers`)."""
 LONGEST_STAMP = EVERY_BYTE * 32
 """8 KiB: a client writes what is longer into the payload."""
 ROOM_BYTES = 4_096
@@ -46,7 +46,7 @@ TEXTS = (
 BYTES = (b"", b"\x00", EVERY_BYTE, b"plain", b"b64:AAAA", "é".encode(), b"\xff" * 32_768)
 
 HEADER_NAMES = ("x", "X", "x:y", "a=b", '"quoted"', "%2E", "nats-msg-id", "x-match", "content-type", "n" * 200)
-"""A user's header has a name of printable ASCII without spaces (`ordered_pubsub.wire.frames.check_headers`)."""
+"""A user's header has a name of printable ASCII without spaces (`ordered_pubsub.wire.event_frames.check_headers`)."""
 
 CLIENTS: dict[str, bytes | str] = {
     "ordered-pubsub-stamp": EVERY_BYTE * 8,

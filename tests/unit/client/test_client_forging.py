@@ -17,7 +17,7 @@ from ordered_pubsub.client.client import Client
 from ordered_pubsub.core.messages import ChangeMark
 from ordered_pubsub.core.trust import inspection
 from ordered_pubsub.core.trust.authenticity import NO_TAG, Stamp
-from ordered_pubsub.wire.frames import CONTENT_TYPE, PACK, STAMP
+from ordered_pubsub.wire.event_frames import CONTENT_TYPE, PACK, STAMP
 from ordered_pubsub.wire.stamp import decode_stamp, encode_stamp
 from ordered_pubsub_adapters.memory import MemoryAdapter
 

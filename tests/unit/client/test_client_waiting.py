@@ -13,7 +13,7 @@ import ordered_pubsub
 from helpers.clients import HeldAdapter, LossyAdapter, names, signed_batch, stamp, take, until
 from ordered_pubsub import errors
 from ordered_pubsub.client.client import Client
-from ordered_pubsub.wire.frames import PACK, STAMP
+from ordered_pubsub.wire.event_frames import PACK, STAMP
 from ordered_pubsub.wire.pack import PackedEvent, encode_pack
 from ordered_pubsub_adapters import memory
 

@@ -21,7 +21,7 @@ from ordered_pubsub.core.messages import LeaseReply, Publication, PublishAsk, To
 from ordered_pubsub.core.trust.authenticity import TAG_BYTES, digest_of
 from ordered_pubsub.errors import EventVoid
 from ordered_pubsub.supervision import Supervisor
-from ordered_pubsub.wire.frames import EVENT_BYTES, headers_bytes, packed, read_arrivals, written_together
+from ordered_pubsub.wire.event_frames import EVENT_BYTES, headers_bytes, packed, read_arrivals, written_together
 from ordered_pubsub.wire.logged import LogPacker, Sharing
 from ordered_pubsub.wire.pack import decode_logged, decode_pack, head_of_chunk
 from ordered_pubsub_adapters.memory import MemoryAdapter

@@ -13,7 +13,7 @@ import ordered_pubsub
 from helpers.clients import PATIENCE_S
 from helpers.threads import ours, take, until
 from ordered_pubsub import errors, sync
-from ordered_pubsub.wire.frames import CONTENT_TYPE
+from ordered_pubsub.wire.event_frames import CONTENT_TYPE
 
 
 def test_a_handler_is_called_in_order_and_may_block(client: sync.Client) -> None:

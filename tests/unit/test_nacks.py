@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from helpers.counting import steps
 from ordered_pubsub.core.ranges import ENDLESS
-from ordered_pubsub.core.recovery import _curiosity as module
-from ordered_pubsub.core.recovery._curiosity import (
+from ordered_pubsub.core.recovery import _nacks as module
+from ordered_pubsub.core.recovery._nacks import (
     ASKED_RANGES_MAX,
     RTO_FIRST_S,
     STALE_TURNS_MAX,
     Consolidation,
-    Curiosity,
+    Nacks,
     Rto,
 )
 
@@ -42,8 +42,8 @@ def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
     return found
 
 
-def curious(gct_s: float = 0.5, floor_s: float = 0.25, ceiling_s: float = 4.0) -> Curiosity:
-    return Curiosity(gct_s, Rto(floor_s, ceiling_s))
+def curious(gct_s: float = 0.5, floor_s: float = 0.25, ceiling_s: float = 4.0) -> Nacks:
+    return Nacks(gct_s, Rto(floor_s, ceiling_s))
 
 
 # The interval of repetition.
@@ -132,7 +132,7 @@ class Naive:
 def test_whatever_happens_a_stream_asks_as_one_that_has_every_number_by_itself(
     operations: list[tuple[str, tuple[int, int], float]], gct_s: float
 ) -> None:
-    stream, naive, now = Curiosity(gct_s, Rto(0.25, 4.0)), Naive(gct_s, Rto(0.25, 4.0)), 0.0
+    stream, naive, now = Nacks(gct_s, Rto(0.25, 4.0)), Naive(gct_s, Rto(0.25, 4.0)), 0.0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "STALE_TURNS_MAX", 0)  # so that few of them are too many
         for name, (first, last), wait_s in operations:
@@ -149,7 +149,7 @@ def test_whatever_happens_a_stream_asks_as_one_that_has_every_number_by_itself(
             check(stream, naive, now)
 
 
-def check(stream: Curiosity, naive: Naive, now: float) -> None:
+def check(stream: Nacks, naive: Naive, now: float) -> None:
     assert list(stream.curious) == runs(sorted(naive.numbers))
     assert stream.is_curious == bool(naive.numbers)
     assert stream.acknowledged == naive.acknowledged
@@ -285,7 +285,7 @@ def test_what_came_and_was_lost_again_has_no_past() -> None:
 # What is learned from answers.
 
 
-def asked(*times: float) -> Curiosity:
+def asked(*times: float) -> Nacks:
     """A stream that asked for 1 to 9 at these times."""
     stream = curious()
     stream.want_now(1, 9, now=times[0])
@@ -350,7 +350,7 @@ def test_a_late_answer_to_what_is_due_again_is_a_sample_still() -> None:
 # The work.
 
 
-def gaps(count: int) -> Curiosity:
+def gaps(count: int) -> Nacks:
     """A stream in which every other number is missing, each since another moment, and due in ten seconds."""
     stream = curious(gct_s=10.0)
     for n in range(count):
@@ -372,7 +372,7 @@ def gaps(count: int) -> Curiosity:
     ],
     ids=["want", "want_now", "satisfied", "acknowledge", "take_due", "next_due", "is_curious"],
 )
-def test_a_step_among_100_000_gaps_costs_what_it_does_among_1_000(work: Callable[[Curiosity, int], object]) -> None:
+def test_a_step_among_100_000_gaps_costs_what_it_does_among_1_000(work: Callable[[Nacks, int], object]) -> None:
     small, large = gaps(1_000), gaps(100_000)
     assert 0 < steps(lambda: work(large, 100_001)) == steps(lambda: work(small, 1_001)) < 2_000
 

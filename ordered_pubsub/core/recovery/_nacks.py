@@ -1,4 +1,4 @@
-"""Curiosity: which events of a topic somebody misses, and when to ask for them.
+"""Nacks: which events of a topic somebody misses, and when to ask for them again (the papers call it *curiosity*).
 
 After Bhola and others, "Exactly-once Delivery in a Content-based Publish-Subscribe System" (DSN 2002), sections 2.1.1, 3.1
 and 3.2. Of each number a stream is neutral (N, the default), curious (C: somebody misses it) or acknowledged (A: nobody needs
@@ -121,8 +121,8 @@ class _Turn(NamedTuple):
 
 
 @attrs.define(eq=False)
-class Curiosity:
-    """The curiosity stream of one topic. Time never goes back."""
+class Nacks:
+    """What is missed of one topic (a curiosity stream). Time never goes back."""
 
     gct_s: float
     rto: Rto
