@@ -144,7 +144,8 @@ class Simulation:
             self._run()
         except Exception as error:
             where = "".join(format_tb(error.__traceback__)[-1:]).strip().replace("\n", " ")
-            self.record.violation("error", f"{type(error).__name__}: {error} ({where})")
+            kind = "invariant" if isinstance(error, AssertionError) else "error"
+            self.record.violation(kind, f"{type(error).__name__}: {error} ({where})")
         return self.record
 
     def _run(self) -> None:

@@ -187,9 +187,9 @@ async def test_a_client_fails_whose_lease_cannot_be_renewed(
 ) -> None:
     async with ordered_pubsub.connect(url, delivery="ordered") as client:
         subscription = await client.subscribe("a")
-        plant.into(monkeypatch, Lease, "take_due")
         await client.publish("a", 1)
         await asyncio.wait_for(subscription.__anext__(), PATIENCE_S)
+        plant.into(monkeypatch, Lease, "take_due")
 
         await has_failed(client, subscription)
 

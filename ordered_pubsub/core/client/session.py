@@ -344,6 +344,8 @@ class Session:
         The stage that takes them all takes them in their order. A request that also changes a subscription may have to
         wait for its turn there, so it keeps to itself.
         """
+        # DEVIATION (Baldoni: a publisher may have any number of publications under way): nothing overtakes what another stage
+        # still has. Mutant `pipeline-all`.
         if not queued.items:
             return True
         # The last one stands for all: each of them was sent under this rule.

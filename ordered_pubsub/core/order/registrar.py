@@ -323,6 +323,8 @@ class Registrar(msgspec.Struct):
 
     def next_turn(self, name: str) -> WaitingChange | None:
         """The change of this subscription whose turn it is now, if there is one."""
+        # DEVIATION (Baldoni, figure 5: a subscriber starts its changes itself, several at once if it likes): one at a time, or
+        # stages disagree about its topics. Mutant `no-registrar`.
         subscription = self.subscriptions[name]
         if subscription.under_way or not subscription.waiting:
             return None
@@ -350,6 +352,8 @@ class Registrar(msgspec.Struct):
 
     def meet(self, name: str, ranks: list[int], here: int) -> int:
         """A stage for the change to visit, so that it meets the one before; and remember where the next one meets it."""
+        # DEVIATION (the same): consecutive changes meet at a stage, or subscribers wait for each other in a ring. Mutant
+        # `never-meet`.
         subscription = self.subscriptions[name]
         low, high = max(ranks, default=here), min(ranks, default=here)
         meeting = low if subscription.via is None else subscription.via

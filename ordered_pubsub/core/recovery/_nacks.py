@@ -74,6 +74,8 @@ class Rto:
 
     def interval_s(self, attempt: int) -> float:
         """How long to wait for an answer when it was asked for `attempt` times before."""
+        # DEVIATION (Bhola 3.2: a fixed nack repetition threshold): estimated from the answers, as TCP does, and doubled up to a
+        # ceiling.
         return min(self.rto_s * 2.0 ** min(attempt, DOUBLINGS_MAX), self.ceiling_s)
 
 

@@ -37,6 +37,8 @@ class Link(msgspec.Struct):
 
     def is_next(self, number: int) -> bool:
         """Whether a frame with this number is to be taken now."""
+        # DEVIATION (Baldoni 2: FIFO links are assumed): frames have numbers, and are kept until they are on the other side's
+        # disk. Mutant `overtake`.
         return number == self.received + 1
 
     def take(self, number: int) -> None:

@@ -116,6 +116,8 @@ class Requests(msgspec.Struct):
 
     def judge(self, request: Request, now: float) -> RequestVerdict | Answer | Refusal:
         """Say what is to be done with a request; changes nothing."""
+        # DEVIATION (Baldoni 4, "Reliability": who gets no answer starts again): a request has an identity, and gets the first
+        # answer; else its first number would stay a hole. Mutant `forget-identity`.
         session = self.sessions.get(request.client)
         if session is not None and session.identity not in (request.identity, ANYBODY):
             return request.refused(

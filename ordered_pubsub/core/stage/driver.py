@@ -1031,6 +1031,8 @@ class Driver:
 
     def flush(self) -> Effects:
         """Journal and sync what the inputs since the last call did; return what may be sent now."""
+        # DEVIATION (Baldoni 4: state survives by replication, not worked out): a journal of inputs, on disk before anything is
+        # said. Mutants `answer-early`, `forgetful-snapshot`.
         batch = self.take()
         self.make_safe(batch)
         return self.release(batch)

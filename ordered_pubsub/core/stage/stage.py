@@ -747,6 +747,8 @@ class Stage:
 
     def next_stage(self, operation: Operation) -> int:
         """Where an operation goes from here: to the neighbour, also if that one has nothing to do with it."""
+        # DEVIATION (Baldoni 3.4, figure 2b: an event jumps over managers outside of its group): no stage is jumped over, or the
+        # order becomes cyclic (docs/protocol.md, "Where the published algorithm stops"). Mutant `jump`.
         return self.rank - 1
 
     def _handle_publication(self, part: Publication, operation: Operation) -> None:

@@ -670,9 +670,13 @@ class Delivery(Buffer):
     @staticmethod
     def is_satisfied(clock: int, need: int) -> bool:
         """The heart of the delivery rule."""
+        # DEVIATION (Baldoni 3.4, `isNext`: the other entries equal the clock): a clock may be ahead of an entry. Mutant
+        # `exact-entries`.
         return need <= clock
 
     def _demands_of(self, queue: TopicQueue, head: Arrival) -> list[tuple[str, int]]:
+        # DEVIATION (Baldoni 3.4: every timestamp is full): what a change gained comes after its baseline. Mutants
+        # `no-baseline`, `no-marks`.
         if self.order == "topic":
             return []
         demands = list(head.entries.items())
