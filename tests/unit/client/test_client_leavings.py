@@ -17,7 +17,7 @@ from ordered_pubsub.client.home.network import NetworkHome
 from ordered_pubsub.config import tls
 from ordered_pubsub.config.addresses import Address, parse_address
 from ordered_pubsub.config.schema import ClientSection, ClientTls
-from ordered_pubsub.reading import line
+from ordered_pubsub.reading import connection as reading
 from ordered_pubsub.reading.access import ReaderAccess
 from ordered_pubsub.testing.processes import HOST, free_port
 from server.certificates import Authority
@@ -112,7 +112,7 @@ def test_a_reader_that_cannot_speak_leaves_no_socket_open(monkeypatch: pytest.Mo
     with socket.create_server((HOST, 0)) as listener:
         address = Address(HOST, listener.getsockname()[1], tls=True)
         with pytest.raises((errors.OrderedPubSubError, KeyError)):
-            line._connect(address, ReaderAccess(ClientSection(sequencer=(str(address),))))
+            reading._connect(address, ReaderAccess(ClientSection(sequencer=(str(address),))))
         connection, _ = listener.accept()
         connection.settimeout(PATIENCE_S)
 
@@ -128,7 +128,7 @@ def test_a_reader_whose_certificates_do_not_fit_does_not_even_connect(monkeypatc
     monkeypatch.setattr(socket, "create_connection", None)
     address = Address(HOST, free_port(), tls=True)
     with pytest.raises(errors.ConfigurationError, match="planted"):
-        line._connect(address, ReaderAccess(ClientSection(sequencer=(str(address),))))
+        reading._connect(address, ReaderAccess(ClientSection(sequencer=(str(address),))))
 
 
 # -- stages that are just starting --------------------------------------------------------------------------------------
