@@ -21,7 +21,7 @@ BEFORE = "a1780b2"
 """The commit before: the client decides in its asyncio code, and the core is one room."""
 SEEDS, FIRST = 20_000, 200_000
 """Worlds that no test draws."""
-MUTANTS_LEAST = 90
+MUTANTS_LEAST = 80
 LEAST, COSTS_MIN = 0.95, 60
 CI_S_MAX = 20 * 60
 ADAPTERS = ("base", "mqtt", "nats", "nats_jetstream", "rabbitmq")
