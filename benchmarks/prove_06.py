@@ -24,7 +24,6 @@ SEEDS, FIRST = 20_000, 200_000
 MUTANTS_LEAST = 80
 LEAST, COSTS_MIN = 0.95, 60
 CI_S_MAX = 20 * 60
-ADAPTERS = ("base", "mqtt", "nats", "nats_jetstream", "rabbitmq")
 NOT_BROKERS = ("__init__", "memory", "names", "urls", "credentials", "headers")
 LIBRARY_NOT = ("testing", "bench")
 

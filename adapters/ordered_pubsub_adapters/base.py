@@ -34,6 +34,7 @@ import attrs
 from ordered_pubsub.adapter import Adapter, Frame, FramesHandler, StateHandler
 from ordered_pubsub.errors import AdapterError, OrderedPubSubError
 from ordered_pubsub.supervision import Backoff, Supervisor
+from ordered_pubsub.wire import tasks
 from ordered_pubsub.wire.tasks import end_task
 from ordered_pubsub_adapters.names import NameRules, NameTable
 from ordered_pubsub_adapters.urls import UrlRules, read_url
@@ -54,22 +55,8 @@ T = TypeVar("T")
 
 
 async def in_time(work: Awaitable[T], seconds: float, otherwise: str) -> T:
-    """The outcome of some work; if it takes longer, it is cancelled, and that is an `AdapterError`.
-
-    `asyncio.wait_for` may swallow a cancellation before Python 3.12 (https://github.com/python/cpython/issues/86296).
-    """
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.wait((task,), timeout=seconds)
-        if task.done():
-            return task.result()
-    finally:
-        if not task.done():
-            task.cancel()
-            await asyncio.wait((task,), timeout=CLOSE_S)
-        if task.done() and not task.cancelled():
-            task.exception()  # it was not wanted any more, whatever became of it
-    raise AdapterError(otherwise)
+    """The outcome of some work; if it takes longer, it is cancelled, and that is an `AdapterError`."""
+    return await tasks.in_time(work, seconds, AdapterError(otherwise), CLOSE_S)
 
 
 # -- what is published ------------------------------------------------------------------------------------------------
@@ -337,12 +324,12 @@ class BrokerAdapter(Adapter):
 
     async def close(self) -> None:
         """Disconnect; whoever waits for the broker gets an `AdapterError`."""
-        tasks, self._tasks = self._tasks, []
-        if not tasks:
+        own, self._tasks = self._tasks, []
+        if not own:
             return
         self._reason = "the adapter was closed"
         self._up.set()
-        for task in (*tasks, *self._changes):
+        for task in (*own, *self._changes):
             await end_task(task)
         connection, self._connection = self._connection, None
         if connection is not None:

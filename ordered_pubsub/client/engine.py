@@ -449,8 +449,10 @@ class Engine:
 
     async def close(self) -> None:
         """Disconnect. Whatever is still under way is given up."""
+        if self.failure is None:
+            self.machine.take_leave()
+            self.send()
         self.machine.close()
-        self.send()
         self.reception.close()
         self.is_closed = True
         self._stop_timers()

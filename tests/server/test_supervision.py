@@ -194,6 +194,22 @@ async def test_a_client_fails_whose_lease_cannot_be_renewed(
         await has_failed(client, subscription)
 
 
+async def test_a_client_fails_though_what_has_failed_goes_on_failing(
+    url: str, ordered_topics: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing that ends it asks again what it could not do without."""
+
+    def broken(*_: object) -> None:
+        raise KeyError("planted")
+
+    async with ordered_pubsub.connect(url, delivery="ordered") as client:
+        subscription = await client.subscribe("a")
+        monkeypatch.setattr(Lease, "take_due", broken)
+
+        await has_failed(client, subscription)
+        monkeypatch.undo()
+
+
 async def test_who_waits_for_a_receipt_or_for_room_is_told(
     url: str, monkeypatch: pytest.MonkeyPatch, plant: Plant
 ) -> None:

@@ -99,8 +99,6 @@ class Publisher:
     """numbers what is collected when it has waited for long enough"""
     _giving: dict[str, asyncio.Task[None]] = attrs.field(factory=dict)
     """what the ENS is taking, by topic"""
-    _is_abandoned: bool = False
-    """whether what has no receipt is given up"""
     _waiters: OrderedDict[Outgoing, asyncio.Future[None]] = attrs.field(factory=OrderedDict)
     """publications that wait for room, in their order (a plain dict is slow to lose its first)"""
     _idle: asyncio.Event = attrs.field(factory=asyncio.Event)
@@ -294,7 +292,7 @@ class Publisher:
         again_at = self.outbox.not_taken(topic, trouble, now)
         if again_at is not None:
             _log.warning("%s; trying again in %.3g s", trouble, again_at - now, exc_info=unexpected)
-        elif not self._is_abandoned:
+        elif not self.outbox.is_abandoned:
             _log.warning(
                 "%s; their topic's log has them, and gives them to who misses them", trouble, exc_info=unexpected
             )
@@ -402,7 +400,6 @@ class Publisher:
         return left
 
     def _give_up(self) -> None:
-        self._is_abandoned = True
         self.outbox.abandon()
         for task in list(self._giving.values()):
             task.cancel()

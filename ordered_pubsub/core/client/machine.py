@@ -69,7 +69,7 @@ CONNECTIONS = States(
         CONNECTED: {
             AWAY: "the home stage is gone",
             CONNECTED: "there is another home stage, at once",
-            CLOSED: "nothing is asked for any more; what is at the broker is said once more",
+            CLOSED: "nothing is asked for any more",
         },
         CLOSED: {CLOSED: "whatever connections do"},
     },
@@ -268,9 +268,9 @@ class ClientMachine:
         for locate in self.locating.take_due(self.now) if self.is_connected else ():
             self.say(locate)
 
-    def say_what_is_at_ens(self) -> None:
-        """Tell the owners of what nobody keeps, if that is due."""
-        handed = self.outbox.take_due(self.now) if self.is_connected else None
+    def _say_what_is_at_ens(self, at: float) -> None:
+        """Tell the owners of what nobody keeps, if that is due by then."""
+        handed = self.outbox.take_due(at) if self.is_connected else None
         if handed is not None:
             self.say(handed)
 
@@ -310,7 +310,7 @@ class ClientMachine:
         self.inspection.now = self.now
         self.ask_for_keys()
         self._ask_where()
-        self.say_what_is_at_ens()
+        self._say_what_is_at_ens(self.now)
         for name in self.lifeline.find_cut(self.now):
             self.subscriptions[name].cut_off()
         if self.now >= self._report_at + self.report_s:
@@ -357,11 +357,12 @@ class ClientMachine:
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
+    def take_leave(self) -> None:
+        """It is about to be closed, and all is well: what is at the ENS is said once more."""
+        self._say_what_is_at_ens(float("inf"))
+
     def close(self) -> None:
-        """Ask for nothing any more; what is at the ENS is said once more."""
-        handed = self.outbox.take_due(float("inf")) if self.is_connected else None
-        if handed is not None:
-            self.say(handed)
+        """Ask for nothing any more, whatever has gone wrong."""
         self._become(CLOSED)
 
     def check_invariants(self) -> None:

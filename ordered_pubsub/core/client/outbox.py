@@ -110,13 +110,14 @@ class Outbox:
     """what owners were asked for, and its topic"""
     _refused: dict[str, bool] = attrs.field(factory=dict)
     """topics of which the ENS did not take what a log keeps: until it takes something, it is asked once each time"""
-    _is_abandoned: bool = False
+    is_abandoned: bool = False
+    """whether whatever was here is given up"""
 
     # -- in -----------------------------------------------------------------------------------------------------------
 
     def numbered(self, outcome: Outcome, now: float) -> None:
         """Some publications have their numbers."""
-        if self._is_abandoned:
+        if self.is_abandoned:
             return
         unkept: list[Batch] = []
         for batch in zip(outcome.publications, outcome.asked.items, strict=True):
@@ -309,7 +310,7 @@ class Outbox:
 
     def abandon(self) -> None:
         """Whatever is here is given up."""
-        self._is_abandoned = True
+        self.is_abandoned = True
         for table in (self._topics, self._next, self._pausing, self._asked, self._early):
             table.clear()
         self.early_events = self._early_bytes = 0

@@ -6,7 +6,6 @@ address) decides with its capabilities which checks apply. A check is a coroutin
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -14,6 +13,7 @@ import attrs
 
 from ordered_pubsub.adapter import Adapter, Capabilities
 from ordered_pubsub.errors import UsageError
+from ordered_pubsub.wire.tasks import in_time
 
 PATIENCE_S = 60.0
 WAITS_MAX = 5
@@ -35,16 +35,7 @@ def expect(is_so: bool, otherwise: str) -> None:
 
 async def bounded(work: Awaitable[T], seconds: float, otherwise: str) -> T:
     """The outcome of some work; if it takes longer, it is cancelled, and that is an error."""
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.wait((task,), timeout=seconds)
-        if task.done():
-            return task.result()
-    finally:
-        if not task.done():
-            task.cancel()
-            await asyncio.wait((task,), timeout=seconds)
-    raise ConformanceError(f"{otherwise} within {seconds:g} s")
+    return await in_time(work, seconds, ConformanceError(f"{otherwise} within {seconds:g} s"), seconds)
 
 
 @attrs.frozen
