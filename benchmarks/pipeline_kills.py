@@ -43,8 +43,10 @@ EVENTS, ROWS, KILLS, SEED = 1_000_000, 40_000, 20, 1
 TOPICS = ("eu/trades", "eu/quotes", "us/trades", "us/quotes")
 KINDS = ("driver", "worker", "stage")
 COLUMNS = ("position", "topic", "number", "symbol", "price", "bid", "quote_position")
-BATCH_S, READ_S = 3.0, 0.2
-"""A kill comes at any moment of about so long since a batch has begun, or since a worker has begun to read."""
+BATCH_S, READ_S_PER_ROW = 3.0, 5e-6
+"""A kill comes at any moment of about so long since a batch has begun, or since a worker has begun to read so many rows."""
+SOONER = 4
+"""If the worker was faster, so much sooner in the next batch: there are only so many."""
 POLL_S = 0.01
 PATIENCE_S = 600.0
 
@@ -218,13 +220,18 @@ class Victim:
 
     def _kill_worker(self) -> None:
         """The one that reads a range, in the middle of it; if it is faster than that, in the next batch."""
-        self.wait_until(lambda: self._reader() is not None, "its worker was killed")
-        time.sleep(self.chance.uniform(0.0, READ_S))
+        within_s = self.rows * READ_S_PER_ROW
+        self._wait_while_it_reads(within_s)
         while not self._kill_reader():
-            self.wait_until(lambda: self._reader() is not None, "its worker was killed")
+            within_s /= SOONER
+            self._wait_while_it_reads(within_s)
         code = self.process.wait(PATIENCE_S)
         expect(code != 0, "the pipeline did not notice that its worker was killed while it read")
         self.start()
+
+    def _wait_while_it_reads(self, within_s: float) -> None:
+        self.wait_until(lambda: self._reader() is not None, "its worker was killed")
+        time.sleep(self.chance.uniform(0.0, within_s))
 
     def _reader(self) -> int | None:
         """The worker that is connected to a stage."""

@@ -25,6 +25,7 @@ LOOKED_AFTER = {
     "ordered_pubsub/server/doors/admission.py": "a limit for one connection, which it aborts",
     "ordered_pubsub/server/links/peers.py": "a limit for one connection, which it aborts",
     "ordered_pubsub/wire/channel.py": "a limit for one connection, which it aborts",
+    "ordered_pubsub/wire/tasks.py": "awaited in the function that made it",
     "ordered_pubsub/server/serving.py": "waits for an event, in the function that made it",
     "ordered_pubsub/server/stage/node.py": "the end of a wait in the function that made it: sets an event",
     "ordered_pubsub/client/outgoing/publisher.py": "the end of a wait in the function that made it: sets an event",
@@ -47,7 +48,7 @@ HOW_OFTEN = {
     "ordered_pubsub/sync/loops.py": 2,
     "ordered_pubsub/sync/handlers.py": 2,
     "ordered_pubsub_adapters/_rabbitmq_io.py": 4,
-    "ordered_pubsub_adapters/base.py": 4,
+    "ordered_pubsub_adapters/base.py": 3,
 }
 """Once, where nothing is said."""
 

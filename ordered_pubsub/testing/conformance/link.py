@@ -2,12 +2,14 @@
 
 While it is cut, connections are taken and dropped at once, as by a host whose service is gone. Its port stays its own, so
 nobody else can turn up there meanwhile. While it is mute, connections are taken, and nothing ever answers. `hush` does that to
-the connections that exist, as when a cable is pulled or a router forgets them: nothing breaks, and nothing comes.
+the connections that exist, as when a cable is pulled or a router forgets them: nothing breaks, and nothing comes. `hold` lets
+so much through and keeps the rest back until `release`: so whoever waits for an answer waits, however fast the ENS is.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
@@ -32,6 +34,11 @@ class Link:
     """how often something has come through, in either direction"""
     changed: asyncio.Event = attrs.field(factory=asyncio.Event)
     """set whenever one of these numbers has changed"""
+    is_holding: bool = False
+    """something waits until it is let go"""
+    _held_from: float = math.inf
+    """so many pieces may have come through"""
+    _released: asyncio.Event = attrs.field(factory=asyncio.Event)
     _ends: set[asyncio.StreamWriter] = attrs.field(factory=set)
     _hushed: set[asyncio.StreamWriter] = attrs.field(factory=set)
     """the adapter's ends of connections that have fallen silent"""
@@ -50,6 +57,16 @@ class Link:
     def hush(self) -> None:
         """Let nothing more through on the connections that there are, not even their end. New ones are not concerned."""
         self._hushed.update(self._ends)
+
+    def hold(self, pieces: int) -> None:
+        """Let so many more pieces through, and keep back what comes after them."""
+        self._held_from = self.pieces + pieces
+        self._released.clear()
+
+    def release(self) -> None:
+        """Let through what was kept back, and whatever comes."""
+        self._held_from, self.is_holding = math.inf, False
+        self._released.set()
 
     def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Somebody connects."""
@@ -88,6 +105,10 @@ class Link:
         """Copy one direction until it ends; what was read is still written, unless the adapter's end has fallen silent."""
         with suppress(OSError):
             while data := await reader.read(PIECE_BYTES):
+                if self.pieces >= self._held_from:
+                    self.is_holding = True
+                    self.changed.set()
+                    await self._released.wait()
                 self.pieces += 1
                 self.changed.set()
                 if near not in self._hushed:
@@ -103,6 +124,7 @@ class Link:
     async def close(self) -> None:
         """End all connections, and what serves them."""
         self.cut()
+        self.release()
         await asyncio.gather(*self._tasks)
 
 

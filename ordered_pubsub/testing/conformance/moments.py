@@ -89,7 +89,7 @@ async def _next_call(peer: Peer, calls: int, frames: list[Frame]) -> int:
     when=can_be_cut,
 )
 async def closing_while_subscribing_leaves_nothing(subject: Subject) -> None:
-    """After each turn of the first ones, and after each piece of what is said on the way, until it has returned before."""
+    """After each turn of the first ones, and after each piece of what is said on the way, until nothing is left to wait for."""
     async with line(subject) as (link, make):
         for turns in CLOSE_AFTER_TURNS:
             await _close_while_subscribing(subject, link, make(), turns, 0)
@@ -99,17 +99,24 @@ async def closing_while_subscribing_leaves_nothing(subject: Subject) -> None:
 
 
 async def _close_while_subscribing(subject: Subject, link: Link, peer: Peer, turns: int, pieces: int) -> bool:
-    """Close after so many turns of the loop and pieces on the line; returns whether subscribe() had returned before."""
-    when = f"closed {f'after {turns} turns of the loop' if not pieces else f'at piece {pieces} of what was said'}"
+    """Close after so many turns of the loop, or pieces on the line; returns whether subscribe() had returned before.
+
+    What comes after these pieces is on its way while it closes, and arrives then.
+    """
+    when = f"closed {f'after {turns} turns of the loop' if turns else f'after {pieces} pieces of what was said'}"
     before = asyncio.all_tasks()
     await peer.open()
-    said = link.pieces
+    link.hold(pieces)
     work = asyncio.ensure_future(peer.adapter.subscribe([fresh_topic()]))
     for _ in range(turns):
         await asyncio.sleep(0)
-    await _until_said(link, said + pieces, work, subject)
+    if pieces:
+        await _until_held(link, work, subject)
     had_returned = work.done()
-    await peer.close()
+    closing = asyncio.ensure_future(peer.close())
+    await asyncio.sleep(0)
+    link.release()
+    await closing
     await asyncio.wait((work,), timeout=subject.patience_s)
     expect(work.done(), f"{when}, subscribe() neither returned nor raised")
     error = "CancelledError" if work.cancelled() else work.exception()
@@ -123,11 +130,11 @@ async def _close_while_subscribing(subject: Subject, link: Link, peer: Peer, tur
     return had_returned
 
 
-async def _until_said(link: Link, pieces: int, work: asyncio.Future[None], subject: Subject) -> None:
-    """Wait until so many pieces have come through, or the work is done."""
+async def _until_held(link: Link, work: asyncio.Future[None], subject: Subject) -> None:
+    """Wait until something is kept back, or the work is done."""
 
     async def wait() -> None:
-        while link.pieces < pieces and not work.done():
+        while not (link.is_holding or work.done()):
             link.changed.clear()
             await link.changed.wait()
 
