@@ -71,7 +71,7 @@ prove-03: brokers $(VENV)/.ready-prove ## … and for the third: exactly once ov
 prove-04: brokers $(VENV)/.ready-spark ## … and for the fourth: Spark, killed pipelines, rates, memory, the audit, sizes (half an hour)
 	@$(BIN)/python benchmarks/prove_04.py
 
-prove-05: brokers $(VENV)/.ready-spark ## … and for the fifth: forgers, damaged disks, a hostile client, silent brokers, costs (two hours)
+prove-05: brokers $(VENV)/.ready-spark ## … and for the fifth: forgers, damaged disks, a hostile client, silent brokers, costs (an hour)
 	@$(BIN)/python benchmarks/prove_05.py
 
 prove-06: brokers $(VENV)/.ready-spark $(VENV)/.ready-tox ## … and for the sixth: the client's machine, rooms, adapters, costs, tests (two hours)
