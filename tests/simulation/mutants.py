@@ -838,6 +838,7 @@ MUTANTS = (
         "gain-unblocked",
         "nothing is forgotten of a topic that changes under way gain",
         ((SubscriptionState, "floors", _floors_without_gains),),
+        "gained-unheard",
     ),
     Mutant(
         "resume-by-delta",
