@@ -44,7 +44,7 @@ from ordered_pubsub.core.order.registrar import ABSENT, REGISTERED
 from ordered_pubsub.core.recovery.hosting import ALIVE_S
 from ordered_pubsub.core.recovery.missing import Missing
 from ordered_pubsub.core.stage.driver import KEEP, Driver
-from ordered_pubsub.core.stage.stage import Effects
+from ordered_pubsub.core.stage.effects import Effects
 from ordered_pubsub.core.subscriber.best_effort import BestEffort
 from ordered_pubsub.core.subscriber.buffer import Arrival, Notification
 from ordered_pubsub.core.subscriber.delivery import WEIGHTS, Delivery, Wants
@@ -210,7 +210,7 @@ class StageHost:
     def number_of(self, topic: str) -> int:
         """How many numbers of a topic this stage has given; also of one that rests."""
         assert self.driver is not None
-        return self.driver.stage.given(topic)
+        return self.driver.stage.waking.given(topic)
 
     def remembered(self) -> dict[str, list[str]]:
         """What this stage remembers of topics that nobody holds, and that have no log, beside their last numbers."""

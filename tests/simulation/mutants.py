@@ -42,6 +42,7 @@ from ordered_pubsub.core.messages import (
     Recovered,
     Refusal,
     Request,
+    Woken,
 )
 from ordered_pubsub.core.order.clocks import Clocks
 from ordered_pubsub.core.order.groups import IN_GROUP, Groups, _take_out
@@ -52,8 +53,11 @@ from ordered_pubsub.core.recovery.hosting import Hosting, _Curious
 from ordered_pubsub.core.recovery.owner_log import OwnerLogs
 from ordered_pubsub.core.stage import stage
 from ordered_pubsub.core.stage._links import Link
+from ordered_pubsub.core.stage._peers import Peers
 from ordered_pubsub.core.stage._requests import Requests, RequestVerdict
 from ordered_pubsub.core.stage._resting import LastNumbers, Resting
+from ordered_pubsub.core.stage._waking import Waking
+from ordered_pubsub.core.stage.admission import Admission
 from ordered_pubsub.core.stage.driver import Driver, FlushBatch
 from ordered_pubsub.core.stage.stage import Stage
 from ordered_pubsub.core.subscriber._changes import Changes
@@ -231,7 +235,7 @@ _open = Stage._open
 
 def _open_unconfirmed(stage: Stage, rank: int, topology: Topology) -> None:
     _open(stage, rank, topology)
-    stage.unconfirmed = {}
+    stage.peers.unconfirmed = {}
 
 
 _snapshot = Stage.snapshot
@@ -550,22 +554,22 @@ def _on_disk_only(numbers: LastNumbers, topic: str) -> int:
     return numbers.shelf.number(topic)
 
 
-def _wake_unsaid(stage: Stage, parts: Iterable[Any]) -> None:
+def _wake_unsaid(waking: Waking, parts: Iterable[Any]) -> None:
     """It is woken, and the journal does not say so."""
-    before = len(stage.effects.journal)
-    _wake(stage, parts)
-    del stage.effects.journal[before:]
+    before = len(waking.context.effects.journal)
+    _wake(waking, parts)
+    del waking.context.effects.journal[before:]
 
 
-_wake = Stage._wake
+_wake = Waking.wake
 
 
-def _wake_what_comes(stage: Stage, message: Durable) -> Iterable[Any]:
+def _wake_what_comes(waking: Waking, message: Durable) -> Iterable[Any]:
     """What waits until a change is done is forgotten."""
-    return [] if isinstance(message, Done) else _concerned(stage, message)
+    return [] if isinstance(message, Done) else _concerned(waking, message)
 
 
-_concerned = Stage._concerned
+_concerned = Waking._concerned
 
 
 def _rest_at_once(resting: Resting, topic: str) -> bool:
@@ -578,13 +582,13 @@ def _named_by_nobody(retention: LogTrimmer, topic: str) -> bool:
     return False
 
 
-def _take_woken_unmarked(stage: Stage, numbers: dict[str, int]) -> None:
-    _take_woken(stage, numbers)
-    for topic in numbers:
-        stage.state.marks.pop(topic, None)
+def _take_woken_unmarked(waking: Waking, event: Woken) -> None:
+    _take_woken(waking, event)
+    for topic in event.numbers:
+        waking.context.state.marks.pop(topic, None)
 
 
-_take_woken = Stage._take_woken
+_take_woken = Waking.take_woken
 
 
 def _always_still(resting: Resting, topic: str, candidate: object) -> bool:
@@ -702,7 +706,7 @@ MUTANTS = (
     Mutant(
         "jump",
         "an operation never jumps over a stage",
-        ((Stage, "next_stage", _jump), (Stage, "_check_message", _nothing)),
+        ((Stage, "next_stage", _jump), (Peers, "check_message", _nothing)),
     ),
     Mutant(
         "overtake",
@@ -1026,7 +1030,7 @@ MUTANTS = (
     Mutant(
         "level-unchecked",
         "whether events are kept is said by their topic, not by who publishes them",
-        ((Stage, "_refuse_level", _nothing),),
+        ((Admission, "refuse_level", _nothing),),
     ),
     Mutant(
         "request-unchecked",
@@ -1059,13 +1063,13 @@ MUTANTS = (
     Mutant(
         "wake-unsaid",
         "what wakes a topic is in the journal before what needs it",
-        ((Stage, "_wake", _wake_unsaid),),
+        ((Waking, "wake", _wake_unsaid),),
         "woken-then-crashed",
     ),
     Mutant(
         "wake-what-comes",
         "a topic is woken for a change as well that has waited for its turn",
-        ((Stage, "_concerned", _wake_what_comes),),
+        ((Waking, "_concerned", _wake_what_comes),),
         "waits-while-resting",
     ),
     Mutant("rest-held", "no topic rests that somebody holds", ((Resting, "_may_rest", _rest_at_once),)),
@@ -1084,7 +1088,7 @@ MUTANTS = (
     Mutant(
         "wake-unmarked",
         "whoever has a change under way waits for its outcome before the first event of a topic that rested",
-        ((Stage, "_take_woken", _take_woken_unmarked),),
+        ((Waking, "take_woken", _take_woken_unmarked),),
         "left-without-outcome",
     ),
     Mutant(

@@ -153,10 +153,10 @@ def test_who_changes_very_many_pairs_again_and_again_waits_and_nobody_else_does(
 def test_a_change_that_was_relayed_waits_as_well() -> None:
     driver = Driver.open(1, TWO, MemoryJournal())
     stage = driver.stage
-    stage.unconfirmed.clear()
-    stage.greeted[0] = True
+    stage.peers.unconfirmed.clear()
+    stage.peers.greeted[0] = True
     name = next(name for name in map(str, range(100)) if TWO.registrar(name) == 1)
-    stage.cells["somebody"] = CELLS_MAX + 1
+    stage.admission.cells["somebody"] = CELLS_MAX + 1
 
     driver.handle_peer(0, Relay(0, asks(1, ChangeAsk(name, MANY))), 0.0)
 
@@ -206,8 +206,8 @@ def test_the_same_numbers_are_looked_at_once_however_often_they_are_named() -> N
 
 def test_what_is_asked_of_another_stage_is_asked_when_the_same_was_answered_before() -> None:
     driver = Driver.open(0, TWO, MemoryJournal())
-    driver.stage.unconfirmed.clear()
-    driver.stage.greeted[1] = True
+    driver.stage.peers.unconfirmed.clear()
+    driver.stage.peers.greeted[1] = True
     driver.client_is_here("c", "somebody")
     name = next(name for name in map(str, range(100)) if TWO.registrar(name) == 1)
 

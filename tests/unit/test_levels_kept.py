@@ -22,8 +22,9 @@ from ordered_pubsub.core.messages import (
     Reply,
     Request,
 )
+from ordered_pubsub.core.stage.admission import WRONG_LEVEL
 from ordered_pubsub.core.stage.driver import Driver, MemoryJournal
-from ordered_pubsub.core.stage.stage import WRONG_LEVEL, Stage
+from ordered_pubsub.core.stage.stage import Stage
 from ordered_pubsub.core.topology import StageSpec, Topology
 
 ALONE = Topology((StageSpec("only"),))

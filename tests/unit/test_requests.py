@@ -20,7 +20,7 @@ def publish(sequence: int, topic: str = "l", done: int = 0, parts: int = 1) -> R
 
 def low() -> Stage:
     stage = Stage.restore(1, TWO, None, [])
-    stage.unconfirmed.clear()
+    stage.peers.unconfirmed.clear()
     stage.take_effects()
     return stage
 
@@ -56,8 +56,8 @@ def test_what_was_taken_while_it_was_allowed_is_answered_as_it_was_then() -> Non
 
 def test_what_a_home_stage_does_not_allow_goes_to_the_stage_that_takes_it() -> None:
     home = Stage.restore(0, TWO, None, [])
-    home.unconfirmed.clear()
-    home.greeted[1] = True
+    home.peers.unconfirmed.clear()
+    home.peers.greeted[1] = True
     home.take_effects()
     home.handle_request(publish(1), 1.0, forbid(publish(1)))
     effects = home.take_effects()
@@ -67,11 +67,11 @@ def test_what_a_home_stage_does_not_allow_goes_to_the_stage_that_takes_it() -> N
 
 def test_a_refusal_is_remembered_by_a_stage_that_starts_again() -> None:
     stage = Stage.restore(1, TWO, None, [])
-    stage.unconfirmed.clear()
+    stage.peers.unconfirmed.clear()
     stage.handle_request(publish(1), 1.0, forbid(publish(1)))
     effects = stage.take_effects()
     again = Stage.restore(1, TWO, None, effects.journal)
-    again.unconfirmed.clear()
+    again.peers.unconfirmed.clear()
     assert ask(again, publish(1)) == effects.replies
 
 

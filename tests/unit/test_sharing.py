@@ -11,9 +11,11 @@ import msgspec
 import pytest
 
 from ordered_pubsub.core.messages import Acked, ChangeAsk, Chunk, Publication, PublishAsk, Request
+from ordered_pubsub.core.stage._replaying import REPLAYED_AT_ONCE
 from ordered_pubsub.core.stage.driver import Driver, MemoryJournal
+from ordered_pubsub.core.stage.effects import Effects
 from ordered_pubsub.core.stage.sharing import share_texts
-from ordered_pubsub.core.stage.stage import REPLAYED_AT_ONCE, Effects, Stage
+from ordered_pubsub.core.stage.stage import Stage
 from ordered_pubsub.core.topology import StageSpec, Topology
 
 ONE = Topology((StageSpec("only"),))

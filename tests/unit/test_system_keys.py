@@ -16,7 +16,7 @@ REQUEST = Request("c", 1, 1, 0, 0, (PublishAsk("l"),))
 
 def opened(rank: int, journal: MemoryJournal | None = None, name: bytes = b"system-1") -> Driver:
     driver = Driver.open(rank, TWO, journal or MemoryJournal(), founding=founded(name, bytes([rank]) * 32, 0.0))
-    driver.stage.unconfirmed = {}
+    driver.stage.peers.unconfirmed = {}
     return driver
 
 
@@ -78,7 +78,7 @@ def test_stages_of_two_systems_do_not_link() -> None:
         SystemMismatch, match=f"system {b'system-2'.hex()}.*of system {b'system-1'.hex()}.*give it its own"
     ):
         low.handle_peer(0, hello, 0.0)
-    assert 0 not in low.stage.greeted
+    assert 0 not in low.stage.peers.greeted
 
 
 def test_only_the_highest_stage_gives_keys() -> None:

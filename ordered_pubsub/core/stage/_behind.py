@@ -35,4 +35,4 @@ class Behind:
         return topic in self.topics or len(self.topics) < TOPICS_MAX
 
     def _is_beyond(self, topic: str, count: int) -> bool:
-        return self.stage.is_own(topic) and count > self.stage.given(topic)
+        return self.stage.context.is_own(topic) and count > self.stage.waking.given(topic)

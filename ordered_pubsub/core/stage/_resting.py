@@ -118,10 +118,10 @@ class Resting:
 
     def _drop_touched(self) -> None:
         """What changes have concerned since it became a candidate is none any more."""
-        for topic in self.stage.touched:
+        for topic in self.stage.waking.touched:
             self._own.pop(topic, None)
             self._lower.pop(topic, None)
-        self.stage.touched.clear()
+        self.stage.waking.touched.clear()
 
     def _look(self, now: float) -> None:
         """Look at some more topics."""

@@ -88,7 +88,8 @@ from ordered_pubsub.core.recovery.hosting import ALIVE_S, Chosen, Hosting, size_
 from ordered_pubsub.core.recovery.owner_log import OwnerLogs
 from ordered_pubsub.core.stage._behind import Behind
 from ordered_pubsub.core.stage._resting import LastNumbers, Resting
-from ordered_pubsub.core.stage.stage import Effects, Stage, nobody, taken_at
+from ordered_pubsub.core.stage.effects import Effects, nobody
+from ordered_pubsub.core.stage.stage import Stage, taken_at
 from ordered_pubsub.core.stage.turns import Turns, Work
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.core.trust.authenticity import Tagger
@@ -363,7 +364,7 @@ class Driver:
         voids.restore()
         unfinished = {topic: Ranges(batches.items()) for topic, batches in stage.state.unfinished.items()}
         owner_logs = OwnerLogs(LogReader(journal.read_shelf, unfinished))
-        owner_logs.given = stage.given
+        owner_logs.given = stage.waking.given
         for topic, number in stage.state.kept.items():
             owner_logs.published(topic, number)
         retention = LogTrimmer(journal.read_shelf, policies, len(topology.stages), lambda: stage.state.kept)
@@ -421,14 +422,14 @@ class Driver:
 
     def _has_much_changed(self, request: Request) -> bool:
         """Whether a change has to wait until the pairs of earlier ones have had their time."""
-        is_much = self.stage.cells.get(request.identity, 0) > CELLS_MAX
+        is_much = self.stage.admission.cells.get(request.identity, 0) > CELLS_MAX
         return is_much and find_change(request.parts) is not None
 
     def _forget_cells(self, now: float) -> None:
         forgotten = int(CELLS_A_SECOND * (now - self._now))
-        if self.stage.cells and forgotten > 0:
-            left = self.stage.cells
-            self.stage.cells = {who: count - forgotten for who, count in left.items() if count > forgotten}
+        if self.stage.admission.cells and forgotten > 0:
+            left = self.stage.admission.cells
+            self.stage.admission.cells = {who: count - forgotten for who, count in left.items() if count > forgotten}
 
     def _settling_pairs(self) -> Work:
         while self.stage.settle_pairs():
@@ -732,7 +733,7 @@ class Driver:
             asked = replace(locate, topics=topics)
             if rank == self.stage.rank:
                 yield from self._locating(rank, asked)
-            elif rank in self.stage.greeted:
+            elif rank in self.stage.peers.greeted:
                 key = (Locate, locate.session, rank)
                 yield from self._passing_on(rank, identity, key, len(topics), asked)
 
@@ -757,7 +758,7 @@ class Driver:
 
     def _rotate_for(self, peer: int, wanted: Rotate) -> None:
         """A stage wants another epoch than the one that it knows."""
-        if peer in self.stage.greeted and self.stage.rank == 0 and wanted.epoch >= self.stage.state.keys.epoch:
+        if peer in self.stage.peers.greeted and self.stage.rank == 0 and wanted.epoch >= self.stage.state.keys.epoch:
             self.rotate_keys(wanted.revokes)
 
     def _giving_keys(self, ask: AskKeys) -> Work:
@@ -775,17 +776,17 @@ class Driver:
         keeper.note(keys, self._now, self._wall_s if stage.rank == 0 else None)
         if stage.rank == 0 and (due := keeper.take_due(keys, self._wall_s)) is not None:
             keys = replace(keys, old=keeper.left(keys, self._now))
-            stage.rotate(rotated(keys, self._wall_s, keeper.security.old_keys_valid_s, due.revokes))
+            stage.peers.rotate(rotated(keys, self._wall_s, keeper.security.old_keys_valid_s, due.revokes))
             keeper.note(stage.state.keys, self._now)
         else:
             self._ask_for_keys()
         if stage.rank == 0 and (lasting := self.keeper.without_old(stage.state.keys, self._now)) is not None:
-            stage.rotate(lasting)
+            stage.peers.rotate(lasting)
         stage.effects.tells += self.keeper.take_news(stage.state.keys, self.hosting.sessions)
 
     def _ask_for_keys(self) -> None:
         stage = self.stage
-        if stage.rank and stage.needs_system and 0 in stage.greeted:
+        if stage.rank and stage.peers.needs_system and 0 in stage.peers.greeted:
             stage.effects.sends += [(0, ask) for ask in self.keeper.take_asks(stage.state.keys, self._now)]
 
     def _as_clients_get_it(self, answer: Answer | Refusal) -> Answer | Refusal:
@@ -871,7 +872,7 @@ class Driver:
         rank = self.stage.topology.registrar(acked.subscription)
         if rank == self.stage.rank:
             self.stage.handle_acked(rank, acked)
-        elif rank in self.stage.greeted:
+        elif rank in self.stage.peers.greeted:
             key = (Acked, acked.session, acked.subscription)
             yield from self._passing_on(rank, acked.identity, key, 1 + len(acked.clock), acked)
 
@@ -920,7 +921,7 @@ class Driver:
     def _put_to_rest(self, topics: list[str]) -> None:
         """Nothing is to be remembered of some topics but their last numbers."""
         if topics:
-            self.stage.rest(topics)
+            self.stage.waking.rest(topics)
             self.numbers.note(self.stage.effects.rested or {})
             self.owner_logs.rest(topics)
             self.retention.rest(topics)
@@ -932,7 +933,7 @@ class Driver:
             for session in self.rounds.silent(now - self.expiry.session_ttl_s):
                 alive.sessions.pop(session, None)
             self._hear(alive, now)
-            stage.effects.sends += [(peer, alive) for peer in stage.greeted]
+            stage.effects.sends += [(peer, alive) for peer in stage.peers.greeted]
         for ended in self.expiry.find_expired(now) if stage.is_open else ():
             subscription = stage.state.registrar.subscriptions[ended.subscription]
             if subscription.ended:
@@ -951,7 +952,7 @@ class Driver:
             for rank, progress in news:
                 if rank == self.stage.rank:
                     self._note(progress)
-                elif rank in self.stage.greeted:
+                elif rank in self.stage.peers.greeted:
                     self.stage.effects.sends.append((rank, progress))
             yield True
 
@@ -997,7 +998,7 @@ class Driver:
         stage = self.stage
         asking = self.retention.ask(stage.state.kept, self.resting.about)
         self._look_for_floors(stage.rank, asking)
-        stage.effects.sends += [(peer, asking) for peer in stage.greeted]
+        stage.effects.sends += [(peer, asking) for peer in stage.peers.greeted]
 
     def _look_for_floors(self, owner: int, asking: AskFloors) -> None:
         """An owner asks up to where the subscriptions here need nothing of its topics."""

@@ -47,7 +47,7 @@ from ordered_pubsub.core.stage.driver import (
     Driver,
     FlushBatch,
 )
-from ordered_pubsub.core.stage.stage import Effects
+from ordered_pubsub.core.stage.effects import Effects
 from ordered_pubsub.core.stage.turns import Turns, Work
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.core.trust.keys import PLAIN, Security
@@ -211,7 +211,7 @@ class Node:
             )
         self.driver.hosting.choose = choosing
         self.driver.check_events = check_signed
-        self.driver.stage.topics_max = IN_USE_MAX
+        self.driver.stage.admission.topics_max = IN_USE_MAX
         self.bulk = Bulk(self.driver.owner_logs.reader, lambda: self.driver.stage.state.kept)
         self._servers = deque((self.turns.step, lambda: self.driver.serve(), self.bulk.serve))
         self._plan_flush()
@@ -290,13 +290,16 @@ class Node:
     def give_name(
         self, name: str, identity: str, session: str, most: int, in_use: Container[str] | None, is_given: bool
     ) -> tuple[str, str]:
-        """Give a name that is kept here to a session; return why not (`Stage.give_name`). It has it when `on_named` is called."""
+        """Give a name that is kept here to a session; return why not, if not (`Admission.give_name`).
+
+        It has it when `on_named` is called.
+        """
         stage = self.driver.stage
         if self._is_over or not stage.is_open:
             return "", ""  # it is asked again
         named = Named(name, identity, session, time.time())
         try:
-            return stage.give_name(named, most, self.times.named_ttl_s, in_use, is_given)
+            return stage.admission.give_name(named, most, self.times.named_ttl_s, in_use, is_given)
         except Exception as error:
             self._meet(error)
             return "", ""
@@ -394,7 +397,7 @@ class Node:
                 self.name,
                 topic,
                 count,
-                self.driver.stage.given(topic),
+                self.driver.stage.waking.given(topic),
                 len(behind),
                 self.store.name,
             )
@@ -626,7 +629,7 @@ class Node:
 
     @property
     def _waiting_for(self) -> list[str]:
-        return [self.topology.stages[peer].name for peer in self.driver.stage.unconfirmed if peer != self.rank]
+        return [self.topology.stages[peer].name for peer in self.driver.stage.peers.unconfirmed if peer != self.rank]
 
     def status(self) -> dict[str, Any]:
         """What this stage is doing, as plain data."""

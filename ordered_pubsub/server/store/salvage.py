@@ -352,7 +352,7 @@ def _write(
         elif findings.are_numbers_whole:
             journal.shelf.rest(findings.numbers)
         else:
-            stage.lose_resting()
+            stage.waking.lose_numbers()
         journal.append([], stage.state.clocks.given)
         journal.sync()
         snapshot = stage.snapshot()
