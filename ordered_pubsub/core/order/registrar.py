@@ -301,7 +301,8 @@ class Registrar(msgspec.Struct):
             self._hand_over(subscription, client)
         subscription.ended = ask.ends
         before, subscription.planned = subscription.held, subscription.after(ask)
-        lost = set(before).difference(subscription.planned)
+        will_hold = set(subscription.planned)
+        lost = [topic for topic in before if topic not in will_hold]
         _change_filters(subscription.where, lost, _filters_of(ask, before, subscription.planned))
         subscription.gaining.update(dict.fromkeys(ask.add, True))
         subscription.waiting.append(waiting)

@@ -143,7 +143,8 @@ class Subscriber:
         if is_all or clock.keys() != said.keys() or now > self._said_at + self.said_for_s:
             self._said_at = now
             return Progress(self.identity, clock, True, self.log.delivery.changes.version)
-        return Progress(self.identity, dict(clock.items() - said.items())) if clock != said else None
+        news = {topic: count for topic, count in clock.items() if said.get(topic) != count}
+        return Progress(self.identity, news) if news else None
 
     def take_due(self, now: float, may_ask: bool = True, has_unread: bool = False) -> list[Nack | VoidAsk | Acked]:
         """What to say now: what it misses, if it may ask for more, and what was handled.
