@@ -164,7 +164,7 @@ class Server:
             store.close(None)
             raise
         self._set_quotas()
-        self.node.driver.is_clogged = lambda peer: self.links[peer].is_clogged
+        self.node.driver.telling.is_clogged = lambda peer: self.links[peer].is_clogged
         self.node.neighbours.update(self.links)
         self.node.on_named = lambda name, session: self.claims.handle_given(name, session)
         return store

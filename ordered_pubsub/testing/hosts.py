@@ -45,6 +45,7 @@ from ordered_pubsub.core.recovery.hosting import ALIVE_S
 from ordered_pubsub.core.recovery.missing import Missing
 from ordered_pubsub.core.stage.driver import KEEP, Driver
 from ordered_pubsub.core.stage.effects import Effects
+from ordered_pubsub.core.stage.snapshots import SnapshotPolicy
 from ordered_pubsub.core.subscriber.best_effort import BestEffort
 from ordered_pubsub.core.subscriber.buffer import Arrival, Notification
 from ordered_pubsub.core.subscriber.delivery import WEIGHTS, Delivery, Wants
@@ -135,8 +136,7 @@ class StageHost:
                 simulation.world.topology(self.edited),
                 self.disk,
                 self.crash_point,
-                simulation.world.snapshot_after_records,
-                snapshot_growth=0,
+                SnapshotPolicy(simulation.world.snapshot_after_records, growth=0),
                 levels=simulation.world.levels,
                 policies=Policies(default=Policy(keep_age_s=0.0, max_age_s=float("inf")))
                 if simulation.world.forgets
@@ -150,7 +150,7 @@ class StageHost:
             self.driver.expiry.session_ttl_s, self.driver.hosting.alive_s = ttl_s, min(ALIVE_S, ttl_s / 10)
             self.driver.voids.lease_s = simulation.world.lease_s
             if simulation.world.rests:
-                self.driver.floors_s = RESTING_FLOORS_S
+                self.driver.upkeep.floors_s = RESTING_FLOORS_S
                 self.driver.resting.after_s = self.driver.resting.look_s = 0.0
         except Died:
             self.die()
@@ -160,7 +160,7 @@ class StageHost:
             simulation.record.refused_starts += 1
             return
         self.driver.on_synced = self.note_synced
-        self.driver.inline_load = INLINE_LOAD
+        self.driver.pacing.inline_load = INLINE_LOAD
         if simulation.world.defers:
             self.driver.stage.pairs_at_once = 0
         del self.handled[self.handled_at_snapshot :]

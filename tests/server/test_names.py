@@ -9,8 +9,9 @@ import attrs
 import pytest
 
 from ordered_pubsub.core.messages import ANYBODY, Named
-from ordered_pubsub.core.stage.driver import Driver, MemoryJournal
+from ordered_pubsub.core.stage.driver import Driver
 from ordered_pubsub.core.stage.naming import NameTable
+from ordered_pubsub.core.stage.storage import MemoryJournal
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.server.doors.claims import CLAIM_S, SETTLE_S, Claims
 from ordered_pubsub.server.doors.names import NameKeeper

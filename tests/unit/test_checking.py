@@ -43,8 +43,9 @@ from ordered_pubsub.core.messages import (
     Request,
     RequestTaken,
 )
-from ordered_pubsub.core.stage.driver import Driver, MemoryJournal
+from ordered_pubsub.core.stage.driver import Driver
 from ordered_pubsub.core.stage.journal import encode_input
+from ordered_pubsub.core.stage.storage import MemoryJournal
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import JournalDamaged, ProtocolError, UsageError
 from ordered_pubsub.testing.stranger import draw_clock, draw_said

@@ -16,7 +16,10 @@ from ordered_pubsub.core.messages import (
     TopicRange,
     VoidAsk,
 )
-from ordered_pubsub.core.stage.driver import CELLS_A_SECOND, CELLS_MAX, STAGE, WORKS_MAX, Driver, MemoryJournal
+from ordered_pubsub.core.stage._pacing import CELLS_A_SECOND, CELLS_MAX, STAGE, WORKS_MAX
+from ordered_pubsub.core.stage.driver import Driver
+from ordered_pubsub.core.stage.snapshots import SnapshotPolicy
+from ordered_pubsub.core.stage.storage import MemoryJournal
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import JournalError
 
@@ -50,7 +53,9 @@ def asks(number: int, *parts: PublishAsk | ChangeAsk, client: str = "c", who: st
 
 def test_a_snapshot_takes_the_place_of_the_records() -> None:
     journal = MemoryJournal()
-    driver = Driver.open(0, Topology((StageSpec("only"),)), journal, snapshot_after_records=3, snapshot_growth=0)
+    driver = Driver.open(
+        0, Topology((StageSpec("only"),)), journal, snapshots=SnapshotPolicy(after_records=3, growth=0)
+    )
     for number in range(1, 6):
         driver.handle_request(Request("c", 1, number, number - 1, 0, (PublishAsk("t"),)), 0.0)
         driver.flush()
@@ -62,7 +67,9 @@ def test_a_snapshot_is_due_after_so_many_parts_however_few_requests_bring_them()
     """At a start it is they that take the time: also those count that a journal held when its stage started."""
     journal = MemoryJournal()
     for start in range(3):
-        driver = Driver.open(0, Topology((StageSpec("only"),)), journal, snapshot_after_parts=500, snapshot_growth=0)
+        driver = Driver.open(
+            0, Topology((StageSpec("only"),)), journal, snapshots=SnapshotPolicy(after_parts=500, growth=0)
+        )
         driver.handle_request(asks(start + 1, *(PublishAsk(f"t{number}") for number in range(200))), 0.0)
         driver.flush()
         assert (journal.snapshot is not None) == (start == 2)
@@ -71,7 +78,7 @@ def test_a_snapshot_is_due_after_so_many_parts_however_few_requests_bring_them()
 
 def test_a_snapshot_is_not_due_before_as_much_was_done_as_it_takes_to_write_it() -> None:
     journal = MemoryJournal()
-    driver = Driver.open(0, Topology((StageSpec("only"),)), journal, snapshot_after_parts=1)
+    driver = Driver.open(0, Topology((StageSpec("only"),)), journal, snapshots=SnapshotPolicy(after_parts=1))
     written = []
     for number in range(1, 200):
         snapshot = journal.snapshot

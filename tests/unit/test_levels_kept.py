@@ -23,8 +23,10 @@ from ordered_pubsub.core.messages import (
     Request,
 )
 from ordered_pubsub.core.stage.admission import WRONG_LEVEL
-from ordered_pubsub.core.stage.driver import Driver, MemoryJournal
+from ordered_pubsub.core.stage.driver import Driver
+from ordered_pubsub.core.stage.snapshots import SnapshotPolicy
 from ordered_pubsub.core.stage.stage import Stage
+from ordered_pubsub.core.stage.storage import MemoryJournal
 from ordered_pubsub.core.topology import StageSpec, Topology
 
 ALONE = Topology((StageSpec("only"),))
@@ -189,10 +191,8 @@ def test_what_waited_for_its_turn_when_the_levels_were_changed_is_as_they_are_no
 @pytest.mark.parametrize("snapshot_after_records", [1, 1000])
 def test_levels_survive_a_restart_with_the_rest_of_the_state(snapshot_after_records: int) -> None:
     journal = MemoryJournal()
-    before = Driver.open(
-        0, ALONE, journal, levels=KEEPS, snapshot_after_records=snapshot_after_records, snapshot_growth=0
-    )
+    before = Driver.open(0, ALONE, journal, levels=KEEPS, snapshots=SnapshotPolicy(snapshot_after_records, growth=0))
     run(before, publish(1, True))
     after = Driver.open(0, ALONE, journal)
     assert after.stage.snapshot() == before.stage.snapshot()
-    assert after.stage.levels == KEEPS
+    assert after.stage.context.levels == KEEPS

@@ -19,9 +19,10 @@ from ordered_pubsub.core.messages import (
 )
 from ordered_pubsub.core.stage import admission as admission_module
 from ordered_pubsub.core.stage import quotas as quotas_module
-from ordered_pubsub.core.stage.driver import Driver, MemoryJournal
+from ordered_pubsub.core.stage.driver import Driver
 from ordered_pubsub.core.stage.quotas import Quota, Quotas, Used
 from ordered_pubsub.core.stage.stage import Stage
+from ordered_pubsub.core.stage.storage import MemoryJournal
 from ordered_pubsub.core.topology import StageSpec, Topology
 
 ONE = Topology((StageSpec("only"),))

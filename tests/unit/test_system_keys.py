@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ordered_pubsub.core.messages import AskKeys, Hello, Keys, NewEpoch, PublishAsk, Request, Secrets
-from ordered_pubsub.core.stage.driver import Driver, MemoryJournal
+from ordered_pubsub.core.stage.driver import Driver
+from ordered_pubsub.core.stage.storage import MemoryJournal
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.core.trust.keys import founded
 from ordered_pubsub.errors import SystemMismatch

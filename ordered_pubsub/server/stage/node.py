@@ -40,14 +40,13 @@ from ordered_pubsub.core.messages import (
 )
 from ordered_pubsub.core.stage.driver import (
     KEEP,
-    SNAPSHOT_AFTER_BYTES,
-    SNAPSHOT_AFTER_PARTS,
-    SNAPSHOT_AFTER_RECORDS,
     USUAL,
+    USUAL_SNAPSHOTS,
     Driver,
     FlushBatch,
 )
 from ordered_pubsub.core.stage.effects import Effects
+from ordered_pubsub.core.stage.snapshots import NO_SNAPSHOTS
 from ordered_pubsub.core.stage.turns import Turns, Work
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.core.trust.keys import PLAIN, Security
@@ -182,16 +181,12 @@ class Node:
         self.failed = self._loop.create_future()
         advice = "Its store is as it was before that: start it again, and report this with its log"
         self._supervisor = Supervisor(f"stage {self.name}", self._fail, advice)
-        never = 1 << 62  # a snapshot that is not written need not be made
-        is_none = self.store.durability == "none"
         try:
             self.driver = Driver.open(
                 self.rank,
                 self.topology,
                 self.store.journal,
-                snapshot_after_records=never if is_none else SNAPSHOT_AFTER_RECORDS,
-                snapshot_after_bytes=never if is_none else SNAPSHOT_AFTER_BYTES,
-                snapshot_after_parts=never if is_none else SNAPSHOT_AFTER_PARTS,
+                snapshots=NO_SNAPSHOTS if self.store.durability == "none" else USUAL_SNAPSHOTS,
                 policies=self.policies,
                 times=self.times,
                 levels=self.levels,
