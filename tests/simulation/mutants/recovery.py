@@ -18,7 +18,7 @@ from ordered_pubsub.core.subscriber.acknowledging import Acknowledging, InHand
 from ordered_pubsub.core.subscriber.buffer import Arrival
 from ordered_pubsub.core.subscriber.delivery import Delivery, TopicQueue
 from ordered_pubsub.core.subscriber.subscriber import Leaving, Subscriber
-from ordered_pubsub.testing.hosts import RecordPacker
+from ordered_pubsub.testing.packer import RecordPacker
 from simulation.mutants.mutant import Mutant, nothing
 
 
