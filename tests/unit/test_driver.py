@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from ordered_pubsub.core.log.retention import BUCKETS, LOOK_S, Policies, Policy
 from ordered_pubsub.core.messages import (
     Acked,
     AckSaved,
     Answer,
     ChangeAsk,
+    Chunk,
     PublishAsk,
     Relay,
     Reply,
@@ -45,6 +47,13 @@ def test_a_stage_whose_journal_failed_answers_nothing_and_does_nothing_any_more(
     journal.is_full = False
     with pytest.raises(JournalError, match="this stage stopped because its journal failed"):
         driver.flush()
+
+
+def test_a_log_that_cannot_be_made_to_fit_the_journal_is_said_to_be_at_fault() -> None:
+    journal = FullDisk()
+    journal.is_full = True
+    with pytest.raises(JournalError, match=r"the log cannot be made to fit the journal: .*No space left on device"):
+        Driver.open(0, Topology((StageSpec("only"),)), journal)
 
 
 def asks(number: int, *parts: PublishAsk | ChangeAsk, client: str = "c", who: str = "somebody") -> Request:
@@ -175,6 +184,62 @@ def test_a_change_that_was_relayed_waits_as_well() -> None:
     driver.tick(1.0, 0.0)
     driver.serve()
     assert len(replies()) == 1
+
+
+def test_a_change_waits_as_long_as_earlier_ones_of_its_identity_have_much_left_to_do() -> None:
+    driver = Driver.open(0, Topology((StageSpec("only"),)), MemoryJournal())
+    driver.stage.admission.cells["somebody"] = CELLS_MAX + CELLS_A_SECOND
+    driver.handle_request(asks(1, ChangeAsk("s", ("t",))), 0.0)
+    driver.handle_request(asks(1, ChangeAsk("other", ("t",)), client="d", who="another"), 0.0)
+
+    assert not driver.serve(), "it waits, so nothing was done"
+    assert answered(driver) == [("d", 1)]
+    driver.tick(1.0, 0.0)
+    driver.serve()
+    assert answered(driver) == [("c", 1)]
+
+
+def test_a_change_that_waited_and_was_relayed_to_the_wrong_stage_is_dropped_and_counted() -> None:
+    driver = Driver.open(1, TWO, MemoryJournal())
+    driver.stage.peers.unconfirmed.clear()
+    driver.stage.peers.greeted[0] = True
+    name = next(name for name in map(str, range(100)) if TWO.registrar(name) == 0)
+    driver.stage.admission.cells["somebody"] = CELLS_MAX + 1
+
+    driver.handle_peer(0, Relay(0, asks(1, ChangeAsk(name, MANY))), 0.0)
+    assert driver.unfit == {}
+    driver.tick(1.0, 0.0)
+    driver.serve()
+
+    count, reason = driver.unfit[0]
+    assert count == 1
+    assert f"for subscription '{name}' came to stage 'low', but stage 'high' takes it" in reason
+
+
+# -- what the log may forget ------------------------------------------------------------------------------------------
+
+
+def test_what_is_written_counts_for_a_bound_in_bytes() -> None:
+    journal, size, most = MemoryJournal(), 100, 64_000
+    driver = Driver.open(0, Topology((StageSpec("only"),)), journal, policies=Policies(default=Policy(max_bytes=most)))
+    given = 0
+
+    def publish(count: int) -> int:
+        """So many events are kept, and the log is looked at; up to which number it has forgotten then."""
+        nonlocal given
+        for _ in range(count):
+            given += 1
+            part = PublishAsk("t", 1, True, (Chunk(1, bytes(size)),))
+            driver.handle_request(asks(given, part, who=""), 0.0)
+            driver.flush()
+        driver.tick(given * LOOK_S, 0.0)
+        driver.flush()
+        return journal.shelf.floor("t")
+
+    assert publish(600) == 0
+    for _ in range(10):
+        kept = (given + 100 - publish(100)) * size
+        assert most - most // BUCKETS <= kept <= most
 
 
 # -- what is asked again and again ------------------------------------------------------------------------------------

@@ -177,8 +177,7 @@ class Subscriber:
     def handled(self, place: HandledPlace | Notification, now: float, at_once: bool = False) -> int:
         """Everything up to this place was handled; return the serial by which that is known to be on disk (`saved`)."""
         acking = self.acknowledging
-        if acking is None:
-            return 0
+        assert acking is not None, f"{self.identity} has no name, so nothing of it is ever in anybody's hand"
         return acking.acknowledge(place.left_up_to, place.handled, place.count, now, at_once)
 
     def _acknowledge_passed(self, acking: Acknowledging, now: float) -> None:
