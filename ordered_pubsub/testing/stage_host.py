@@ -86,7 +86,7 @@ class StageHost:
                 security=simulation.world.security,
                 on_replayed=replayed.append,
             )
-            self.driver.hosting.choose = simulation.packer.choose
+            self.driver.hosting.curiosity.choose = simulation.packer.choose
             ttl_s = simulation.world.session_ttl_s
             self.driver.expiry.session_ttl_s, self.driver.hosting.alive_s = ttl_s, min(ALIVE_S, ttl_s / 10)
             self.driver.voids.lease_s = simulation.world.lease_s

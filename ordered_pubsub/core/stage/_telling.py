@@ -1,6 +1,6 @@
 """What the owners of topics tell: each identity at home here that misses it is told at its own turn, or now if nobody waits.
 
-Clients here say what they miss, and `Hosting` asks the owners for all of them at once, this stage itself among them. What comes
+Clients here say what they miss, and `Curiosity` asks the owners for all of them at once, this stage itself among them. What comes
 back is told to many. It is held until the last of them has it, within bounds: for who has enough waiting nothing more is read,
 and what finds no room is dropped, since it is asked for again.
 """
@@ -13,8 +13,9 @@ from functools import partial
 import attrs
 
 from ordered_pubsub.core.messages import LogReply
-from ordered_pubsub.core.recovery.hosting import Chosen, Hosting, size_of
+from ordered_pubsub.core.recovery.hosting import Hosting
 from ordered_pubsub.core.recovery.owner_log import OwnerLogs
+from ordered_pubsub.core.recovery.told import Chosen, size_of
 from ordered_pubsub.core.stage._pacing import OVER, Pacing
 from ordered_pubsub.core.stage.stage import Stage
 from ordered_pubsub.core.stage.turns import Work
@@ -59,7 +60,7 @@ class Telling:
 
     def send_on(self) -> None:
         """Send on what `hosting` says: to owners what is missing here, to clients what they have missed."""
-        for rank, recall in self.hosting.take_log_requests():
+        for rank, recall in self.hosting.curiosity.take_log_requests():
             if rank == self.stage.rank:
                 self.owner_logs.handle_request(rank, recall.wants)
             else:
@@ -88,7 +89,7 @@ class Telling:
         """Whether all who miss something of a topic have enough waiting that is to be told to them."""
         if self.held_bytes < TOLD_ENOUGH:
             return False
-        identities = self.hosting.curious_about(topic)
+        identities = self.hosting.curiosity.curious_about(topic)
         return bool(identities) and all(self.pacing.turns.size((TOLD, one)) >= TOLD_ENOUGH for one in identities)
 
     def tell(self, told: LogReply) -> None:
@@ -101,7 +102,7 @@ class Telling:
         held, chosen = _Held(size), Chosen(CHOSEN_SHARE * size)
         key = (TOLD, told.topic)
         used = loads.get(key, 0)
-        for at, identity in enumerate(self.hosting.hear(told)):
+        for at, identity in enumerate(self.hosting.curiosity.hear(told)):
             work, owner = self._telling(told, identity, chosen), (TOLD, identity)
             if at < TOLD_INLINE and used < self.pacing.inline_load and not turns.has(owner, told.topic):
                 used = loads[key] = used + TOLD_LOAD
@@ -119,7 +120,7 @@ class Telling:
         self.held_bytes -= 0 if held.works else held.size
 
     def _telling(self, told: LogReply, identity: str, chosen: Chosen) -> Work:
-        for _ in self.hosting.telling(told, identity, chosen):
+        for _ in self.hosting.curiosity.telling(told, identity, chosen):
             self.send_on()
             yield True
         self.send_on()

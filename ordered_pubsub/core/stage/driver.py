@@ -323,7 +323,7 @@ class Driver:
     ) -> Work:
         """A client says something: what grows with what it names is done in small steps."""
         if isinstance(message, Nack):
-            for _ in self.hosting.wanting(session, message, now):
+            for _ in self.hosting.curiosity.wanting(session, message, now):
                 self.telling.send_on()
                 yield True
                 if session not in self.hosting.sessions:
@@ -492,7 +492,7 @@ class Driver:
         self.relayed.give_up_old()
         self.stage.tick(now)
         self.keys.tick()
-        self.pacing.begin_chore("tidy", self.hosting.tidying(now))
+        self.pacing.begin_chore("tidy", self.hosting.curiosity.tidying(now))
         self.upkeep.tick_registrar(now, wall_s)
         self.upkeep.tick_owner(now, wall_s)
         self.voiding.tick(now, wall_s)

@@ -204,7 +204,7 @@ class Node:
                 number + 1,
                 number,
             )
-        self.driver.hosting.choose = choosing
+        self.driver.hosting.curiosity.choose = choosing
         self.driver.check_events = check_signed
         self.driver.stage.admission.topics_max = IN_USE_MAX
         self.bulk = Bulk(self.driver.owner_logs.reader, lambda: self.driver.stage.state.kept)
@@ -645,7 +645,7 @@ class Node:
             **self._named(),
             "since_start": {
                 **attrs.asdict(self.counters),
-                "dropped": self.driver.turns.dropped + self.driver.hosting.too_much,
+                "dropped": self.driver.turns.dropped + self.driver.hosting.curiosity.too_much,
                 "reminders": self.driver.owner_logs.reminders,
                 "recalls": self.driver.owner_logs.recalls,
                 "recalled_numbers": self.driver.owner_logs.recalled_numbers,

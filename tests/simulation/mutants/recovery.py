@@ -11,7 +11,7 @@ from ordered_pubsub.core.messages import ChangeAsk, Chunk, LogItem, LogReply, Re
 from ordered_pubsub.core.order.registrar import Registrar, SubscriptionState
 from ordered_pubsub.core.ranges import ENDLESS, Ranges
 from ordered_pubsub.core.recovery._nacks import Consolidation
-from ordered_pubsub.core.recovery.hosting import Hosting, _Curious
+from ordered_pubsub.core.recovery.curiosity import Curiosity, _Curious
 from ordered_pubsub.core.recovery.owner_log import OwnerLogs
 from ordered_pubsub.core.stage.driver import Driver, FlushBatch
 from ordered_pubsub.core.subscriber.acknowledging import Acknowledging, InHand
@@ -129,14 +129,14 @@ def _filter_of_last(delivery: Delivery, topic: str) -> str:
     return "" if queue is None else queue.last_segment.where
 
 
-_tell = Hosting._tell
+_tell = Curiosity._tell
 
 
-def _tell_all_what_one_wants(hosting: Hosting, told: LogReply, *others: Any) -> None:
+def _tell_all_what_one_wants(curiosity: Curiosity, told: LogReply, *others: Any) -> None:
     """What was left out for one subscription is left out for those that are told after it."""
-    before = len(hosting.tells)
-    _tell(hosting, told, *others)
-    for _, said in hosting.tells[before:]:
+    before = len(curiosity.tells)
+    _tell(curiosity, told, *others)
+    for _, said in curiosity.tells[before:]:
         assert isinstance(said, Recovered)
         left = {item.first: item for item in said.reply.items}
         told.items[:] = [left.get(item.first, item) for item in told.items]
@@ -260,7 +260,7 @@ MUTANTS = (
     Mutant(
         "filtered-for-void",
         "what a home stage leaves out for one filter it has for the others",
-        ((Hosting, "_tell", _tell_all_what_one_wants),),
+        ((Curiosity, "_tell", _tell_all_what_one_wants),),
     ),
     Mutant(
         "filter-of-all",
