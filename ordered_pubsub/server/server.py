@@ -460,7 +460,7 @@ class Server:
     def _set_quotas(self) -> None:
         """What each identity may take up."""
         quotas, stages = self.configuration.quotas, len(self.topology.stages)
-        self.node.driver.stage.admission.quotas = quotas
+        self.node.driver.stage.gatekeeper.quotas = quotas
         # Each stage keeps so much of an identity; and all that all of them keep may be at home at one.
         self.node.driver.hosting.followed_max = lambda identity: quotas.of(identity).held * stages
 

@@ -315,7 +315,7 @@ class Keeper:
 
     def give(self, claim: Claim, in_use: Container[str] | None) -> tuple[str, str]:
         named = Named(claim.name, claim.identity, claim.session, self.wall_s)
-        return self.driver.stage.admission.give_name(named, self.most, UNUSED_S, in_use, claim.is_given)
+        return self.driver.stage.gatekeeper.give_name(named, self.most, UNUSED_S, in_use, claim.is_given)
 
     def settle(self) -> None:
         """What is to be on the disk is there."""

@@ -172,7 +172,7 @@ def test_a_change_that_was_relayed_waits_as_well() -> None:
     stage.peers.unconfirmed.clear()
     stage.peers.greeted[0] = True
     name = next(name for name in map(str, range(100)) if TWO.registrar(name) == 1)
-    stage.admission.cells["somebody"] = CELLS_MAX + 1
+    stage.gatekeeper.cells["somebody"] = CELLS_MAX + 1
 
     driver.handle_peer(0, Relay(0, asks(1, ChangeAsk(name, MANY))), 0.0)
 
@@ -188,7 +188,7 @@ def test_a_change_that_was_relayed_waits_as_well() -> None:
 
 def test_a_change_waits_as_long_as_earlier_ones_of_its_identity_have_much_left_to_do() -> None:
     driver = Driver.open(0, Topology((StageSpec("only"),)), MemoryJournal())
-    driver.stage.admission.cells["somebody"] = CELLS_MAX + CELLS_A_SECOND
+    driver.stage.gatekeeper.cells["somebody"] = CELLS_MAX + CELLS_A_SECOND
     driver.handle_request(asks(1, ChangeAsk("s", ("t",))), 0.0)
     driver.handle_request(asks(1, ChangeAsk("other", ("t",)), client="d", who="another"), 0.0)
 
@@ -204,7 +204,7 @@ def test_a_change_that_waited_and_was_relayed_to_the_wrong_stage_is_dropped_and_
     driver.stage.peers.unconfirmed.clear()
     driver.stage.peers.greeted[0] = True
     name = next(name for name in map(str, range(100)) if TWO.registrar(name) == 0)
-    driver.stage.admission.cells["somebody"] = CELLS_MAX + 1
+    driver.stage.gatekeeper.cells["somebody"] = CELLS_MAX + 1
 
     driver.handle_peer(0, Relay(0, asks(1, ChangeAsk(name, MANY))), 0.0)
     assert driver.unfit == {}

@@ -22,8 +22,8 @@ from ordered_pubsub.core.messages import (
     Reply,
     Request,
 )
-from ordered_pubsub.core.stage.admission import WRONG_LEVEL
 from ordered_pubsub.core.stage.driver import Driver
+from ordered_pubsub.core.stage.gatekeeper import WRONG_LEVEL
 from ordered_pubsub.core.stage.snapshots import SnapshotPolicy
 from ordered_pubsub.core.stage.stage import Stage
 from ordered_pubsub.core.stage.storage import MemoryJournal

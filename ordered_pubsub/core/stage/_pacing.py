@@ -85,14 +85,14 @@ class Pacing:
 
     def has_much_changed(self, request: Request) -> bool:
         """Whether a change has to wait until what earlier ones have left to do has had its time."""
-        is_much = self.stage.admission.cells.get(request.identity, 0) > CELLS_MAX
+        is_much = self.stage.gatekeeper.cells.get(request.identity, 0) > CELLS_MAX
         return is_much and find_change(request.parts) is not None
 
     def forget_cells(self, passed_s: float) -> None:
         """So much time has passed for what changes have left to do."""
-        admission, forgotten = self.stage.admission, int(CELLS_A_SECOND * passed_s)
-        if admission.cells and forgotten > 0:
-            admission.cells = {who: count - forgotten for who, count in admission.cells.items() if count > forgotten}
+        gatekeeper, forgotten = self.stage.gatekeeper, int(CELLS_A_SECOND * passed_s)
+        if gatekeeper.cells and forgotten > 0:
+            gatekeeper.cells = {who: count - forgotten for who, count in gatekeeper.cells.items() if count > forgotten}
 
     def settle_pairs(self) -> None:
         """Do what changes have left to do, a little at a time."""

@@ -24,7 +24,7 @@ Duties of the caller, in this order, for each batch of `Effects` (`driver.Driver
 A stage that crashed is made again by `Stage.restore` from its last snapshot and the inputs journalled since.
 Inputs that are refused raise a `ProtocolError` or are answered with a `Refusal`, and change nothing.
 
-Here is the journey, and what begins it. What a client may ask for is in `admission`, what lies between this stage and the others
+Here is the journey, and what begins it. What a client may ask for is in `gatekeeper`, what lies between this stage and the others
 in `_peers`, topics that rest and wake in `_waking`; `_context` is what they share: the state, and how an input happens.
 """
 
@@ -88,8 +88,8 @@ from ordered_pubsub.core.stage._peers import Peers
 from ordered_pubsub.core.stage._replaying import read_journal, replay
 from ordered_pubsub.core.stage._requests import Requests, RequestVerdict
 from ordered_pubsub.core.stage._waking import Numbers, Waking
-from ordered_pubsub.core.stage.admission import Admission
 from ordered_pubsub.core.stage.effects import Effects, nobody
+from ordered_pubsub.core.stage.gatekeeper import Gatekeeper
 from ordered_pubsub.core.stage.state import StageState, empty_state, write_snapshot
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.errors import JournalError, NotOwner, ProtocolError, UsageError
@@ -106,7 +106,7 @@ class Stage:
     rank: int = attrs.field(init=False)
     """this stage's place on the line, 0 the highest"""
     peers: Peers = attrs.field(init=False)
-    admission: Admission = attrs.field(init=False)
+    gatekeeper: Gatekeeper = attrs.field(init=False)
     waking: Waking = attrs.field(init=False)
     pairs_at_once: int = PAIRS_AT_ONCE
     """what a change does to more cells of the groups' tables than these is done a little at a time"""
@@ -119,7 +119,7 @@ class Stage:
         context = self.context
         context.apply = self._apply
         self.state, self.rank = context.state, context.rank
-        self.peers, self.admission, self.waking = Peers(context), Admission(context), Waking(context)
+        self.peers, self.gatekeeper, self.waking = Peers(context), Gatekeeper(context), Waking(context)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -173,7 +173,7 @@ class Stage:
         stage = cls(Context(state, loaded))
         for _ in replay(stage.context, inputs):
             stage.waking.touched.clear()
-            stage.admission.cells.clear()
+            stage.gatekeeper.cells.clear()
             on_replayed(stage.context.take_effects())
         return stage
 
@@ -337,7 +337,7 @@ class Stage:
             return
         if not self.peers.is_open:
             return  # asked again later
-        refusal = refusal or self.admission.refuse_level(request)
+        refusal = refusal or self.gatekeeper.refuse_level(request)
         rank = taken_at(context.topology, request)
         if rank == self.rank:
             self._consider(request, rank, now, refusal)
@@ -355,13 +355,13 @@ class Stage:
                 f"a request of client {request.client!r} for {', '.join(map(_subject, request.parts))} came to stage "
                 f"{context.name_of(self.rank)}, but stage {context.name_of(rank)} takes it: the sender's topology differs"
             )
-        self._consider(request, relay.home, now, relay.refusal or self.admission.refuse_level(request))
+        self._consider(request, relay.home, now, relay.refusal or self.gatekeeper.refuse_level(request))
 
     def _consider(self, request: Request, home: int, now: float, refusal: Refusal | None) -> None:
         """Take a request that is taken here, if its turn is now; answer it if it was taken before."""
         verdict = self.state.requests.judge(request, now)
         if verdict is RequestVerdict.TAKE:
-            taken = self.admission.admit(request, home, now, refusal)
+            taken = self.gatekeeper.admit(request, home, now, refusal)
             if isinstance(taken, Refusal):
                 self.context.reply(home, taken)
             else:
@@ -383,7 +383,7 @@ class Stage:
             self.context.reply(event.home, refusal)
             return
         ask = find_change(request.parts)
-        self.admission.count(request, ask)
+        self.gatekeeper.count(request, ask)
         waiting = WaitingChange(request, event.home, event.now)
         if ask is None:
             self._launch(self._operation(waiting, None))
@@ -407,7 +407,7 @@ class Stage:
         registrar = self.state.registrar
         ended = registrar.refuse_ack(acked)
         if ended is None and registrar.is_news(acked):
-            excess = self.state.ledger.excess_of_clock(acked.subscription, acked.clock, self.admission.quotas)
+            excess = self.state.ledger.excess_of_clock(acked.subscription, acked.clock, self.gatekeeper.quotas)
             if excess:
                 ended = Ended(acked.subscription, acked.session, "limit", excess)
             else:

@@ -206,7 +206,7 @@ class Node:
             )
         self.driver.hosting.curiosity.choose = choosing
         self.driver.check_events = check_signed
-        self.driver.stage.admission.topics_max = IN_USE_MAX
+        self.driver.stage.gatekeeper.topics_max = IN_USE_MAX
         self.bulk = Bulk(self.driver.owner_logs.reader, lambda: self.driver.stage.state.kept)
         self._servers = deque((self.turns.step, lambda: self.driver.serve(), self.bulk.serve))
         self._plan_flush()
@@ -285,7 +285,7 @@ class Node:
     def give_name(
         self, name: str, identity: str, session: str, most: int, in_use: Container[str] | None, is_given: bool
     ) -> tuple[str, str]:
-        """Give a name that is kept here to a session; return why not, if not (`Admission.give_name`).
+        """Give a name that is kept here to a session; return why not, if not (`Gatekeeper.give_name`).
 
         It has it when `on_named` is called.
         """
@@ -294,7 +294,7 @@ class Node:
             return "", ""  # it is asked again
         named = Named(name, identity, session, time.time())
         try:
-            return stage.admission.give_name(named, most, self.times.named_ttl_s, in_use, is_given)
+            return stage.gatekeeper.give_name(named, most, self.times.named_ttl_s, in_use, is_given)
         except Exception as error:
             self._meet(error)
             return "", ""

@@ -11,8 +11,8 @@ from ordered_pubsub.core import checking
 from ordered_pubsub.core.messages import ChangeAsk, FromSubscriber, Refusal, Request
 from ordered_pubsub.core.order.registrar import Registrar
 from ordered_pubsub.core.stage import stage
-from ordered_pubsub.core.stage.admission import Admission
 from ordered_pubsub.core.stage.driver import Driver
+from ordered_pubsub.core.stage.gatekeeper import Gatekeeper
 from ordered_pubsub.core.subscriber.buffer import Arrival
 from ordered_pubsub.core.subscriber.delivery import Delivery
 from ordered_pubsub.core.trust.authenticity import Stamp
@@ -92,7 +92,7 @@ MUTANTS = (
     Mutant(
         "level-unchecked",
         "whether events are kept is said by their topic, not by who publishes them",
-        ((Admission, "refuse_level", nothing),),
+        ((Gatekeeper, "refuse_level", nothing),),
     ),
     Mutant(
         "request-unchecked",

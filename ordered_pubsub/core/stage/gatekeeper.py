@@ -43,7 +43,7 @@ WRONG_LEVEL = "level"
 
 
 @attrs.define(eq=False)
-class Admission:
+class Gatekeeper:
     """Who may have what at one stage."""
 
     context: Context
