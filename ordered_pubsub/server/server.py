@@ -27,7 +27,8 @@ from ordered_pubsub.errors import ConfigurationError, JournalDamaged, JournalErr
 from ordered_pubsub.server.doors.access import Access, Proof, has_lost_keys
 from ordered_pubsub.server.doors.admission import Admission, Visitor
 from ordered_pubsub.server.doors.claims import Claimant, Claims
-from ordered_pubsub.server.doors.clients import ClientConnection, Rules
+from ordered_pubsub.server.doors.clients import ClientConnection
+from ordered_pubsub.server.doors.rules import Rules
 from ordered_pubsub.server.doors.tls import StageTlsContexts
 from ordered_pubsub.server.links.agreement import Common, Disagreement
 from ordered_pubsub.server.links.peers import PeerLink
