@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ordered_pubsub.core.levels import EXACTLY_ONCE, ORDERED, Levels
-from ordered_pubsub.core.log.log import NEVER_KEPT, LogReader
+from ordered_pubsub.core.log.reader import LogReader
+from ordered_pubsub.core.log.shelf import NEVER_KEPT
 from ordered_pubsub.core.messages import (
     Answer,
     ChangeAsk,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ordered_pubsub.core.levels import EXACTLY_ONCE, ORDERED, Levels
-from ordered_pubsub.core.log.log import LogReader
+from ordered_pubsub.core.log.reader import LogReader
 from ordered_pubsub.core.log.retention import Policies, Policy
 from ordered_pubsub.core.messages import (
     EVERYBODY_ASKS,

@@ -22,7 +22,8 @@ from itertools import groupby, islice
 import attrs
 
 from ordered_pubsub.core.liveness.lease import LEASE_S
-from ordered_pubsub.core.log.log import Decision, LogReader
+from ordered_pubsub.core.log.reader import LogReader
+from ordered_pubsub.core.log.writer import Decision
 from ordered_pubsub.core.messages import (
     Holders,
     LeaseRenewal,

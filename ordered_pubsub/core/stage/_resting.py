@@ -28,8 +28,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import attrs
 
 from ordered_pubsub.core.liveness.voids import Voids
-from ordered_pubsub.core.log.log import Shelf
 from ordered_pubsub.core.log.retention import LogTrimmer
+from ordered_pubsub.core.log.shelf import Shelf
 from ordered_pubsub.core.stage.stage import Stage
 
 REST_AFTER_S = 60.0

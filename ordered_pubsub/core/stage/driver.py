@@ -29,8 +29,9 @@ from ordered_pubsub.core.liveness.expiry import Expiry
 from ordered_pubsub.core.liveness.sealing import Rounds
 from ordered_pubsub.core.liveness.times import Times
 from ordered_pubsub.core.liveness.voids import Voids
-from ordered_pubsub.core.log.log import LogReader, LogWriter
+from ordered_pubsub.core.log.reader import LogReader
 from ordered_pubsub.core.log.retention import LogTrimmer, Policies, Policy
+from ordered_pubsub.core.log.writer import LogWriter
 from ordered_pubsub.core.messages import (
     Acked,
     AckExpected,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ordered_pubsub.core.log.log import Decision, Kept
+from ordered_pubsub.core.log.writer import Decision, Kept
 from ordered_pubsub.core.messages import Answer, Operation, PeerMessage, Refusal, ToSession
 
 

@@ -38,7 +38,8 @@ from msgspec.structs import replace
 
 from ordered_pubsub.core.checking import check_request
 from ordered_pubsub.core.levels import Levels
-from ordered_pubsub.core.log.log import NEVER_KEPT, Kept
+from ordered_pubsub.core.log.shelf import NEVER_KEPT
+from ordered_pubsub.core.log.writer import Kept
 from ordered_pubsub.core.messages import (
     EVERYBODY_ASKS,
     MARKS_MAX,

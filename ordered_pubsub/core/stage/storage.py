@@ -6,8 +6,8 @@ from typing import Protocol
 
 import attrs
 
-from ordered_pubsub.core.log.log import Shelf
 from ordered_pubsub.core.log.memory_shelf import MemoryShelf
+from ordered_pubsub.core.log.shelf import Shelf
 
 
 class Journal(Protocol):

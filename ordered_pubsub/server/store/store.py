@@ -31,8 +31,8 @@ from pathlib import Path
 
 import attrs
 
-from ordered_pubsub.core.log.log import ENDLESS, KINDS, Shelf
 from ordered_pubsub.core.log.memory_shelf import MemoryShelf
+from ordered_pubsub.core.log.shelf import ENDLESS, KINDS, Shelf
 from ordered_pubsub.core.stage.journal import join_records
 from ordered_pubsub.core.stage.sharing import share_texts
 from ordered_pubsub.core.stage.storage import Journal, MemoryJournal

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import patch
 
-from ordered_pubsub.core.log.log import LogReader, LogReading, LogWriter
+from ordered_pubsub.core.log.reader import LogReader, LogReading
 from ordered_pubsub.core.log.retention import LogTrimmer
+from ordered_pubsub.core.log.writer import LogWriter
 from ordered_pubsub.core.messages import ChangeAsk, Chunk, LogItem, LogReply, Recovered, Refusal, Request
 from ordered_pubsub.core.order.registrar import Registrar, SubscriptionState
 from ordered_pubsub.core.ranges import ENDLESS, Ranges
