@@ -1,8 +1,8 @@
 """What the parts of one stage share: its state, its place on the line, and what is to be done about an input.
 
-Whatever changes the state is an input, and each goes by `take`: it is journalled, and takes effect. So a part may look at
-everything, decide, and let an input happen; nothing but `apply` changes the state, and that does the same when the journal is
-read again.
+What must not be forgotten changes by an input only, and each goes by `take`: it is journalled, and takes effect. So a part may
+look at everything, decide, and let an input happen; `apply` does the same when the journal is read again. Two things change
+without one, since they are said again: how much of a link its peer has on its disk, and where a client asks from.
 """
 
 from __future__ import annotations
