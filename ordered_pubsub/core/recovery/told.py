@@ -102,8 +102,8 @@ class Told:
 
     def remember(self, topic: str, items: Sequence[LogItem]) -> None:
         """Keep what is not kept already; what was told first is forgotten when it is too much."""
+        kept = self._topics.setdefault(topic, RangeMap())
         for run in runs(items):
-            kept = self._topics.setdefault(topic, RangeMap())
             for first, last in kept.missing(run[0].first, run[-1].last):
                 if (first, last) == (run[0].first, run[-1].last):
                     self._keep(topic, kept, run)
@@ -113,8 +113,14 @@ class Told:
             (oldest, first), (last, size) = self._runs.popitem(last=False)
             self._bytes -= size
             self._topics[oldest].remove(first, last)
-            if not len(self._topics[oldest]):
-                del self._topics[oldest]
+            self._maybe_drop(oldest)
+        self._maybe_drop(topic)
+
+    def _maybe_drop(self, topic: str) -> None:
+        """Nothing is left of a topic of which nothing is kept."""
+        kept = self._topics.get(topic)
+        if kept is not None and not len(kept):
+            del self._topics[topic]
 
     def _keep(self, topic: str, kept: RangeMap[Sequence[LogItem]], run: Sequence[LogItem]) -> None:
         first, last, size = run[0].first, run[-1].last, RUN_BYTES + sum(map(size_of, run))
