@@ -49,7 +49,7 @@ class Context:
     levels: Levels | None = attrs.field(init=False)
     """what topics give; None: what is asked for"""
     effects: Effects = attrs.field(factory=Effects)
-    """what is to be done about the inputs since the last `take_effects`"""
+    """what is to be done about the inputs since they were taken from here last"""
 
     def __attrs_post_init__(self) -> None:
         self.rank = self.state.rank
@@ -63,11 +63,6 @@ class Context:
         """An input happens: it is journalled, and takes effect."""
         self.effects.journal.append(encode_input(self._without_events(event)))
         self.apply(event)
-
-    def take_effects(self) -> Effects:
-        """What is to be done since the last call."""
-        effects, self.effects = self.effects, Effects()
-        return effects
 
     def reply(self, home: int, answer: Answer | Refusal) -> None:
         """Answer a client, by its home stage."""

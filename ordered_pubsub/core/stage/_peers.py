@@ -54,8 +54,8 @@ class Peers:
     """peers that have not been seen with this topology since it was changed; nothing is taken before they were"""
     needs_system: bool = False
     """whether nothing is taken before it is known of which system this stage is a part"""
-    _acks: dict[int, bool] = attrs.field(factory=dict)
-    """peers of which something was taken since they were told so"""
+    owed_acks: dict[int, bool] = attrs.field(factory=dict)
+    """peers of which frames have come since they were told how many were taken"""
     _resend_at: dict[int, float] = attrs.field(factory=dict)
     _said: dict[int, int] = attrs.field(factory=dict)
     """for each peer that is greeted, the last frame that was sent on this connection"""
@@ -102,7 +102,7 @@ class Peers:
     @property
     def is_open(self) -> bool:
         """Whether requests and frames are taken."""
-        return not self.unconfirmed and (self.context.state.keys.epoch > 0 or not self.needs_system)
+        return not self.unconfirmed and (not self.needs_system or self.context.state.keys.epoch > 0)
 
     def offer(self) -> None:
         """Run under this topology: it is in the journal before any peer hears of it."""
@@ -134,17 +134,12 @@ class Peers:
 
     def owe_ack(self, peer: int) -> None:
         """A frame has come: the peer is to be told how far its frames were taken, also if it is none that was missing."""
-        self._acks[peer] = True
+        self.owed_acks[peer] = True
 
     def take_acks(self) -> list[tuple[int, PeerMessage]]:
         """What to tell the peers about their frames, when what was taken of them is on disk."""
-        acks, self._acks = self._acks, {}
+        acks, self.owed_acks = self.owed_acks, {}
         return [(peer, LinkAck(self.context.state.links[peer].received)) for peer in acks]
-
-    @property
-    def owes_acks(self) -> bool:
-        """Whether `take_acks` has something to say."""
-        return bool(self._acks)
 
     def acknowledged(self, peer: int, ack: LinkAck) -> None:
         """A peer says how many frames it has on its disk."""

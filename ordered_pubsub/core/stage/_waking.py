@@ -103,13 +103,13 @@ class Waking:
     # -- waking -------------------------------------------------------------------------------------------------------
 
     def wake(self, parts: Iterable[Part | PublishAsk | ChangeAsk]) -> None:
-        """These are about to be handled: wake the topics that they concern."""
+        """These are about to be handled: wake the topics that they concern. There is none if none rests."""
         known = self.context.state.clocks.numbers
         found: dict[str, int] = {}
         for part in parts:
             topics: tuple[str, ...]
             if isinstance(part, (PublishAsk, Publication)):
-                topics = () if part.topic in known else (part.topic,)
+                topics = (part.topic,)
             elif isinstance(part, ChangeAsk):
                 topics = (*part.add, *part.remove)
             else:
@@ -122,7 +122,8 @@ class Waking:
 
     def wake_for(self, message: Durable) -> None:
         """A peer's message is about to be taken: wake what may be handled because of it."""
-        self.wake(self._concerned(message))
+        if self.context.state.resting:
+            self.wake(self._concerned(message))
 
     def _concerned(self, message: Durable) -> Iterable[Part | PublishAsk | ChangeAsk]:
         """What may be handled because of a message: its operation, or what waits until that is done."""

@@ -146,8 +146,6 @@ class Gatekeeper:
     def count(self, request: Request, ask: ChangeAsk | None) -> None:
         """Take note of what an identity takes up, and of how much work it makes, with a request that takes effect."""
         identity, state = request.identity, self.context.state
-        if not identity:
-            return
         if new := self._new_topics(request):
             state.ledger.bring(identity, new)
         if ask is None:

@@ -175,7 +175,7 @@ class Stage:
         for _ in replay(stage.context, inputs):
             stage.waking.touched.clear()
             stage.gatekeeper.cells.clear()
-            on_replayed(stage.context.take_effects())
+            on_replayed(stage.take_effects())
         return stage
 
     def _open(self, rank: int, topology: Topology) -> None:
@@ -282,14 +282,16 @@ class Stage:
 
     def take_effects(self) -> Effects:
         """What is to be done since the last call."""
-        effects = self.context.take_effects()
-        effects.sends += self.peers.take_acks()
+        context = self.context
+        effects, context.effects = context.effects, Effects()
+        if self.peers.owed_acks:
+            effects.sends += self.peers.take_acks()
         return effects
 
     @property
     def has_effects(self) -> bool:
         """Whether `take_effects` has something to do."""
-        return self.peers.owes_acks or not self.context.effects.is_empty
+        return bool(self.peers.owed_acks) or not self.context.effects.is_empty
 
     def _apply(self, event: Input) -> None:
         """Let a journalled input take effect; the same code runs when it happens and when it is read again."""
@@ -366,7 +368,8 @@ class Stage:
             if isinstance(taken, Refusal):
                 self.context.reply(home, taken)
             else:
-                self.waking.wake(taken.request.parts)
+                if self.state.resting:
+                    self.waking.wake(taken.request.parts)
                 self.context.take(taken)
         elif verdict is RequestVerdict.WAIT:
             self.state.requests.sessions[request.client].home = home
@@ -384,7 +387,8 @@ class Stage:
             self.context.reply(event.home, refusal)
             return
         ask = find_change(request.parts)
-        self.gatekeeper.count(request, ask)
+        if request.identity:
+            self.gatekeeper.count(request, ask)
         waiting = WaitingChange(request, event.home, event.now)
         if ask is None:
             self._launch(self._operation(waiting, None))
