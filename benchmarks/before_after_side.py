@@ -85,7 +85,7 @@ def log(folder: Path, share: float) -> Figures:
     from ordered_pubsub.core.messages import Chunk, PublishAsk, Request
     from ordered_pubsub.core.topology import StageSpec, Topology
 
-    driving, logs = either("core.stage.driver", "core.driver"), either("core.log.log", "core.log")
+    driving, logs = either("core.stage.driver", "core.driver"), either("core.log.reader", "core.log.log", "core.log")
     open_store = either("server.store.store", "server.store").open_store
 
     count, topics = max(100, int(REQUESTS * share)), [f"market/{number}/trades" for number in range(50)]

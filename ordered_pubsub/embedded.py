@@ -18,7 +18,8 @@ from ordered_pubsub.core.levels import Levels
 from ordered_pubsub.core.liveness.times import Times
 from ordered_pubsub.core.log.retention import Policies, Policy
 from ordered_pubsub.core.messages import Answer, FromSubscriber, Refusal, Request, ToSession
-from ordered_pubsub.core.stage.driver import USUAL, Driver, MemoryJournal
+from ordered_pubsub.core.stage.driver import USUAL, Driver
+from ordered_pubsub.core.stage.storage import MemoryJournal
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import ConfigurationError, ProtocolError
 from ordered_pubsub.supervision import Supervisor

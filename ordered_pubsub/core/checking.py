@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping
 from math import isfinite
 
 from ordered_pubsub.core.filters import TEXT_LENGTH_MAX as FILTER_LENGTH_MAX
-from ordered_pubsub.core.log.log import ENDLESS
+from ordered_pubsub.core.log.shelf import ENDLESS
 from ordered_pubsub.core.messages import (
     EPOCH_MAX,
     VERSION_MAX,

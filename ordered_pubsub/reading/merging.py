@@ -16,7 +16,7 @@ from operator import attrgetter
 import attrs
 import msgspec
 
-from ordered_pubsub.core.log.log import LogStamp
+from ordered_pubsub.core.log.shelf import LogStamp
 from ordered_pubsub.errors import BEGIN_ANEW, HistoryLost, ProtocolError, UnavailableError
 from ordered_pubsub.reading.connection import StageLine
 from ordered_pubsub.reading.stages import StageLines

@@ -27,7 +27,8 @@ from ordered_pubsub.errors import ConfigurationError, JournalDamaged, JournalErr
 from ordered_pubsub.server.doors.access import Access, Proof, has_lost_keys
 from ordered_pubsub.server.doors.admission import Admission, Visitor
 from ordered_pubsub.server.doors.claims import Claimant, Claims
-from ordered_pubsub.server.doors.clients import ClientConnection, Rules
+from ordered_pubsub.server.doors.clients import ClientConnection
+from ordered_pubsub.server.doors.rules import Rules
 from ordered_pubsub.server.doors.tls import StageTlsContexts
 from ordered_pubsub.server.links.agreement import Common, Disagreement
 from ordered_pubsub.server.links.peers import PeerLink
@@ -164,7 +165,7 @@ class Server:
             store.close(None)
             raise
         self._set_quotas()
-        self.node.driver.is_clogged = lambda peer: self.links[peer].is_clogged
+        self.node.driver.telling.is_clogged = lambda peer: self.links[peer].is_clogged
         self.node.neighbours.update(self.links)
         self.node.on_named = lambda name, session: self.claims.handle_given(name, session)
         return store
@@ -460,7 +461,7 @@ class Server:
     def _set_quotas(self) -> None:
         """What each identity may take up."""
         quotas, stages = self.configuration.quotas, len(self.topology.stages)
-        self.node.driver.stage.quotas = quotas
+        self.node.driver.stage.gatekeeper.quotas = quotas
         # Each stage keeps so much of an identity; and all that all of them keep may be at home at one.
         self.node.driver.hosting.followed_max = lambda identity: quotas.of(identity).held * stages
 

@@ -8,8 +8,8 @@ from random import Random
 
 import attrs
 
-from ordered_pubsub.core.log.log import Kind, Row
 from ordered_pubsub.core.log.memory_shelf import MemoryShelf
+from ordered_pubsub.core.log.shelf import Kind, Row
 from ordered_pubsub.core.stage.journal import frame_record, scan
 
 SYNCS_MAX = 4

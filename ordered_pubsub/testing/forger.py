@@ -13,7 +13,7 @@ import attrs
 import msgspec
 from msgspec.structs import replace
 
-from ordered_pubsub.core.log.log import ENDLESS
+from ordered_pubsub.core.log.shelf import ENDLESS
 from ordered_pubsub.core.messages import EPOCH_MAX, ChangeMark, SystemKeys
 from ordered_pubsub.core.trust.authenticity import (
     Stamp,

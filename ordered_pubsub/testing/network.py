@@ -19,7 +19,7 @@ from ordered_pubsub.core.messages import (
 )
 
 if TYPE_CHECKING:
-    from ordered_pubsub.testing.hosts import ClientHost
+    from ordered_pubsub.testing.client_host import ClientHost
     from ordered_pubsub.testing.simulation import Simulation
 
 _peer_encoder = msgspec.msgpack.Encoder()
@@ -76,7 +76,7 @@ class SimulatedEns:
             if forger is not None:
                 for forged in forger.forge(carried, list(host.machine.holding.holders(carried.topic))):
                     self._carry(host, forged)
-            is_deaf = host.deaf_until > self.simulation.now
+            is_deaf = host.ens.deaf_until > self.simulation.now
             if chance.random() < weather.ens_lose or is_deaf:
                 continue
             self._carry(host, carried)
@@ -92,16 +92,16 @@ class SimulatedEns:
         if host.is_dead or life != host.lives:
             self.under_way -= 1
             return  # its process died
-        away_until = max(host.paused_until, host.ens_away_until)
+        away_until = max(host.paused_until, host.ens.away_until)
         if away_until > self.simulation.now:
             at = away_until + self.simulation.chance.uniform(0, 0.1)
             self.simulation.at(at, self._arrive, host, life, carried)
             return
         self.under_way -= 1
-        host.receive(carried)
+        host.ens.receive(carried)
         late = self.simulation.forger and self.simulation.forger.forge_late(carried)
         if late:
-            host.receive(late)
+            host.ens.receive(late)
 
 
 @attrs.define(eq=False)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ordered_pubsub.core.log.log import ENDLESS, Decision
 from ordered_pubsub.core.log.memory_shelf import MemoryShelf
+from ordered_pubsub.core.log.shelf import ENDLESS
+from ordered_pubsub.core.log.writer import Decision
 from ordered_pubsub.core.messages import Change, Operation, Publication
 from ordered_pubsub.core.subscriber.buffer import Notification
 from ordered_pubsub.testing.world import FOR_EVER, World

@@ -24,11 +24,13 @@ from ordered_pubsub.core.subscriber.delivery import Delivery
 from ordered_pubsub.core.trust.authenticity import SECRET_BYTES, SYSTEM_BYTES
 from ordered_pubsub.core.trust.keys import founded
 from ordered_pubsub.testing.checkers import check
+from ordered_pubsub.testing.client_host import ClientHost
 from ordered_pubsub.testing.disk import Disk
 from ordered_pubsub.testing.forger import Forger
-from ordered_pubsub.testing.hosts import ClientHost, RecordPacker, StageHost
 from ordered_pubsub.testing.network import Network, SimulatedEns
+from ordered_pubsub.testing.packer import RecordPacker
 from ordered_pubsub.testing.record import Record
+from ordered_pubsub.testing.stage_host import StageHost
 from ordered_pubsub.testing.stranger import Stranger, check_stages
 from ordered_pubsub.testing.world import (
     FAULTS_END_S,
@@ -174,13 +176,13 @@ class Simulation:
 
     def _act(self, action: Action) -> None:
         if isinstance(action, Publish):
-            self.clients[action.client].publish(action.parts)
+            self.clients[action.client].application.publish(action.parts)
         elif isinstance(action, Subscribe):
-            self.clients[action.client].subscribe(action)
+            self.clients[action.client].application.subscribe(action)
         else:
             for client in self.clients:
-                if client.may_alter(action.subscription):
-                    client.alter(action)
+                if client.application.may_alter(action.subscription):
+                    client.application.alter(action)
 
     def _tick(self) -> None:
         for host in self.stages:
@@ -211,7 +213,7 @@ class Simulation:
             self._edit(fault)
         elif isinstance(fault, Deaf):
             client = self.clients[fault.client]
-            client.deaf_until = max(client.deaf_until, self.now + fault.for_s)
+            client.ens.deaf_until = max(client.ens.deaf_until, self.now + fault.for_s)
         elif isinstance(fault, Die):
             self.clients[fault.client].die(fault.for_s)
         elif isinstance(fault, Forbid):
@@ -231,7 +233,7 @@ class Simulation:
         if fault.kind == "pause":
             client.paused_until = max(client.paused_until, until)
         elif fault.kind == "ens":
-            client.ens_away_until = max(client.ens_away_until, until)
+            client.ens.away_until = max(client.ens.away_until, until)
         else:
             client.home_away_until = max(client.home_away_until, until)
             client.disconnect()
@@ -267,7 +269,7 @@ class Simulation:
                 self._restart(host, None)
             host.start()
         for client in self.clients:
-            client.paused_until = client.ens_away_until = client.home_away_until = client.deaf_until = 0.0
+            client.paused_until = client.home_away_until = client.ens.away_until = client.ens.deaf_until = 0.0
         for pair in list(self.network.cuts):
             self.network.cuts[pair] = 0.0
             self.network.connect(*pair)
@@ -373,7 +375,7 @@ class Simulation:
     def _probe(self) -> None:
         prober = next(client for client in self.clients if not client.is_gone)
         for topic in self.world.topics:
-            prober.publish(((topic, 1),))
+            prober.application.publish(((topic, 1),))
 
     def _close_all(self) -> None:
         self.is_closing = True
@@ -382,4 +384,4 @@ class Simulation:
                 self.stages[fault.stage].crash = attrs.evolve(fault, at=self.now, skip=0)
         for client in self.clients:
             for name in list(client.subscriptions):
-                client.alter(Alter(self.now, name, ends=True))
+                client.application.alter(Alter(self.now, name, ends=True))

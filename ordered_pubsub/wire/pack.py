@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ordered_pubsub.core.checking import BATCH_EVENTS_MAX
-from ordered_pubsub.core.log.log import NEVER_KEPT
+from ordered_pubsub.core.log.shelf import NEVER_KEPT
 from ordered_pubsub.core.messages import ChangeAsk, Chunk, Publication, PublishAsk, Refusal, Request
 from ordered_pubsub.core.trust.authenticity import DIGEST_BYTES, digest_of, digests_of
 from ordered_pubsub.errors import AccessDenied, ProtocolError, UnknownVersion, UsageError

@@ -69,7 +69,7 @@ class Rows(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="rows"):
     """how far it goes; what is behind it may not be complete yet"""
     full: dict[str, int] | None
     stamps: list[tuple[int, int, bytes]]
-    """batches without gaps, each with its timestamp (`core.log.log`)"""
+    """batches without gaps, each with its timestamp (`core.log.shelf`)"""
     events: list[tuple[int, int, bytes]]
     """their events, in chunks; what has none is void, or was left out"""
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import attrs
 
 from ordered_pubsub.core.messages import Answer, Chunk, Publication, PublishAsk, Request
-from ordered_pubsub.core.stage.driver import Driver, Journal
+from ordered_pubsub.core.stage.driver import Driver
+from ordered_pubsub.core.stage.storage import Journal
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import OrderedPubSubError
 from ordered_pubsub.server.store.store import SqliteJournal

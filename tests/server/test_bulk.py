@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from ordered_pubsub.config.files import hash_token, make_token
-from ordered_pubsub.core.log.log import LogReader, LogStamp, Row
 from ordered_pubsub.core.log.memory_shelf import MemoryShelf
+from ordered_pubsub.core.log.reader import LogReader
+from ordered_pubsub.core.log.shelf import LogStamp, Row
 from ordered_pubsub.server.server import Server
 from ordered_pubsub.server.stage._bulk import Bulk
 from ordered_pubsub.testing.processes import HOST

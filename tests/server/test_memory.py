@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from ordered_pubsub.core.levels import Levels
-from ordered_pubsub.core.log import log as log_module
+from ordered_pubsub.core.log import writer as writer_module
 from ordered_pubsub.core.log.retention import Policies
 from ordered_pubsub.core.messages import Answer, ChangeAsk, Chunk, LeaseRenewal, Progress, PublishAsk, Request
 from ordered_pubsub.core.stage.driver import Driver
@@ -108,7 +108,7 @@ def hold(running: Running, length: int) -> None:
 @pytest.fixture(autouse=True)
 def _only_what_grows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What is kept of so many topics, of however many there are, does not count: full timestamps, good names and owners."""
-    monkeypatch.setattr(log_module, "RUNNING_MAX", 10)
+    monkeypatch.setattr(writer_module, "RUNNING_MAX", 10)
     for length in (20, 200):
         for name in names(0, COUNT, length):
             ONE.owner(check_topic(name))

@@ -9,8 +9,9 @@ import attrs
 import pytest
 
 from ordered_pubsub.core.messages import ANYBODY, Named
-from ordered_pubsub.core.stage.driver import Driver, MemoryJournal
+from ordered_pubsub.core.stage.driver import Driver
 from ordered_pubsub.core.stage.naming import NameTable
+from ordered_pubsub.core.stage.storage import MemoryJournal
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.server.doors.claims import CLAIM_S, SETTLE_S, Claims
 from ordered_pubsub.server.doors.names import NameKeeper
@@ -314,7 +315,7 @@ class Keeper:
 
     def give(self, claim: Claim, in_use: Container[str] | None) -> tuple[str, str]:
         named = Named(claim.name, claim.identity, claim.session, self.wall_s)
-        return self.driver.stage.give_name(named, self.most, UNUSED_S, in_use, claim.is_given)
+        return self.driver.stage.gatekeeper.give_name(named, self.most, UNUSED_S, in_use, claim.is_given)
 
     def settle(self) -> None:
         """What is to be on the disk is there."""

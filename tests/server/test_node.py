@@ -29,8 +29,9 @@ from ordered_pubsub.core.messages import (
     ToSubscriber,
     VoidAsk,
 )
-from ordered_pubsub.core.stage.driver import SNAPSHOT_AFTER_RECORDS, Journal, MemoryJournal
+from ordered_pubsub.core.stage.snapshots import AFTER_RECORDS
 from ordered_pubsub.core.stage.stage import Stage
+from ordered_pubsub.core.stage.storage import Journal, MemoryJournal
 from ordered_pubsub.core.stage.turns import Work
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.core.trust.keys import founded
@@ -332,7 +333,7 @@ async def test_a_disk_that_is_quick_again_is_written_by_the_loop_again(node: Nod
 
 
 def enough_for_a_snapshot() -> list[Request]:
-    each = SNAPSHOT_AFTER_RECORDS // 10
+    each = AFTER_RECORDS // 10
     clients = ("c", *(f"c{number}" for number in range(9)))
     return [ask(client=client, sequence=sequence) for client in clients for sequence in range(1, each + 1)]
 
@@ -342,7 +343,7 @@ async def test_a_snapshot_takes_the_place_of_its_batch(node: Node, disk: Disk, a
 
     await until(lambda: asker.answers)
 
-    assert disk.events == [f"append {SNAPSHOT_AFTER_RECORDS}", "sync", "replace", "tell 1000"]
+    assert disk.events == [f"append {AFTER_RECORDS}", "sync", "replace", "tell 1000"]
     assert disk.records == []
 
 

@@ -15,7 +15,7 @@ import pytest
 
 import ordered_pubsub
 from ordered_pubsub.config.schema import ClientSection
-from ordered_pubsub.core.log.log import LogReader
+from ordered_pubsub.core.log.reader import LogReader
 from ordered_pubsub.core.stage import _requests as requests
 from ordered_pubsub.errors import (
     ConfigurationError,

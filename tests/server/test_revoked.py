@@ -104,7 +104,7 @@ async def test_a_subscription_is_told_at_once_that_it_has_ended_and_others_go_on
         if says:
             line.send(Progress(f"{key.session}/1", {"a": 0, "b": 0}, True, 1), Ping())
             await line.find(Pong)
-            connection_of(server)._held.clear()
+            connection_of(server)._holdings.subscriptions.clear()
         revoke(server)
         ended = await line.find(Ended)
         assert (ended.subscription, ended.code) == (f"{key.session}/1", "forbidden")

@@ -743,7 +743,7 @@ async def test_what_is_too_long_to_be_a_topic_is_not_remembered(open_server: Ser
             assert isinstance(refusal, Refusal)
             assert (refusal.code, len(refusal.reason) < 1_000) == ("bad-request", True)
         (connection,) = open_server._clients
-        assert connection._judged == {}
+        assert connection._verdicts._judged == {}
 
 
 async def test_more_parts_than_a_request_may_have_are_refused(open_server: Server) -> None:

@@ -11,7 +11,9 @@ from contextlib import AsyncExitStack
 import pytest
 
 from ordered_pubsub.core.messages import PublishAsk, Request
-from ordered_pubsub.core.stage.driver import Driver, MemoryJournal
+from ordered_pubsub.core.stage.driver import Driver
+from ordered_pubsub.core.stage.snapshots import SnapshotPolicy
+from ordered_pubsub.core.stage.storage import MemoryJournal
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import ConfigurationError
 from ordered_pubsub.server._files import RESERVED_FOR_STAGE, room_for_connections
@@ -177,7 +179,7 @@ async def test_who_comes_far_beyond_the_limit_is_not_even_told() -> None:
 
 def test_a_snapshot_is_due_after_many_bytes_however_few_the_records() -> None:
     journal = MemoryJournal()
-    driver = Driver.open(0, Topology((StageSpec("only"),)), journal, snapshot_after_bytes=10_000)
+    driver = Driver.open(0, Topology((StageSpec("only"),)), journal, snapshots=SnapshotPolicy(after_bytes=10_000))
     driver.flush()
     for sequence in range(1, 30):
         parts = tuple(PublishAsk("t" * 200) for _ in range(10))

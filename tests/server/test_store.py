@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from helpers.damage import Files, files_of, flipped, put_whole, without
-from ordered_pubsub.core.log.log import Row
+from ordered_pubsub.core.log.shelf import Row
 from ordered_pubsub.core.messages import PublishAsk, Request
 from ordered_pubsub.core.stage.driver import Driver
 from ordered_pubsub.core.topology import StageSpec, Topology

@@ -32,6 +32,7 @@ from ordered_pubsub.core.liveness.lifeline import Lifeline
 from ordered_pubsub.core.messages import ChangeAsk, Progress
 from ordered_pubsub.core.recovery.hosting import Hosting
 from ordered_pubsub.core.stage.driver import Driver
+from ordered_pubsub.core.stage.gatekeeper import Gatekeeper
 from ordered_pubsub.core.stage.stage import Stage
 from ordered_pubsub.core.subscriber.best_effort import BestEffort
 from ordered_pubsub.core.subscriber.subscriber_log import SubscriberLog
@@ -359,7 +360,7 @@ async def test_a_stage_fails_by_what_it_cannot_go_on_after(
         (Driver, "handle_subscriber"),
         (Hosting, "note_progress"),
         (Bulk, "ask"),
-        (Stage, "give_name"),
+        (Gatekeeper, "give_name"),
         (Driver, "client_is_here"),
         (Driver, "client_is_gone"),
     ],

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from msgspec.inspect import StructType, type_info
 
-from ordered_pubsub.core.log.log import LogStamp
+from ordered_pubsub.core.log.shelf import LogStamp
 from ordered_pubsub.core.messages import (
     Answer,
     Change,

@@ -316,6 +316,22 @@ LEFT_WITHOUT_OUTCOME = attrs.evolve(
 )
 """A best-effort subscriber leaves a topic, which rests and is published on again before it has heard that it has left it."""
 
+GAINED_UNHEARD = attrs.evolve(
+    _world(
+        {"t": 2, "u": 1},
+        7,
+        *(Publish(2.0 + 0.1 * n, 6, (("t", 1),)) for n in range(60)),
+        *(Subscribe(3.0, c, f"s{name}", ("t", "u")) for c, name in enumerate((1, 5, 6, 10, 11, 12))),
+    ),
+    kept=("t", "u"),
+    forgets=True,
+    weather=attrs.evolve(FAR_APART, ens_lose=0.6),
+    faults=(Cut(2.0, 0, 1, 14.0),),
+)
+"""Subscriptions, all registered at stage 0, gain a topic, and stage 1, at which their changes end, cannot tell their registrar.
+Meanwhile the topic's owner, stage 2, asks the registrar what its log may forget. (Only a client at home at stage 2 gets anywhere
+before the link is mended: with six of them, some are.)"""
+
 USED_WHILE_PUT_DOWN = attrs.evolve(
     _world(
         {"u": 0, **{f"t{topic}": 0 for topic in range(20)}},
@@ -335,6 +351,7 @@ USED_WHILE_PUT_DOWN = attrs.evolve(
 """Topics are published on again while that they rest is on its way to a slow disk."""
 
 SCENARIOS = {
+    "gained-unheard": GAINED_UNHEARD,
     "used-while-put-down": USED_WHILE_PUT_DOWN,
     "slow-then-quick": SLOW_THEN_QUICK,
     "exchange": EXCHANGE,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ordered_pubsub.core.client.outbox import Outbox
 from simulation.mutants import MUTANTS, SEEDS_MAX, Mutant, find, row
 
 LINES = (Path(__file__).parents[2] / "docs" / "mutants.md").read_text().splitlines()
@@ -33,6 +34,13 @@ def test_the_simulation_finds_the_missing_guard(mutant: Mutant) -> None:
     found = find(mutant, range(seed, seed + 1))
     assert found is not None, f"without this guard nothing falls there any more: {mutant.guard}; {AGAIN}"
     assert row(mutant, found) in LINES, AGAIN
+
+
+def test_a_mutant_that_does_not_fit_the_code_is_no_finding() -> None:
+    """As one whose function was written for another method: then the code falls, and no guard is missing."""
+    misfit = Mutant("misfit", "none", ((Outbox, "taken", lambda outbox: None),))
+    with pytest.raises(AssertionError, match="mutant misfit is wrong: TypeError"):
+        find(misfit, range(1))
 
 
 def test_a_guard_that_was_taken_away_is_back_afterwards() -> None:

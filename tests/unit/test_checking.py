@@ -43,8 +43,9 @@ from ordered_pubsub.core.messages import (
     Request,
     RequestTaken,
 )
-from ordered_pubsub.core.stage.driver import Driver, MemoryJournal
+from ordered_pubsub.core.stage.driver import Driver
 from ordered_pubsub.core.stage.journal import encode_input
+from ordered_pubsub.core.stage.storage import MemoryJournal
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import JournalDamaged, ProtocolError, UsageError
 from ordered_pubsub.testing.stranger import draw_clock, draw_said
@@ -151,7 +152,7 @@ def test_what_may_get_lost_and_cannot_be_is_dropped_and_counted(what: str) -> No
     assert high.unfit[1][0] == 2
     assert high.stage.snapshot() == before
     assert not high.stage.has_effects
-    assert 1 in high.stage.greeted
+    assert 1 in high.stage.peers.greeted
 
 
 @pytest.mark.parametrize(
@@ -196,7 +197,7 @@ def test_events_that_no_stage_may_keep_are_refused_before_they_have_a_number() -
     assert high.unfit[1] == (1, "events of nobody")
     assert high.stage.snapshot() == before
     high.handle_peer(1, Relay(1, Request("c", 1, 1, 0, 0, (PublishAsk("h/a", 1, True, (Chunk(1, b"good"),)),))), 0.0)
-    assert high.stage.given("h/a") == 1
+    assert high.stage.waking.given("h/a") == 1
 
 
 def test_a_link_that_is_greeted_by_a_stage_with_another_topology_is_not_kept() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ordered_pubsub.client.incoming._selecting import wanted_by
 from ordered_pubsub.client.serialization import Decoder
-from ordered_pubsub.core.log.log import Row
+from ordered_pubsub.core.log.shelf import Row
 from ordered_pubsub.core.messages import ChangeMark, Chunk, LogItem
 from ordered_pubsub.server.stage import choosing as module
 from ordered_pubsub.server.stage.choosing import FILTERS_MAX, LETTERS_MAX, STEP_BYTES, Filters, choosing, choosing_rows

@@ -42,6 +42,7 @@ from ordered_pubsub.core.messages import (
 from ordered_pubsub.core.order.registrar import OPENINGS_MAX, WRONG_EPOCH
 from ordered_pubsub.core.recovery.missing import Missing
 from ordered_pubsub.core.subscriber.best_effort import BestEffort
+from ordered_pubsub.core.subscriber.buffer import Arrival
 from ordered_pubsub.core.subscriber.delivery import Delivery
 from ordered_pubsub.core.subscriber.subscriber import Subscriber
 from ordered_pubsub.core.subscriber.subscriber_log import SubscriberLog
@@ -297,6 +298,18 @@ def test_one_that_is_cut_off_ends_by_that(client: Client) -> None:
     assert client.machine.failed == [subscription]
     assert isinstance(subscription.error, SessionExpired)
     assert [ask.ends for ask in client.asks()] == [True]
+
+
+def test_one_that_is_cut_off_while_it_is_taking_takes_nothing_any_more(client: Client) -> None:
+    """Time has passed without a tick: what is ready may come in another order for others."""
+    subscription = begun(client)
+    client.machine.arrived({"s/1": [Arrival("a", 1, {})]})
+    client.machine.now = 200.0
+
+    assert subscription.take_ready() == []
+    assert client.machine.failed == [subscription]
+    assert isinstance(subscription.error, SessionExpired)
+    assert subscription.take_ready() == []
 
 
 def test_on_each_connection_everything_is_said_again(client: Client) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from ordered_pubsub.core.log.retention import BUCKETS, LOOK_S, Policies, Policy
 from ordered_pubsub.core.messages import (
     Acked,
     AckSaved,
     Answer,
     ChangeAsk,
+    Chunk,
     PublishAsk,
     Relay,
     Reply,
@@ -16,7 +18,10 @@ from ordered_pubsub.core.messages import (
     TopicRange,
     VoidAsk,
 )
-from ordered_pubsub.core.stage.driver import CELLS_A_SECOND, CELLS_MAX, STAGE, WORKS_MAX, Driver, MemoryJournal
+from ordered_pubsub.core.stage._pacing import CELLS_A_SECOND, CELLS_MAX, STAGE, WORKS_MAX
+from ordered_pubsub.core.stage.driver import Driver
+from ordered_pubsub.core.stage.snapshots import SnapshotPolicy
+from ordered_pubsub.core.stage.storage import MemoryJournal
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import JournalError
 
@@ -44,13 +49,22 @@ def test_a_stage_whose_journal_failed_answers_nothing_and_does_nothing_any_more(
         driver.flush()
 
 
+def test_a_log_that_cannot_be_made_to_fit_the_journal_is_said_to_be_at_fault() -> None:
+    journal = FullDisk()
+    journal.is_full = True
+    with pytest.raises(JournalError, match=r"the log cannot be made to fit the journal: .*No space left on device"):
+        Driver.open(0, Topology((StageSpec("only"),)), journal)
+
+
 def asks(number: int, *parts: PublishAsk | ChangeAsk, client: str = "c", who: str = "somebody") -> Request:
     return Request(client, 1, number, number - 1, number - 1, parts, who)
 
 
 def test_a_snapshot_takes_the_place_of_the_records() -> None:
     journal = MemoryJournal()
-    driver = Driver.open(0, Topology((StageSpec("only"),)), journal, snapshot_after_records=3, snapshot_growth=0)
+    driver = Driver.open(
+        0, Topology((StageSpec("only"),)), journal, snapshots=SnapshotPolicy(after_records=3, growth=0)
+    )
     for number in range(1, 6):
         driver.handle_request(Request("c", 1, number, number - 1, 0, (PublishAsk("t"),)), 0.0)
         driver.flush()
@@ -62,7 +76,9 @@ def test_a_snapshot_is_due_after_so_many_parts_however_few_requests_bring_them()
     """At a start it is they that take the time: also those count that a journal held when its stage started."""
     journal = MemoryJournal()
     for start in range(3):
-        driver = Driver.open(0, Topology((StageSpec("only"),)), journal, snapshot_after_parts=500, snapshot_growth=0)
+        driver = Driver.open(
+            0, Topology((StageSpec("only"),)), journal, snapshots=SnapshotPolicy(after_parts=500, growth=0)
+        )
         driver.handle_request(asks(start + 1, *(PublishAsk(f"t{number}") for number in range(200))), 0.0)
         driver.flush()
         assert (journal.snapshot is not None) == (start == 2)
@@ -71,7 +87,7 @@ def test_a_snapshot_is_due_after_so_many_parts_however_few_requests_bring_them()
 
 def test_a_snapshot_is_not_due_before_as_much_was_done_as_it_takes_to_write_it() -> None:
     journal = MemoryJournal()
-    driver = Driver.open(0, Topology((StageSpec("only"),)), journal, snapshot_after_parts=1)
+    driver = Driver.open(0, Topology((StageSpec("only"),)), journal, snapshots=SnapshotPolicy(after_parts=1))
     written = []
     for number in range(1, 200):
         snapshot = journal.snapshot
@@ -153,10 +169,10 @@ def test_who_changes_very_many_pairs_again_and_again_waits_and_nobody_else_does(
 def test_a_change_that_was_relayed_waits_as_well() -> None:
     driver = Driver.open(1, TWO, MemoryJournal())
     stage = driver.stage
-    stage.unconfirmed.clear()
-    stage.greeted[0] = True
+    stage.peers.unconfirmed.clear()
+    stage.peers.greeted[0] = True
     name = next(name for name in map(str, range(100)) if TWO.registrar(name) == 1)
-    stage.cells["somebody"] = CELLS_MAX + 1
+    stage.gatekeeper.cells["somebody"] = CELLS_MAX + 1
 
     driver.handle_peer(0, Relay(0, asks(1, ChangeAsk(name, MANY))), 0.0)
 
@@ -168,6 +184,62 @@ def test_a_change_that_was_relayed_waits_as_well() -> None:
     driver.tick(1.0, 0.0)
     driver.serve()
     assert len(replies()) == 1
+
+
+def test_a_change_waits_as_long_as_earlier_ones_of_its_identity_have_much_left_to_do() -> None:
+    driver = Driver.open(0, Topology((StageSpec("only"),)), MemoryJournal())
+    driver.stage.gatekeeper.cells["somebody"] = CELLS_MAX + CELLS_A_SECOND
+    driver.handle_request(asks(1, ChangeAsk("s", ("t",))), 0.0)
+    driver.handle_request(asks(1, ChangeAsk("other", ("t",)), client="d", who="another"), 0.0)
+
+    assert not driver.serve(), "it waits, so nothing was done"
+    assert answered(driver) == [("d", 1)]
+    driver.tick(1.0, 0.0)
+    driver.serve()
+    assert answered(driver) == [("c", 1)]
+
+
+def test_a_change_that_waited_and_was_relayed_to_the_wrong_stage_is_dropped_and_counted() -> None:
+    driver = Driver.open(1, TWO, MemoryJournal())
+    driver.stage.peers.unconfirmed.clear()
+    driver.stage.peers.greeted[0] = True
+    name = next(name for name in map(str, range(100)) if TWO.registrar(name) == 0)
+    driver.stage.gatekeeper.cells["somebody"] = CELLS_MAX + 1
+
+    driver.handle_peer(0, Relay(0, asks(1, ChangeAsk(name, MANY))), 0.0)
+    assert driver.unfit == {}
+    driver.tick(1.0, 0.0)
+    driver.serve()
+
+    count, reason = driver.unfit[0]
+    assert count == 1
+    assert f"for subscription '{name}' came to stage 'low', but stage 'high' takes it" in reason
+
+
+# -- what the log may forget ------------------------------------------------------------------------------------------
+
+
+def test_what_is_written_counts_for_a_bound_in_bytes() -> None:
+    journal, size, most = MemoryJournal(), 100, 64_000
+    driver = Driver.open(0, Topology((StageSpec("only"),)), journal, policies=Policies(default=Policy(max_bytes=most)))
+    given = 0
+
+    def publish(count: int) -> int:
+        """So many events are kept, and the log is looked at; up to which number it has forgotten then."""
+        nonlocal given
+        for _ in range(count):
+            given += 1
+            part = PublishAsk("t", 1, True, (Chunk(1, bytes(size)),))
+            driver.handle_request(asks(given, part, who=""), 0.0)
+            driver.flush()
+        driver.tick(given * LOOK_S, 0.0)
+        driver.flush()
+        return journal.shelf.floor("t")
+
+    assert publish(600) == 0
+    for _ in range(10):
+        kept = (given + 100 - publish(100)) * size
+        assert most - most // BUCKETS <= kept <= most
 
 
 # -- what is asked again and again ------------------------------------------------------------------------------------
@@ -206,8 +278,8 @@ def test_the_same_numbers_are_looked_at_once_however_often_they_are_named() -> N
 
 def test_what_is_asked_of_another_stage_is_asked_when_the_same_was_answered_before() -> None:
     driver = Driver.open(0, TWO, MemoryJournal())
-    driver.stage.unconfirmed.clear()
-    driver.stage.greeted[1] = True
+    driver.stage.peers.unconfirmed.clear()
+    driver.stage.peers.greeted[1] = True
     driver.client_is_here("c", "somebody")
     name = next(name for name in map(str, range(100)) if TWO.registrar(name) == 1)
 

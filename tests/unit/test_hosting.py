@@ -22,9 +22,11 @@ from ordered_pubsub.core.messages import (
     Recovered,
     TopicHeads,
 )
-from ordered_pubsub.core.recovery import hosting as module
-from ordered_pubsub.core.recovery.hosting import CURIOUS_FOR_S, ITEM_BYTES, STREAMS_AT_ONCE, Chosen, Hosting
+from ordered_pubsub.core.recovery import told as module
+from ordered_pubsub.core.recovery.curiosity import CURIOUS_FOR_S, STREAMS_AT_ONCE
+from ordered_pubsub.core.recovery.hosting import Hosting
 from ordered_pubsub.core.recovery.missing import NRT_FLOOR_S
+from ordered_pubsub.core.recovery.told import ITEM_BYTES, Chosen
 from ordered_pubsub.core.topology import StageSpec, Topology
 
 TWO = Topology((StageSpec("high", ("a", "b")), StageSpec("low", ("c",))))
@@ -39,7 +41,11 @@ def hosting() -> Hosting:
 def want(hosting: Hosting, session: str, first: int, last: int | None = None, *, now: float = 0.0, full: bool = False,
          topic: str = "a", where: str = "") -> None:  # fmt: skip
     """A client misses something."""
-    drain(hosting.wanting(session, Nack(f"{session}/1", [NackRange(topic, first, last or first, full, where)]), now))
+    drain(
+        hosting.curiosity.wanting(
+            session, Nack(f"{session}/1", [NackRange(topic, first, last or first, full, where)]), now
+        )
+    )
 
 
 def item(first: int, last: int | None = None, *, full: bool = False, size: int = 10) -> LogItem:
@@ -55,8 +61,8 @@ def told(*items: LogItem, topic: str = "a", floor: int = 0) -> LogReply:
 def tell(hosting: Hosting, told: LogReply) -> None:
     """An owner says this, and everybody has its turn."""
     chosen = Chosen(1 << 20)
-    for identity in hosting.hear(told):
-        drain(hosting.telling(told, identity, chosen))
+    for identity in hosting.curiosity.hear(told):
+        drain(hosting.curiosity.telling(told, identity, chosen))
 
 
 def take_informed(hosting: Hosting) -> dict[str, list[int]]:
@@ -73,7 +79,7 @@ def take_informed(hosting: Hosting) -> dict[str, list[int]]:
 
 def asked(hosting: Hosting) -> list[tuple[int, list[NackRange]]]:
     """Who is asked for what."""
-    return [(rank, list(recall.wants)) for rank, recall in hosting.take_log_requests()]
+    return [(rank, list(recall.wants)) for rank, recall in hosting.curiosity.take_log_requests()]
 
 
 # -- consolidation ----------------------------------------------------------------------------------------------------
@@ -155,7 +161,7 @@ def test_the_same_answer_again_is_told_to_nobody(hosting: Hosting) -> None:
 def test_who_comes_late_is_answered_from_the_cache(hosting: Hosting) -> None:
     want(hosting, "one", 5)
     tell(hosting, told(item(5)))
-    hosting.take_log_requests()
+    hosting.curiosity.take_log_requests()
     take_informed(hosting)
     want(hosting, "two", 5, now=100.0)
 
@@ -166,7 +172,7 @@ def test_who_comes_late_is_answered_from_the_cache(hosting: Hosting) -> None:
 def test_of_what_is_partly_in_the_cache_the_rest_is_asked_for(hosting: Hosting) -> None:
     want(hosting, "one", 5)
     tell(hosting, told(item(5)))
-    hosting.take_log_requests()
+    hosting.curiosity.take_log_requests()
     take_informed(hosting)
     want(hosting, "two", 4, 6, now=100.0)
 
@@ -177,7 +183,7 @@ def test_of_what_is_partly_in_the_cache_the_rest_is_asked_for(hosting: Hosting) 
 def test_a_full_timestamp_is_not_in_the_cache(hosting: Hosting) -> None:
     want(hosting, "one", 5)
     tell(hosting, told(item(5)))
-    hosting.take_log_requests()
+    hosting.curiosity.take_log_requests()
     take_informed(hosting)
     want(hosting, "two", 5, full=True, now=100.0)
     assert take_informed(hosting) == {}
@@ -192,7 +198,7 @@ def test_the_cache_is_bounded_and_forgets_the_oldest(hosting: Hosting, monkeypat
     for number in range(1, 21):
         want(hosting, "one", number)
         tell(hosting, told(item(number, size=1_000)))
-    hosting.take_log_requests()
+    hosting.curiosity.take_log_requests()
     take_informed(hosting)
     want(hosting, "two", 1, 20, now=100.0)
     cached = take_informed(hosting)["two"]
@@ -229,7 +235,7 @@ def choosing(hosting: Hosting) -> list[str]:
             yield None
             yield replace(item, chunks=[Chunk(chunk.count, b"") for chunk in item.chunks])
 
-    hosting.choose = choose
+    hosting.curiosity.choose = choose
     return asked
 
 
@@ -282,7 +288,7 @@ def test_a_subscription_that_asks_by_many_filters_is_known_by_the_last(hosting: 
         tell(hosting, told(item(number)))
 
     assert [where for _, where, _ in take_told(hosting)] == [f"x > {number}" for number in range(96, 100)]
-    assert len(hosting._streams["a"].curious) == 0
+    assert "a" not in hosting.curiosity._streams
 
 
 def test_a_stage_that_cannot_read_events_leaves_nothing_out(hosting: Hosting) -> None:
@@ -300,7 +306,7 @@ def test_what_was_chosen_for_one_identity_is_not_chosen_again_for_another(
         hosting.client_came(session, f"{session}'s")
         want(hosting, session, 5, 6, where="x > 1")
     said, chosen = told(item(5), item(6)), Chosen(1 << 20)
-    works = [hosting.telling(said, identity, chosen) for identity in hosting.hear(said)]
+    works = [hosting.curiosity.telling(said, identity, chosen) for identity in hosting.curiosity.hear(said)]
     next(works[0])
     for _ in range(4):
         for work in works:
@@ -324,8 +330,8 @@ def test_what_is_known_here_is_chosen_in_small_steps(hosting: Hosting, choosing:
     want(hosting, "other", 1, 9)
     tell(hosting, told(*map(item, range(1, 10))))
     hosting.tells.clear()
-    hosting.take_log_requests()
-    steps = list(hosting.wanting("one", Nack("one/1", [NackRange("a", 1, 9, where="x > 1")]), 100.0))
+    hosting.curiosity.take_log_requests()
+    steps = list(hosting.curiosity.wanting("one", Nack("one/1", [NackRange("a", 1, 9, where="x > 1")]), 100.0))
 
     assert len(steps) == 9
     assert len(choosing) == 9
@@ -338,8 +344,8 @@ def test_who_goes_while_something_is_chosen_for_it_is_told_nothing(hosting: Host
     want(hosting, "two", 5)
     want(hosting, "three", 5, where="x > 1")
     said = told(item(5))
-    work = hosting.telling(said, "", Chosen(0))
-    assert hosting.hear(said) == [""]
+    work = hosting.curiosity.telling(said, "", Chosen(0))
+    assert hosting.curiosity.hear(said) == [""]
     next(work)
     hosting.forget("one")
     drain(work)
@@ -350,10 +356,10 @@ def test_who_goes_while_something_is_chosen_for_it_is_told_nothing(hosting: Host
 def test_what_is_missed_since_something_is_chosen_is_asked_for(hosting: Hosting, choosing: list[str]) -> None:
     """It is not taken for something that was chosen."""
     want(hosting, "one", 5, where="x > 1")
-    hosting.take_log_requests()
+    hosting.curiosity.take_log_requests()
     said = LogReply("a", 5, 5_000, 0, [item(5), item(6)])
-    hosting.hear(said)
-    work = hosting.telling(said, "", Chosen(0))
+    hosting.curiosity.hear(said)
+    work = hosting.curiosity.telling(said, "", Chosen(0))
     next(work)
     want(hosting, "one", 6, where="x > 1")
     drain(work)
@@ -368,24 +374,23 @@ def test_each_identity_is_told_by_itself(hosting: Hosting) -> None:
         want(hosting, session, 5)
     said = told(item(5))
 
-    assert hosting.hear(said) == ["desk", "market"]
-    drain(hosting.telling(said, "market", Chosen(0)))
+    assert hosting.curiosity.hear(said) == ["desk", "market"]
+    drain(hosting.curiosity.telling(said, "market", Chosen(0)))
     assert take_informed(hosting) == {"three": [5]}
-    drain(hosting.telling(said, "desk", Chosen(0)))
+    drain(hosting.curiosity.telling(said, "desk", Chosen(0)))
     assert take_informed(hosting) == {"one": [5], "two": [5]}
-    assert (hosting.hear(said), hosting._curious) == ([], {})
+    assert (hosting.curiosity.hear(said), hosting.curiosity._weights) == ([], {})
 
 
 def test_many_who_miss_nothing_any_more_are_forgotten_a_few_at_a_time(hosting: Hosting) -> None:
     for number in range(10 * STREAMS_AT_ONCE):
-        drain(hosting.wanting("one", Nack(f"one/{number}", [NackRange("a", 5, 5)]), 0.0))
-    left = [
-        len(hosting._streams["a"].curious[""]) if "a" in hosting._streams else 0 for _ in hosting.tidying(CURIOUS_FOR_S)
-    ]
+        drain(hosting.curiosity.wanting("one", Nack(f"one/{number}", [NackRange("a", 5, 5)]), 0.0))
+    streams = hosting.curiosity._streams
+    left = [len(streams["a"].curious[""]) if "a" in streams else 0 for _ in hosting.curiosity.tidying(CURIOUS_FOR_S)]
 
     assert max(before - after for before, after in pairwise([10 * STREAMS_AT_ONCE, *left, 0])) <= STREAMS_AT_ONCE
-    assert hosting._streams.keys() <= {"a"}
-    assert hosting._curious == {}
+    assert hosting.curiosity._streams.keys() <= {"a"}
+    assert hosting.curiosity._weights == {}
 
 
 def test_what_nobody_misses_is_told_to_nobody(hosting: Hosting) -> None:
@@ -413,7 +418,7 @@ def test_who_has_not_repeated_what_it_misses_does_not_miss_it_any_more(hosting: 
     want(hosting, "one", 5)
     want(hosting, "two", 5)
     want(hosting, "two", 5, now=CURIOUS_FOR_S - 1)
-    drain(hosting.tidying(CURIOUS_FOR_S))
+    drain(hosting.curiosity.tidying(CURIOUS_FOR_S))
     tell(hosting, told(item(5)))
 
     assert take_informed(hosting) == {"two": [5]}
@@ -424,7 +429,7 @@ def test_nothing_is_left_of_a_topic_that_does_not_have_what_is_missed(hosting: H
     """Who misses something of very many topics, again and again of others, leaves nothing behind."""
     want(hosting, "x", 1, 7)
     tell(hosting, answer)
-    assert not hosting._streams
+    assert not hosting.curiosity._streams
 
 
 def test_nothing_is_left_of_those_who_are_gone(hosting: Hosting) -> None:
@@ -432,10 +437,10 @@ def test_nothing_is_left_of_those_who_are_gone(hosting: Hosting) -> None:
         hosting.note_progress(session, Progress(f"{session}/1", {"a": 4, "c": 1}))
         want(hosting, session, 5, 9)
         hosting.forget(session)
-    drain(hosting.tidying(CURIOUS_FOR_S))
+    drain(hosting.curiosity.tidying(CURIOUS_FOR_S))
     hosting.take_hosts()
 
-    assert (hosting._acked, hosting._held, hosting._streams, hosting._stirred) == ({}, {}, {}, {})
+    assert (hosting._acked, hosting._held, hosting.curiosity._streams, hosting._stirred) == ({}, {}, {}, {})
 
 
 # -- acknowledgements -------------------------------------------------------------------------------------------------
@@ -503,12 +508,12 @@ def test_those_who_are_behind_are_told_how_far_a_topic_is(hosting: Hosting) -> N
 
 
 def test_one_identity_that_misses_too_much_is_not_listened_to_and_others_are(hosting: Hosting) -> None:
-    hosting.curious_max = 5
+    hosting.curiosity.curious_max = 5
     hosting.identities |= {"greedy": "x", "greedy-too": "x", "modest": "y"}
     for first in range(1, 40, 2):  # each a stretch of its own
         want(hosting, "greedy", first)
     want(hosting, "greedy-too", 101)
-    assert hosting.too_much > 0
+    assert hosting.curiosity.too_much > 0
     asked_of_greedy = [each for _, wants in asked(hosting) for each in wants]
     assert 0 < len(asked_of_greedy) < 10
     assert max(each.last for each in asked_of_greedy) < 100

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from ordered_pubsub.core.log.log import ENDLESS
+from ordered_pubsub.core.log.shelf import ENDLESS
 from ordered_pubsub.core.messages import EPOCH_MAX, VERSION_MAX, AskKeys, ChangeMark, NewEpoch, Rotate, SystemKeys
 from ordered_pubsub.core.trust import inspection as module
 from ordered_pubsub.core.trust.authenticity import NO_TAG, Stamp, digest_of, head_of, keyed, tag_of, topic_key

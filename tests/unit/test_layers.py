@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import ordered_pubsub.core
+from helpers.unordered import set_orders
 
 ROOT = Path(ordered_pubsub.core.__file__).parents[1]
 NOT_IN_CORE = {
@@ -129,14 +130,67 @@ def test_what_is_private_is_used_by_its_own_package_only() -> None:
                 assert parts[:private] == package, f"{path} uses {'.'.join(parts)}"
 
 
-def test_nothing_in_the_core_iterates_over_a_set() -> None:
+def test_no_order_of_a_set_comes_out_of_the_core() -> None:
     """Sets have no order that two processes share; dictionaries have."""
-    for path in (ROOT / "core").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            looped = node.iter if isinstance(node, (ast.For, ast.comprehension)) else None
-            is_set = isinstance(looped, (ast.Set, ast.SetComp)) or (
-                isinstance(looped, ast.Call)
-                and isinstance(looped.func, ast.Name)
-                and looped.func.id in ("set", "frozenset")
-            )
-            assert not is_set, f"{path.name}:{getattr(looped, 'lineno', 0)}"
+    assert set_orders((path.name, path.read_text()) for path in (ROOT / "core").rglob("*.py")) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "for topic in {1, 2}: ...",
+        "[topic for topic in set(topics)]",
+        "list({topic for topic in topics})",
+        "dict(clock.items() - said.items())",
+        "for topic in clock.keys() | said.keys(): ...",
+        "found = set(topics); list(found)",
+        "found: set[str] = make(); tuple(found)",
+        "found = frozenset(topics) if topics else None; send(found)",
+        "both, other = set(topics), 1; dict.fromkeys(both)",
+        "if found := set(topics): topics.extend(found)",
+        "', '.join(set(topics))",
+        "send(*set(topics))",
+        "first, *others = set(topics)",
+        "set(topics).pop()",
+        "next(iter(set(topics)))",
+        "sorted(topics, key=lambda topic: [one for one in set(topics)])",
+        "max(set(topics), key=len)",
+        "any(list(set(topic)) for topic in topics)",
+        "for topic in set(topics).union(clock): ...",
+        "for topic in queue.seen: ...",
+        "for topic in queue.ready: ...",
+        "for topic in queue.by_owner[1]: ...",
+        "for some in queue.by_owner.values(): list(some)",
+        "list(wanted())",
+        "def tell(topics: set[str]):\n        yield from topics",
+    ],
+)
+def test_an_order_of_a_set_is_found(line: str) -> None:
+    text = f"""
+class Queue:
+    seen: set[str]
+    by_owner: dict[int, set[str]]
+    @property
+    def ready(self) -> set[str]: ...
+def wanted() -> "set[str] | None": ...
+def work(queue, topics, clock, said, send, make):
+    {line}
+"""
+    assert set_orders([("planted", text)])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "held = set(topics); return [topic for topic in clock if topic in held]",
+        "return sorted(set(topics))",
+        "return len(set(topics)) == len(topics) and set(topics) == set(clock)",
+        "return any(topic in said for topic in clock)",
+        "return {topic for topic in topics} - set(clock)",
+        "seen = set(topics); seen.add('t'); seen.update(set(clock)); return seen",
+        "for topic, count in clock.items(): send(topic, count)",
+        "return [*clock, *topics]",
+    ],
+)
+def test_what_is_only_asked_of_a_set_is_none(line: str) -> None:
+    assert set_orders([("planted", f"def work(topics, clock, said, send):\n    {line}")]) == []

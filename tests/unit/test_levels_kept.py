@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ordered_pubsub.core.levels import EXACTLY_ONCE, ORDERED, Levels
-from ordered_pubsub.core.log.log import NEVER_KEPT, LogReader
+from ordered_pubsub.core.log.reader import LogReader
+from ordered_pubsub.core.log.shelf import NEVER_KEPT
 from ordered_pubsub.core.messages import (
     Answer,
     ChangeAsk,
@@ -22,8 +23,11 @@ from ordered_pubsub.core.messages import (
     Reply,
     Request,
 )
-from ordered_pubsub.core.stage.driver import Driver, MemoryJournal
-from ordered_pubsub.core.stage.stage import WRONG_LEVEL, Stage
+from ordered_pubsub.core.stage.driver import Driver
+from ordered_pubsub.core.stage.gatekeeper import WRONG_LEVEL
+from ordered_pubsub.core.stage.snapshots import SnapshotPolicy
+from ordered_pubsub.core.stage.stage import Stage
+from ordered_pubsub.core.stage.storage import MemoryJournal
 from ordered_pubsub.core.topology import StageSpec, Topology
 
 ALONE = Topology((StageSpec("only"),))
@@ -188,10 +192,8 @@ def test_what_waited_for_its_turn_when_the_levels_were_changed_is_as_they_are_no
 @pytest.mark.parametrize("snapshot_after_records", [1, 1000])
 def test_levels_survive_a_restart_with_the_rest_of_the_state(snapshot_after_records: int) -> None:
     journal = MemoryJournal()
-    before = Driver.open(
-        0, ALONE, journal, levels=KEEPS, snapshot_after_records=snapshot_after_records, snapshot_growth=0
-    )
+    before = Driver.open(0, ALONE, journal, levels=KEEPS, snapshots=SnapshotPolicy(snapshot_after_records, growth=0))
     run(before, publish(1, True))
     after = Driver.open(0, ALONE, journal)
     assert after.stage.snapshot() == before.stage.snapshot()
-    assert after.stage.levels == KEEPS
+    assert after.stage.context.levels == KEEPS

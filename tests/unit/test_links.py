@@ -6,7 +6,7 @@ import pytest
 
 from ordered_pubsub.core.messages import Done, Hello, LinkAck, LinkFrame, Operation, Publication
 from ordered_pubsub.core.stage import _links as links
-from ordered_pubsub.core.stage import stage
+from ordered_pubsub.core.stage import _peers as peers
 from ordered_pubsub.core.stage._links import Link
 from ordered_pubsub.core.stage.stage import Stage
 from ordered_pubsub.core.topology import StageSpec, Topology
@@ -50,12 +50,12 @@ def test_large_frames_are_fewer_but_one_always_goes(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_link_that_comes_back_sends_everything_a_window_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (links, stage):
+    for module in (links, peers):
         monkeypatch.setattr(module, "FRAMES_UNDER_WAY_MAX", 3)
     low = Stage.restore(1, TWO, None, [])
-    low.unconfirmed.clear()
+    low.peers.unconfirmed.clear()
     for _ in range(8):
-        low._send(0, done())
+        low.peers.send(0, done())
     low.take_effects()
     low.connected(0)
     low.handle_peer(0, Hello(TWO.fingerprint, 0), 0.0)
@@ -67,7 +67,7 @@ def test_a_link_that_comes_back_sends_everything_a_window_at_a_time(monkeypatch:
         assert len(frames) <= 3
         came += numbers(frames)
         if len(came) == 3:
-            low._send(0, done())  # does not overtake
+            low.peers.send(0, done())  # does not overtake
         low.handle_peer(0, LinkAck(came[-1]), 0.0)
     assert came == list(range(1, 10))
     assert low.state.links[0].outbox == {}
@@ -75,10 +75,10 @@ def test_a_link_that_comes_back_sends_everything_a_window_at_a_time(monkeypatch:
 
 def test_while_nothing_is_missing_a_frame_goes_at_once() -> None:
     low = Stage.restore(1, TWO, None, [])
-    low.unconfirmed.clear()
+    low.peers.unconfirmed.clear()
     low.connected(0)
     low.handle_peer(0, Hello(TWO.fingerprint, 0), 0.0)
     low.take_effects()
     for number in (1, 2):
-        low._send(0, done())
+        low.peers.send(0, done())
         assert [m.number for _, m in low.take_effects().sends if isinstance(m, LinkFrame)] == [number]

@@ -13,8 +13,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
-from ordered_pubsub.core.log.log import ENDLESS, FULL_AFTER, Kept, Kind, LogReader, LogReading, LogWriter, Row
 from ordered_pubsub.core.log.memory_shelf import MemoryShelf
+from ordered_pubsub.core.log.reader import LogReader, LogReading
+from ordered_pubsub.core.log.shelf import ENDLESS, Kind, Row
+from ordered_pubsub.core.log.writer import FULL_AFTER, Kept, LogWriter
 from ordered_pubsub.core.messages import ChangeMark, Chunk, Publication
 from ordered_pubsub.core.ranges import Ranges
 from ordered_pubsub.errors import JournalDamaged

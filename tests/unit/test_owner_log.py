@@ -6,8 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from ordered_pubsub.core.log.log import Kept, LogReader, LogWriter
 from ordered_pubsub.core.log.memory_shelf import MemoryShelf
+from ordered_pubsub.core.log.reader import LogReader
+from ordered_pubsub.core.log.writer import Kept, LogWriter
 from ordered_pubsub.core.messages import AckExpected, Chunk, HomeFloors, LogReply, NackRange, Publication
 from ordered_pubsub.core.recovery.owner_log import AET_MOST_S, AET_S, PIECE_BYTES, WANTS_MAX, OwnerLogs
 

@@ -17,11 +17,12 @@ from ordered_pubsub.core.messages import (
     Request,
     TopicsReleased,
 )
+from ordered_pubsub.core.stage import gatekeeper as gatekeeper_module
 from ordered_pubsub.core.stage import quotas as quotas_module
-from ordered_pubsub.core.stage import stage as stage_module
-from ordered_pubsub.core.stage.driver import Driver, MemoryJournal
+from ordered_pubsub.core.stage.driver import Driver
 from ordered_pubsub.core.stage.quotas import Quota, Quotas, Used
 from ordered_pubsub.core.stage.stage import Stage
+from ordered_pubsub.core.stage.storage import MemoryJournal
 from ordered_pubsub.core.topology import StageSpec, Topology
 
 ONE = Topology((StageSpec("only"),))
@@ -43,7 +44,7 @@ class Asking:
     def restart(self) -> None:
         """Start again from the journal."""
         self.driver = Driver.open(0, ONE, self.journal)
-        self.driver.stage.quotas = Quotas(self.quota)
+        self.driver.stage.gatekeeper.quotas = Quotas(self.quota)
         self.driver.flush()
 
     def ask(
@@ -163,7 +164,7 @@ def test_pairs_count_where_topics_are_ordered_against_each_other() -> None:
 def test_whoever_has_too_much_may_always_have_less() -> None:
     asking = Asking()
     asking.ask(hold("1", "a", "b", "c"))
-    asking.driver.stage.quotas = Quotas(Quota(held=1, pairs=0))
+    asking.driver.stage.gatekeeper.quotas = Quotas(Quota(held=1, pairs=0))
 
     assert isinstance(asking.ask(hold("1", remove=("a",))), Answer)
     assert isinstance(asking.ask(hold("1", ends=True)), Answer)
@@ -309,18 +310,18 @@ def test_what_was_refused_long_ago_may_be_asked_for_again() -> None:
     request = Request("c", 1, 1, 0, 0, (PublishAsk("a"),), EVIL)
     asking.driver.handle_request(request, 0.0, request.refused("forbidden", "no"))
     asking.driver.flush()
-    asking.driver.handle_request(request, stage_module.REFUSED_S)
+    asking.driver.handle_request(request, gatekeeper_module.REFUSED_S)
 
     assert [type(answer) for answer in asking.driver.flush().replies] == [Answer]
 
 
 def test_first_requests_that_were_refused_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage_module, "REFUSED_MAX", 10)
+    monkeypatch.setattr(gatekeeper_module, "REFUSED_MAX", 10)
     asking = Asking(Quota(topics=0))
     for number in range(100):
         asking.ask(PublishAsk("a"), client=f"e{number}")
 
-    assert list(asking.driver.stage.refused) == [f"e{number}" for number in range(90, 100)]
+    assert list(asking.driver.stage.gatekeeper.refused) == [f"e{number}" for number in range(90, 100)]
 
 
 def test_what_is_refused_is_written_down_without_what_was_asked_for() -> None:
@@ -392,7 +393,7 @@ def test_when_all_is_gone_nothing_is_counted() -> None:
 def test_a_stage_has_no_more_topics_in_use_than_its_log_has_room_for(who: str) -> None:
     """Whoever publishes on them: its log would fail, at each start again."""
     asking = Asking()
-    asking.driver.stage.topics_max = 3
+    asking.driver.stage.gatekeeper.topics_max = 3
     for topic in "abc":
         assert isinstance(asking.ask(publish(topic), who=who), Answer)
     refusal = asking.ask(publish("c"), publish("d"), who=who)
@@ -400,7 +401,7 @@ def test_a_stage_has_no_more_topics_in_use_than_its_log_has_room_for(who: str) -
     assert (refusal.code, refusal.taken) == ("limit", True)
     assert "nothing is published on another one, 'd'" in refusal.reason
     assert isinstance(asking.ask(publish("c"), who=who), Answer)
-    asking.driver.stage.rest(["a"])
+    asking.driver.stage.waking.rest(["a"])
     assert isinstance(asking.ask(publish("d"), who=who), Answer)
     asking.restart()
     assert list(asking.driver.stage.state.clocks.numbers) == ["b", "c", "d"]

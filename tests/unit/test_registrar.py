@@ -7,8 +7,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from ordered_pubsub.core.log.floors import LONG, Needs
-from ordered_pubsub.core.messages import Acked, Change, ChangeAsk, Ended, Progress, Refusal, Request, TopicsReleased
+from ordered_pubsub.core.log.floors import AT_ONCE, LONG, Needs
+from ordered_pubsub.core.messages import (
+    VERSION_MAX,
+    Acked,
+    Change,
+    ChangeAsk,
+    Ended,
+    Progress,
+    Refusal,
+    Request,
+    TopicsReleased,
+)
 from ordered_pubsub.core.order.registrar import WRONG_EPOCH, Registrar, WaitingChange
 
 
@@ -406,9 +416,17 @@ def test_a_lost_topic_is_passed_when_its_client_says_so(
     assert Needs(registrar).note_progress(said) == (TopicsReleased("s", passed) if passed else None)
 
 
+def needed(needs: Needs) -> dict[str, int]:
+    """For each topic, up to where no subscription needs anything."""
+    found: dict[int, dict[str, int]] = {}
+    for _ in needs.finding(lambda topic: 0, found):
+        pass
+    return found.get(0, {})
+
+
 def test_without_a_word_of_its_client_everything_since_it_was_gained_is_needed(registrar: Registrar) -> None:
     take(registrar, adding("a"), a=4)
-    assert Needs(registrar).floors() == {"a": 4}
+    assert needed(Needs(registrar)) == {"a": 4}
 
 
 def test_what_a_client_does_not_need_any_more_may_be_forgotten(registrar: Registrar) -> None:
@@ -416,7 +434,7 @@ def test_what_a_client_does_not_need_any_more_may_be_forgotten(registrar: Regist
     take(registrar, adding("ab"), a=4)
     needs.note_progress(Progress("s", {"a": 9, "b": 2}))
     needs.note_progress(Progress("s", {"a": 8}))
-    assert needs.floors() == {"a": 9, "b": 2}
+    assert needed(needs) == {"a": 9, "b": 2}
 
 
 def test_what_its_client_says_does_not_count_for_one_with_a_name(registrar: Registrar) -> None:
@@ -425,14 +443,14 @@ def test_what_its_client_says_does_not_count_for_one_with_a_name(registrar: Regi
     take(registrar, opening("a"), a=1)
     registrar.acknowledged(acked(1, 7, a=5))
     needs.note_progress(Progress("s", {"a": 9}))
-    assert needs.floors() == {"a": 5}
+    assert needed(needs) == {"a": 5}
 
 
 def test_the_subscription_that_needs_most_counts(registrar: Registrar) -> None:
     take(registrar, adding("a"), a=4)
     other = ChangeAsk("other", ("a",))
     take(registrar, other, a=2)
-    assert Needs(registrar).floors() == {"a": 2}
+    assert needed(Needs(registrar)) == {"a": 2}
 
 
 def test_after_many_changes_what_a_named_subscription_needs_is_remembered_until_anything_changes(
@@ -442,16 +460,16 @@ def test_after_many_changes_what_a_named_subscription_needs_is_remembered_until_
     take(registrar, opening("a"), a=1)
     for number in range(LONG):
         take(registrar, ChangeAsk("s", (f"t{number}",)), **{f"t{number}": number})
-        assert needs.floors() == floors(registrar)
+        assert needed(needs) == floors(registrar)
     assert set(needs._long) == {"s"}
     change = start(registrar, adding("b"))
-    assert needs.floors() == floors(registrar)
-    assert needs.floors()["b"] == 0
+    assert needed(needs) == floors(registrar)
+    assert needed(needs)["b"] == 0
     finish(registrar, change, b=7)
-    assert needs.floors()["b"] == 7
+    assert needed(needs)["b"] == 7
     registrar.acknowledged(acked(1, 7, a=5))
-    assert needs.floors() == floors(registrar)
-    assert needs.floors()["a"] == 5
+    assert needed(needs) == floors(registrar)
+    assert needed(needs)["a"] == 5
 
 
 def test_nothing_is_remembered_of_subscriptions_that_are_gone(registrar: Registrar) -> None:
@@ -460,6 +478,35 @@ def test_nothing_is_remembered_of_subscriptions_that_are_gone(registrar: Registr
     needs.note_progress(Progress("s", {"a": 9}))
     take(registrar, adding(ends=True), a=9)
     registrar.passed(TopicsReleased("s", ("a",)))
-    needs.floors()
+    needed(needs)
     needs.note_progress(Progress("s", {"a": 9}))
     assert needs._said == {}
+
+
+def test_what_is_over_needs_nothing_any_more_whatever_is_still_said_of_it(registrar: Registrar) -> None:
+    needs = Needs(registrar)
+    take(registrar, adding("a"), a=4)
+    needs.note_progress(Progress("s", {"a": 9}))
+    take(registrar, ChangeAsk("s", ends=True), a=9)
+    passed = needs.note_progress(Progress("s", {}, True, VERSION_MAX))
+    assert passed == TopicsReleased("s", ("a",))
+    registrar.passed(passed)
+
+    assert needs.note_progress(Progress("s", {"a": 11})) is None
+    assert needed(needs) == {}
+    take(registrar, adding("a"), a=12)
+    assert needed(needs) == {"a": 12}
+
+
+def test_a_subscription_that_ends_while_all_are_looked_at_is_not_waited_for(registrar: Registrar) -> None:
+    needs, found = Needs(registrar), dict[int, dict[str, int]]()
+    take(registrar, ChangeAsk("first", tuple(f"t{number}" for number in range(AT_ONCE))))
+    take(registrar, adding("a"), a=4)
+    looking = needs.finding(lambda topic: 0, found)
+    next(looking)
+    take(registrar, ChangeAsk("s", ends=True), a=4)
+    registrar.passed(TopicsReleased("s", ("a",)))
+    assert "s" not in registrar.subscriptions
+
+    assert list(looking) == []
+    assert "a" not in found[0]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+from msgspec.structs import replace
 
 from ordered_pubsub.core.messages import Answer, Publication, PublishAsk, Refusal, Relay, Request
 from ordered_pubsub.core.stage import _requests as requests
@@ -20,7 +23,7 @@ def publish(sequence: int, topic: str = "l", done: int = 0, parts: int = 1) -> R
 
 def low() -> Stage:
     stage = Stage.restore(1, TWO, None, [])
-    stage.unconfirmed.clear()
+    stage.peers.unconfirmed.clear()
     stage.take_effects()
     return stage
 
@@ -56,8 +59,8 @@ def test_what_was_taken_while_it_was_allowed_is_answered_as_it_was_then() -> Non
 
 def test_what_a_home_stage_does_not_allow_goes_to_the_stage_that_takes_it() -> None:
     home = Stage.restore(0, TWO, None, [])
-    home.unconfirmed.clear()
-    home.greeted[1] = True
+    home.peers.unconfirmed.clear()
+    home.peers.greeted[1] = True
     home.take_effects()
     home.handle_request(publish(1), 1.0, forbid(publish(1)))
     effects = home.take_effects()
@@ -67,11 +70,11 @@ def test_what_a_home_stage_does_not_allow_goes_to_the_stage_that_takes_it() -> N
 
 def test_a_refusal_is_remembered_by_a_stage_that_starts_again() -> None:
     stage = Stage.restore(1, TWO, None, [])
-    stage.unconfirmed.clear()
+    stage.peers.unconfirmed.clear()
     stage.handle_request(publish(1), 1.0, forbid(publish(1)))
     effects = stage.take_effects()
     again = Stage.restore(1, TWO, None, effects.journal)
-    again.unconfirmed.clear()
+    again.peers.unconfirmed.clear()
     assert ask(again, publish(1)) == effects.replies
 
 
@@ -135,3 +138,71 @@ def test_so_many_answers_are_remembered_for_a_client(monkeypatch: pytest.MonkeyP
     assert known.judge(publish(3), 0.0) is RequestVerdict.IGNORE
     take(known, publish(3, done=2))
     assert known.sessions["c"].load == 1
+
+
+# -- how many sessions are remembered -----------------------------------------------------------------------------------
+
+
+def session(client: str, answers: bool = True) -> Callable[[Requests], None]:
+    """A client asks for something, and is answered or not."""
+
+    def begin(known: Requests) -> None:
+        request = replace(publish(1), client=client)
+        take(known, request)
+        if answers:
+            known.answered(Answer(client, 1, 1, []))
+
+    return begin
+
+
+def begins(known: Requests, client: str, now: float) -> bool:
+    request = replace(publish(1), client=client)
+    if known.judge(request, now) is not RequestVerdict.TAKE:
+        return False
+    known.take(request, 0, now)
+    known.check_invariants()
+    return True
+
+
+def test_who_is_new_waits_while_there_are_too_many_sessions_until_some_are_silent_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(requests, "SESSIONS_MAX", 3)
+    known = Requests()
+    for begin in map(session, "abc"):
+        begin(known)
+
+    assert not begins(known, "d", requests.SESSION_TTL_S - 1.0)
+    assert begins(known, "d", requests.SESSION_TTL_S)
+    assert list(known.sessions) == ["d"]
+
+
+def test_a_session_of_which_something_is_under_way_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "SESSIONS_MAX", 3)
+    known = Requests()
+    for begin in (session("a", answers=False), session("b"), session("c", answers=False)):
+        begin(known)
+
+    assert begins(known, "d", requests.SESSION_TTL_S)
+    assert list(known.sessions) == ["a", "c", "d"]
+    assert not begins(known, "e", requests.SESSION_TTL_S)
+
+
+def test_who_is_known_goes_on_while_there_are_too_many_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "SESSIONS_MAX", 1)
+    known = Requests()
+    session("c")(known)
+
+    assert not begins(known, "d", 0.0)
+    take(known, publish(2, done=1))
+
+
+def test_who_had_been_forgotten_is_told_that_its_session_has_expired(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "SESSIONS_MAX", 1)
+    known = Requests()
+    session("c")(known)
+    assert begins(known, "d", requests.SESSION_TTL_S)
+
+    refusal = known.judge(publish(2, done=1), requests.SESSION_TTL_S)
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == "session-expired"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ordered_pubsub.core.levels import EXACTLY_ONCE, ORDERED, Levels
-from ordered_pubsub.core.log.log import LogReader
+from ordered_pubsub.core.log.reader import LogReader
 from ordered_pubsub.core.log.retention import Policies, Policy
 from ordered_pubsub.core.messages import (
     EVERYBODY_ASKS,
@@ -23,8 +23,9 @@ from ordered_pubsub.core.messages import (
 )
 from ordered_pubsub.core.stage import stage as core
 from ordered_pubsub.core.stage._resting import LOOKED_AT_ONCE, REST_AFTER_S
-from ordered_pubsub.core.stage.driver import Driver, Journal, MemoryJournal
+from ordered_pubsub.core.stage.driver import Driver
 from ordered_pubsub.core.stage.journal import encode_input
+from ordered_pubsub.core.stage.storage import Journal, MemoryJournal
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import JournalDamaged, TopologyMismatch
 from ordered_pubsub.server.store.store import SqliteJournal, open_store

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ordered_pubsub.core.log.log import Kept, LogWriter
 from ordered_pubsub.core.log.memory_shelf import MemoryShelf
 from ordered_pubsub.core.log.retention import BUCKETS, LOOK_S, TOPICS_AT_ONCE, LogTrimmer, Policies, Policy
+from ordered_pubsub.core.log.writer import Kept, LogWriter
 from ordered_pubsub.core.messages import Chunk, Floors, Publication
 
 FOR_EVER = float("inf")

@@ -54,6 +54,13 @@ def test_another_question_of_the_same_serial_is_asked_anew() -> None:
     assert rounds.tick(1.1) == []
 
 
+def test_what_an_answer_is_about_is_known_as_long_as_it_is_asked() -> None:
+    rounds = Rounds()
+    rounds.ask(SEAL, ["c"], 0.0)
+    assert rounds.topic(SeenReply(3, 1, ["c"], [])) == "a"
+    assert rounds.topic(SeenReply(4, 1, ["c"], [])) is None
+
+
 def test_a_client_answers_once_and_only_what_it_was_asked() -> None:
     rounds = Rounds()
     rounds.ask(SEAL, ["c"], 0.0)

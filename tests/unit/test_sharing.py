@@ -11,9 +11,13 @@ import msgspec
 import pytest
 
 from ordered_pubsub.core.messages import Acked, ChangeAsk, Chunk, Publication, PublishAsk, Request
-from ordered_pubsub.core.stage.driver import Driver, MemoryJournal
+from ordered_pubsub.core.stage._replaying import REPLAYED_AT_ONCE
+from ordered_pubsub.core.stage.driver import Driver
+from ordered_pubsub.core.stage.effects import Effects
 from ordered_pubsub.core.stage.sharing import share_texts
-from ordered_pubsub.core.stage.stage import REPLAYED_AT_ONCE, Effects, Stage
+from ordered_pubsub.core.stage.snapshots import SnapshotPolicy
+from ordered_pubsub.core.stage.stage import Stage
+from ordered_pubsub.core.stage.storage import MemoryJournal
 from ordered_pubsub.core.topology import StageSpec, Topology
 
 ONE = Topology((StageSpec("only"),))
@@ -119,7 +123,7 @@ class Busy:
     sequence: int = 0
 
     def __attrs_post_init__(self) -> None:
-        self.driver = Driver.open(0, ONE, self.journal, snapshot_growth=1 << 40)
+        self.driver = Driver.open(0, ONE, self.journal, snapshots=SnapshotPolicy(growth=1 << 40))
 
     def ask(self, *parts: PublishAsk | ChangeAsk) -> None:
         """Ask for something."""

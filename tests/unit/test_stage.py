@@ -30,9 +30,11 @@ from ordered_pubsub.core.messages import (
     TopologyOffered,
 )
 from ordered_pubsub.core.order.registrar import ORDERED_TOPICS_MAX, SUBSCRIPTIONS_MAX, TOPICS_MAX
-from ordered_pubsub.core.stage.driver import Driver, MemoryJournal
+from ordered_pubsub.core.stage.driver import Driver
 from ordered_pubsub.core.stage.journal import decode_input
+from ordered_pubsub.core.stage.snapshots import SnapshotPolicy
 from ordered_pubsub.core.stage.stage import Stage
+from ordered_pubsub.core.stage.storage import MemoryJournal
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import JournalDamaged, JournalError, NotOwner, ProtocolError, TopologyMismatch
 
@@ -388,7 +390,7 @@ def test_too_many_marks_become_one_that_asks_everybody() -> None:
 
 
 def busy(journal: MemoryJournal, snapshot_after_records: int) -> Driver:
-    driver = Driver.open(0, ALONE, journal, snapshot_after_records=snapshot_after_records, snapshot_growth=0)
+    driver = Driver.open(0, ALONE, journal, snapshots=SnapshotPolicy(snapshot_after_records, growth=0))
     driver.handle_request(Request("c", 1, 1, 0, 0, (ChangeAsk("s", ("t", "u")),)), 0.0)
     for n in range(2, 9):
         driver.handle_request(publish(n, "tu"[n % 2]), float(n))

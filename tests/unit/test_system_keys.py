@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ordered_pubsub.core.messages import AskKeys, Hello, Keys, NewEpoch, PublishAsk, Request, Secrets
-from ordered_pubsub.core.stage.driver import Driver, MemoryJournal
+from ordered_pubsub.core.stage.driver import Driver
+from ordered_pubsub.core.stage.storage import MemoryJournal
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.core.trust.keys import founded
 from ordered_pubsub.errors import SystemMismatch
@@ -16,7 +17,7 @@ REQUEST = Request("c", 1, 1, 0, 0, (PublishAsk("l"),))
 
 def opened(rank: int, journal: MemoryJournal | None = None, name: bytes = b"system-1") -> Driver:
     driver = Driver.open(rank, TWO, journal or MemoryJournal(), founding=founded(name, bytes([rank]) * 32, 0.0))
-    driver.stage.unconfirmed = {}
+    driver.stage.peers.unconfirmed = {}
     return driver
 
 
@@ -78,7 +79,7 @@ def test_stages_of_two_systems_do_not_link() -> None:
         SystemMismatch, match=f"system {b'system-2'.hex()}.*of system {b'system-1'.hex()}.*give it its own"
     ):
         low.handle_peer(0, hello, 0.0)
-    assert 0 not in low.stage.greeted
+    assert 0 not in low.stage.peers.greeted
 
 
 def test_only_the_highest_stage_gives_keys() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ordered_pubsub.core.messages import Chunk, Nack, NackRange, PublishAsk, Recovered, Request
-from ordered_pubsub.core.stage import driver as module
-from ordered_pubsub.core.stage.driver import Driver, MemoryJournal
+from ordered_pubsub.core.stage import _telling as module
+from ordered_pubsub.core.stage.driver import Driver
+from ordered_pubsub.core.stage.storage import MemoryJournal
 from ordered_pubsub.core.topology import StageSpec, Topology
 
 MANY, SIZE = 1_000, 1_000
@@ -21,7 +22,7 @@ def driver() -> Driver:
         ask = PublishAsk(topic, 1, True, (Chunk(1, bytes(SIZE)),))
         driver.handle_request(Request("p", 1, number, number - 1, 0, (ask,)), 0.0)
     driver.flush()
-    driver.inline_load = 1 << 40
+    driver.pacing.inline_load = 1 << 40
     for session, identity in IDENTITIES.items():
         driver.client_is_here(session, identity)
     return driver
@@ -65,10 +66,10 @@ def test_what_was_told_is_held_once_and_only_until_the_last_one_has_it(driver: D
     want(driver, "e", 5)
     want(driver, "g", 3)
     driver.serve()
-    held = [driver._told_bytes]
+    held = [driver.telling.held_bytes]
     while driver.is_asked:
         driver.serve()
-        held.append(driver._told_bytes)
+        held.append(driver.telling.held_bytes)
 
     assert held[0] > SIZE
     assert held == sorted(held, reverse=True)
@@ -80,10 +81,10 @@ def test_what_is_forgotten_is_not_held_any_more(driver: Driver) -> None:
         want(driver, session, 5)
     driver.serve()
     for identity in IDENTITIES.values():
-        assert driver._told_bytes > SIZE
+        assert driver.telling.held_bytes > SIZE
         driver.turns.forget(("told", identity), "t")
 
-    assert driver._told_bytes == 0
+    assert driver.telling.held_bytes == 0
 
 
 def test_an_identity_for_whom_too_much_waits_is_not_told_and_the_others_are(

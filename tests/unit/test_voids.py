@@ -8,8 +8,9 @@ import pytest
 
 from helpers.draining import drain
 from ordered_pubsub.core.liveness.voids import LOOK_S, RANGES_MAX, SEAL_AGAIN_S, Voids
-from ordered_pubsub.core.log.log import Decision, Kept, LogReader, LogWriter
 from ordered_pubsub.core.log.memory_shelf import MemoryShelf
+from ordered_pubsub.core.log.reader import LogReader
+from ordered_pubsub.core.log.writer import Decision, Kept, LogWriter
 from ordered_pubsub.core.messages import (
     Chunk,
     Holders,

@@ -428,13 +428,8 @@ class Session:
             if unfinished.rank != refused.rank or unfinished.request.sequence < refused.request.sequence:
                 continue
             if unfinished.request.after == refused.request.sequence:
-                unfinished.request, behind = _behind(unfinished.request, after), True
+                unfinished.request, behind = msgspec.structs.replace(unfinished.request, after=after), True
             if behind and self.is_connected:  # the stage could not take any of them
                 self.sends.append(unfinished.request)
         if not behind and self._last_sent.get(refused.rank) == refused.request.sequence:
             self._last_sent[refused.rank] = after
-
-
-def _behind(request: Request, after: int) -> Request:
-    """The same request, to be taken after another one."""
-    return msgspec.structs.replace(request, after=after)

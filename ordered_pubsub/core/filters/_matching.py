@@ -106,7 +106,7 @@ class _Writer:
     def equals(self, values: tuple[Any, ...]) -> str:
         if len(values) == 1:
             return f"v == {self.constant(values[0])}"
-        return f"v in {self.constant(frozenset(values))}"
+        return f"v in {self.constant(dict.fromkeys(values))}"
 
     def constant(self, value: object) -> str:
         name = f"c{len(self.names)}"

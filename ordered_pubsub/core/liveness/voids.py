@@ -22,7 +22,8 @@ from itertools import groupby, islice
 import attrs
 
 from ordered_pubsub.core.liveness.lease import LEASE_S
-from ordered_pubsub.core.log.log import Decision, LogReader
+from ordered_pubsub.core.log.reader import LogReader
+from ordered_pubsub.core.log.writer import Decision
 from ordered_pubsub.core.messages import (
     Holders,
     LeaseRenewal,
@@ -186,9 +187,6 @@ class Voids:
         del self._publishers[batch.session].batches[topic, first]
         return batch.last
 
-    def _silence(self, topic: str, first: int, last: int) -> list[LogItem]:
-        return self.reader.silence(topic, first, last)
-
     # -- sealing ------------------------------------------------------------------------------------------------------
 
     def tick(self, now: float, wall_s: float) -> list[tuple[int, SeenAsk]]:
@@ -270,7 +268,7 @@ class Voids:
         for topic, first, last, voids in decisions:
             self._deciding.pop((topic, first), None)
             news = decided.setdefault(topic, VoidDecision("", topic, [], []))
-            news.voids.extend(self._silence(topic, first, last) if voids else [])
+            news.voids.extend(self.reader.silence(topic, first, last) if voids else [])
             news.published.extend(Ranges(voids).missing(first, last))
         return list(decided.values())
 

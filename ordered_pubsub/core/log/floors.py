@@ -45,15 +45,8 @@ class Needs:
         topics = subscription.passed(said) if subscription.resume is None else ()
         return TopicsReleased(said.subscription, topics) if topics else None
 
-    def floors(self) -> dict[str, int]:
-        """For each topic, up to where no subscription needs anything."""
-        found: dict[int, dict[str, int]] = {}
-        for _ in self.finding(lambda _: 0, found):
-            pass
-        return found.get(0, {})
-
     def finding(self, owner_of: Callable[[str], int], found: dict[int, dict[str, int]]) -> Iterator[None]:
-        """The same in small steps: `found` gets, for each owner, how far its topics are needed by nobody.
+        """Find up to where no subscription needs anything, in small steps: `found` gets that of the topics of each owner.
 
         What changes meanwhile does no harm. A subscription that is begun, or gains a topic, when this is under way needs nothing
         of what there was before, unless it begins in the past: then it comes too late, as if it began after the answer.

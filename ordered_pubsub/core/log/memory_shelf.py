@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import attrs
 
-from ordered_pubsub.core.log.log import KINDS, Kind, Row
+from ordered_pubsub.core.log.shelf import KINDS, Kind, Row
 
 
 @attrs.define(slots=True)

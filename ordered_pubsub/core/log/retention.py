@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import attrs
 
-from ordered_pubsub.core.log.log import LogReader, Shelf
+from ordered_pubsub.core.log.reader import LogReader
+from ordered_pubsub.core.log.shelf import Shelf
 from ordered_pubsub.core.messages import AskFloors, Floors
 from ordered_pubsub.core.topics import matches
 

@@ -298,28 +298,22 @@ class Registrar(msgspec.Struct):
             self.held[client] = self.held.get(client, 0) + 1
         elif ask.opens:
             subscription.epoch, subscription.owner = ask.opens, waiting.request.identity
-            self._hand_over(subscription, client)
+            _add(self.held, subscription.client, -1)
+            subscription.client = client
+            _add(self.held, client, 1)
         subscription.ended = ask.ends
         before, subscription.planned = subscription.held, subscription.after(ask)
-        lost = set(before).difference(subscription.planned)
+        will_hold = set(subscription.planned)
+        lost = [topic for topic in before if topic not in will_hold]
         _change_filters(subscription.where, lost, _filters_of(ask, before, subscription.planned))
         subscription.gaining.update(dict.fromkeys(ask.add, True))
         subscription.waiting.append(waiting)
         return self.next_turn(ask.subscription)
 
-    def _hand_over(self, subscription: SubscriptionState, client: str) -> None:
-        """From now on a named subscription belongs to another session."""
-        self._count(subscription.client, -1)
-        subscription.client = client
-        self._count(client, 1)
-
     def _is_full(self, client: str) -> bool:
         """Whether a client has as many as it may have; of those that have ended, as many again."""
         held = self.held.get(client, 0)
         return held - self.lingering.get(client, 0) >= SUBSCRIPTIONS_MAX or held >= 2 * SUBSCRIPTIONS_MAX
-
-    def _count(self, client: str, step: int) -> None:
-        _add(self.held, client, step)
 
     def next_turn(self, name: str) -> WaitingChange | None:
         """The change of this subscription whose turn it is now, if there is one."""
@@ -390,12 +384,9 @@ class Registrar(msgspec.Struct):
         """One that has ended is forgotten when it needs nothing any more."""
         subscription = self.subscriptions[name]
         if subscription.ended and not subscription.leaving and not subscription.under_way and not subscription.waiting:
-            self._forget(name)
-
-    def _forget(self, name: str) -> None:
-        client = self.subscriptions.pop(name).client
-        self._count(client, -1)
-        _add(self.lingering, client, -1)
+            del self.subscriptions[name]
+            _add(self.held, subscription.client, -1)
+            _add(self.lingering, subscription.client, -1)
 
     def finding_holders(self, topic: str, found: dict[str, bool]) -> Iterator[None]:
         """The sessions that may have something to do with a topic whose events nobody keeps, found in small steps.

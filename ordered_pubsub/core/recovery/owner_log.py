@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import attrs
 
-from ordered_pubsub.core.log.log import LogReader
+from ordered_pubsub.core.log.reader import LogReader
 from ordered_pubsub.core.messages import AckExpected, HomeFloors, LogReply, NackRange
 from ordered_pubsub.core.ranges import Ranges
 

@@ -26,13 +26,10 @@ class Behind:
 
     def hear(self, acked: Mapping[str, int | None]) -> None:
         """Somebody says how far topics are, of this stage and of others."""
-        known = self.stage.state.clocks.numbers
+        stage, known = self.stage, self.stage.state.clocks.numbers
         for topic, count in acked.items():
-            if count and count > known.get(topic, 0) and self._has_room(topic) and self._is_beyond(topic, count):
+            if not count or count <= known.get(topic, 0):
+                continue
+            has_room = topic in self.topics or len(self.topics) < TOPICS_MAX
+            if has_room and stage.context.is_own(topic) and count > stage.waking.given(topic):
                 self.topics[topic] = max(count, self.topics.get(topic, 0))
-
-    def _has_room(self, topic: str) -> bool:
-        return topic in self.topics or len(self.topics) < TOPICS_MAX
-
-    def _is_beyond(self, topic: str, count: int) -> bool:
-        return self.stage.is_own(topic) and count > self.stage.given(topic)

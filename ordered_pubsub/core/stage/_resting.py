@@ -28,8 +28,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import attrs
 
 from ordered_pubsub.core.liveness.voids import Voids
-from ordered_pubsub.core.log.log import Shelf
 from ordered_pubsub.core.log.retention import LogTrimmer
+from ordered_pubsub.core.log.shelf import Shelf
 from ordered_pubsub.core.stage.stage import Stage
 
 REST_AFTER_S = 60.0
@@ -118,10 +118,10 @@ class Resting:
 
     def _drop_touched(self) -> None:
         """What changes have concerned since it became a candidate is none any more."""
-        for topic in self.stage.touched:
+        for topic in self.stage.waking.touched:
             self._own.pop(topic, None)
             self._lower.pop(topic, None)
-        self.stage.touched.clear()
+        self.stage.waking.touched.clear()
 
     def _look(self, now: float) -> None:
         """Look at some more topics."""

@@ -143,7 +143,8 @@ class Subscriber:
         if is_all or clock.keys() != said.keys() or now > self._said_at + self.said_for_s:
             self._said_at = now
             return Progress(self.identity, clock, True, self.log.delivery.changes.version)
-        return Progress(self.identity, dict(clock.items() - said.items())) if clock != said else None
+        news = {topic: count for topic, count in clock.items() if said.get(topic) != count}
+        return Progress(self.identity, news) if news else None
 
     def take_due(self, now: float, may_ask: bool = True, has_unread: bool = False) -> list[Nack | VoidAsk | Acked]:
         """What to say now: what it misses, if it may ask for more, and what was handled.
@@ -176,8 +177,7 @@ class Subscriber:
     def handled(self, place: HandledPlace | Notification, now: float, at_once: bool = False) -> int:
         """Everything up to this place was handled; return the serial by which that is known to be on disk (`saved`)."""
         acking = self.acknowledging
-        if acking is None:
-            return 0
+        assert acking is not None, f"{self.identity} has no name, so nothing of it is ever in anybody's hand"
         return acking.acknowledge(place.left_up_to, place.handled, place.count, now, at_once)
 
     def _acknowledge_passed(self, acking: Acknowledging, now: float) -> None:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import attrs
 import msgspec
 
-from ordered_pubsub.core.log.log import ENDLESS
+from ordered_pubsub.core.log.shelf import ENDLESS
 from ordered_pubsub.core.messages import EPOCH_MAX, MARKS_MAX, VERSION_MAX, AskKeys, ChangeMark, Keys
 from ordered_pubsub.core.trust.authenticity import NO_TAG, TAG_BYTES, Hash, Stamp, is_genuine, keyed
 from ordered_pubsub.core.trust.keys import TOPICS_ASKED_MAX

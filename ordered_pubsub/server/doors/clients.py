@@ -14,16 +14,14 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
-from itertools import islice
-from typing import Any
+from collections.abc import Callable, Generator, Iterable
 
 import attrs
 import msgspec
 from msgspec.structs import replace
 
 from ordered_pubsub.config.kinds import NAME
-from ordered_pubsub.config.schema import IdentitySection, LimitsSection
+from ordered_pubsub.config.schema import IdentitySection
 from ordered_pubsub.core.checking import COUNT_MAX, PARTS_MAX, RANGES_MAX, SPANS_MAX, are_counts, check_message
 from ordered_pubsub.core.messages import (
     Acked,
@@ -36,29 +34,27 @@ from ordered_pubsub.core.messages import (
     Keys,
     LeaseRenewal,
     Locate,
-    Located,
     Nack,
     NotArrivedCounts,
     Progress,
-    PublishAsk,
-    Recovered,
     Refusal,
     Request,
     SeenAsk,
     SeenReply,
-    TopicHeads,
     ToSession,
     VoidAsk,
-    VoidDecision,
     find_change,
 )
 from ordered_pubsub.core.order.registrar import TOPICS_MAX
 from ordered_pubsub.core.stage.turns import Work
-from ordered_pubsub.core.topics import check_pattern, check_topic
+from ordered_pubsub.core.topics import check_pattern
 from ordered_pubsub.core.trust.keys import TOPICS_ASKED_MAX
 from ordered_pubsub.errors import FilterError, ProtocolError, TopicError
+from ordered_pubsub.server.doors._holdings import Holdings
+from ordered_pubsub.server.doors._verdicts import FINE, FORBIDDEN, Verdicts
 from ordered_pubsub.server.doors.access import has_lost_subscribe
 from ordered_pubsub.server.doors.admission import Visitor
+from ordered_pubsub.server.doors.rules import Rules
 from ordered_pubsub.server.stage.choosing import read_filter
 from ordered_pubsub.server.stage.node import Node
 from ordered_pubsub.wire.channel import Channel
@@ -93,39 +89,18 @@ from ordered_pubsub.wire.reading import (
 from ordered_pubsub.wire.sessions import NAMELESS, publisher_of
 from ordered_pubsub.wire.weighing import check_weight
 
-JUDGED_MAX, JUDGED_AT_ONCE = 20_000, 250
-"""Of so many topics it is known what an identity may; so many are found out about in one step."""
 SLICE_REQUESTS, SLICE_BYTES = 64, 1 << 14
 """So many requests, or about so many bytes of them, are looked at in one step."""
 WAITING_BYTES_MAX = 1 << 17
 """When so much of a connection waits to be looked at, no more is read from it."""
 FILTERS_MAX, CHANGE_FILTERS_MAX = 1_000, 100
 """So many different filters one client may ask by on a connection, and one change may bring."""
-CHANGES_REMEMBERED_MAX = 4_096
 SUBSCRIPTION_NAME = re.compile("[A-Za-z0-9._-]{1,64}")
 SUBSCRIPTION_LENGTH_MAX = 64
 """How much the id of a subscription may have after its client's session."""
 
-FORBIDDEN = "forbidden"
-_FINE = ("", "")
 _ASK = b"\xa3ask"
 _PING, _PONG = encode(Ping()), encode(Pong())
-
-
-@attrs.define(eq=False)
-class Rules:
-    """What holds for every client of this stage."""
-
-    limits: LimitsSection
-    is_listed: Callable[[str], bool]
-    """whether a topic may exist"""
-    report: Callable[[], dict[str, Any]]
-    sent: Callable[[str, Channel], None]
-    """something was sent to somebody of an identity, who may not read it"""
-    judged: dict[str, dict[tuple[str, str], tuple[str, str]]] = attrs.field(factory=dict)
-    """identity → (right, topic) → why not: a code and a reason"""
-    held: dict[str, int] = attrs.field(factory=dict)
-    """identity → how many topics its clients have asked for on their connections"""
 
 
 @attrs.define(eq=False)
@@ -147,12 +122,8 @@ class ClientConnection:
     """what its events carry"""
     _following: dict[str, bool] = attrs.field(factory=dict)
     """subscriptions that have said how far they are"""
-    _held: dict[str, set[str]] = attrs.field(factory=dict)
-    """the topics of its subscriptions, as far as they were asked for on this connection"""
-    _counted: dict[int, ChangeAsk] = attrs.field(factory=dict)
-    """changes that `_held` knows of, by their sequence: one that is asked again does not count twice"""
-    _judged: dict[tuple[str, str], tuple[str, str]] = attrs.field(init=False)
-    """(right, topic) → why not: a code and a reason; the same for all connections of its identity"""
+    _verdicts: Verdicts = attrs.field(init=False)
+    _holdings: Holdings = attrs.field(init=False)
     _waiting: deque[bytes] = attrs.field(factory=deque)
     """frames that were not looked at yet"""
     _is_waiting: bool = False
@@ -163,7 +134,8 @@ class ClientConnection:
     """by which it has asked: their hashes"""
 
     def __attrs_post_init__(self) -> None:
-        self._judged = self.rules.judged.setdefault(self.identity_name, {})
+        self._verdicts = Verdicts(self.session, self.identity, self.rules)
+        self._holdings = Holdings(self.identity_name, self.rules)
         self.publisher = publisher_of(self.session, self.name)
         self.is_guest = self.name is not None
 
@@ -235,9 +207,9 @@ class ClientConnection:
         elif isinstance(message, FromSubscriber):
             if isinstance(message, Nack):
                 yield from self._check_filters(want.where for want in message.wants)
-            yield from self._judging(message)
+            yield from self._verdicts.judging(message)
             if self._may_follow(message):
-                self.node.handle_subscriber(self.session, self._allowed(message), self.identity_name)
+                self.node.handle_subscriber(self.session, self._sayable(message), self.identity_name)
         elif isinstance(message, FromReader):
             self._read(message)
         elif isinstance(message, Inquire):
@@ -257,7 +229,7 @@ class ClientConnection:
             size += len(memoryview(raw))
             change = find_change(request.parts)
             if change is not None:
-                yield from self._judging(change)
+                yield from self._verdicts.judging(change)
             if change is not None and change.where:
                 yield from self._asking(some)
                 unfit = yield from self._unfit_filters(change)
@@ -270,15 +242,6 @@ class ClientConnection:
                 some, size = [], 0
                 yield True
         yield from self._asking(some)
-
-    def _judging(self, message: FromSubscriber | ChangeAsk) -> Work:
-        """Find out what it may of what a message names: some topics at each step, for there may be thousands."""
-        right, topics = _named(message)
-        if len(topics) > JUDGED_AT_ONCE:
-            for at, topic in enumerate(topics[:TOPICS_MAX]):
-                self._verdict(right, topic)
-                if at % JUDGED_AT_ONCE == JUDGED_AT_ONCE - 1:
-                    yield True
 
     def _unfit_filters(self, change: ChangeAsk) -> Generator[bool, None, tuple[str, str]]:
         """What is wrong with the filters that a change brings, if anything is: a code and a reason."""
@@ -297,7 +260,7 @@ class ClientConnection:
         strange = next((topic for topic in change.where if topic not in change.add), None)
         if strange is not None:
             return ("bad-request", f"a filter is for {strange!r:.300}, and the change does not add that topic")
-        return _FINE
+        return FINE
 
     def _check_filters(self, wheres: Iterable[str]) -> Work:
         for where in dict.fromkeys(wheres):
@@ -340,7 +303,7 @@ class ClientConnection:
             return
         if isinstance(message, Find):
             unfit = next((str(error) for error in map(_pattern_error, message.patterns) if error is not None), "")
-            code, reason = ("bad-request", unfit) if unfit else _FINE
+            code, reason = ("bad-request", unfit) if unfit else FINE
         else:
             low, high = (message.low, message.high) if isinstance(message, Bound) else (message.first, message.last)
             clock = message.clock if isinstance(message, Bound) else {}
@@ -348,7 +311,7 @@ class ClientConnection:
                 raise ProtocolError(f"a reader asked for numbers that cannot be: {message!r:.300}")
             if isinstance(message, Read) and message.where:
                 _check_filter(message.where, f"a reader of {message.topic!r}")
-            code, reason = self._verdict("subscribe", message.topic)
+            code, reason = self._verdicts.of("subscribe", message.topic)
             owner = self.node.topology.owner(message.topic) if not code else self.node.rank
             if owner != self.node.rank:
                 code, reason = "not-owned", f"topic {message.topic!r} is owned by another stage: {owner}"
@@ -360,7 +323,7 @@ class ClientConnection:
 
     def may_read(self, topic: str) -> bool:
         """Whether it may know of this topic at all."""
-        return self._verdict("subscribe", topic) is _FINE
+        return self._verdicts.may_read(topic)
 
     def bring(self, message: ToReader) -> None:
         """What it has read, if it may have it now, too."""
@@ -369,7 +332,7 @@ class ClientConnection:
             topics = {topic: extent for topic, extent in message.topics.items() if self.may_read(topic)}
             message = replace(message, topics=topics)
         elif topic and isinstance(message, (Rows, Bounded)):
-            code, reason = self._verdict("subscribe", topic)
+            code, reason = self._verdicts.of("subscribe", topic)
             message = Unread(message.number, code, reason) if code else message
         self._write(encode(message))
 
@@ -403,7 +366,7 @@ class ClientConnection:
         else:
             self._following[message.subscription] = True
             topics = [want.topic for want in message.wants]
-        denial = self._denial(topics)
+        denial = self._verdicts.denial(topics)
         return self._end(message.subscription, FORBIDDEN, denial) if denial else True
 
     def _end(self, subscription: str, code: str, reason: str) -> bool:
@@ -411,18 +374,12 @@ class ClientConnection:
         self._write(encode(Ended(subscription, self.session, code, reason)))
         return False
 
-    def _allowed(self, message: FromSubscriber) -> FromSubscriber:
+    def _sayable(self, message: FromSubscriber) -> FromSubscriber:
         """As much of a message as it may say."""
-        if isinstance(message, LeaseRenewal):
-            return replace(message, asks=[span for span in message.asks if self._has_to_do_with(span.topic)])
-        if isinstance(message, AskKeys):
-            return replace(message, topics=[topic for topic in message.topics if not self._denial((topic,))])
-        if isinstance(message, VoidAsk):
-            return replace(message, spans=[span for span in message.spans if not self._denial((span.topic,))])
         if isinstance(message, SeenReply) and message.seen:
             topic = self.node.driver.rounds.topic(message)
-            return message if topic is not None and not self._denial((topic,)) else replace(message, seen=[])
-        return message
+            return message if topic is not None and self.may_read(topic) else replace(message, seen=[])
+        return self._verdicts.sayable(message)
 
     def _may_say(self, message: KeepAlive | LeaseRenewal | SeenReply | VoidAsk | NotArrivedCounts) -> bool:
         """What is said of numbers whose events nobody keeps is said for the session itself, and is not much."""
@@ -436,11 +393,7 @@ class ClientConnection:
             raise ProtocolError(
                 f"session {self.session!r} asked in the name of {message.session!r}, or for too many topics"
             )
-        return not self._denial(message.topics)
-
-    def _has_to_do_with(self, topic: str) -> bool:
-        """Whether it may publish on a topic, or read it."""
-        return self._verdict("publish", topic) is _FINE or self._verdict("subscribe", topic) is _FINE
+        return not self._verdicts.denial(message.topics)
 
     def _may_ask_for_keys(self, message: AskKeys) -> bool:
         """Whether it may have the keys of any of these topics; of the others it is said why not."""
@@ -449,23 +402,11 @@ class ClientConnection:
                 f"session {self.session!r} asked for the keys of {len(message.topics)} topics in the name of "
                 f"{message.session!r}; expected its own, and up to {TOPICS_ASKED_MAX}"
             )
-        verdicts = {topic: self._verdict("subscribe", topic) for topic in message.topics}
-        refused = {topic: verdict for topic, verdict in verdicts.items() if verdict is not _FINE}
+        verdicts = {topic: self._verdicts.of("subscribe", topic) for topic in message.topics}
+        refused = {topic: verdict for topic, verdict in verdicts.items() if verdict is not FINE}
         if refused:
             self._write(encode(Keys(self.session, b"", [], {}, float("inf"), refused=refused)))
         return len(refused) < len(verdicts)
-
-    def _denial(self, topics: Iterable[str]) -> str:
-        """Why it may not read one of these topics; empty if it may read all."""
-        for topic in topics:
-            verdict = self._verdict("subscribe", topic)
-            if verdict is not _FINE:
-                return verdict[1]
-        return ""
-
-    def _verdict(self, right: str, topic: str) -> tuple[str, str]:
-        """Why it has no such right on a topic: a code and a reason."""
-        return self._judged.get((right, topic)) or self._judge(right, topic)
 
     def _note_following(self, message: Progress) -> None:
         if message.acked or not message.is_all:
@@ -474,24 +415,15 @@ class ClientConnection:
             self._following.pop(message.subscription, None)
 
     def _refusal(self, request: Request) -> Refusal | None:
-        """Why a request may not be asked, if so. What is said depends on the rules, never on what exists.
-
-        It goes along with the request: a stage that has taken it already, when it was allowed, answers as it did then.
-        """
-        if len(request.parts) > PARTS_MAX:
-            return None  # the stage refuses it, and nothing is spent on it here
-        change: ChangeAsk | None = None
-        topics: tuple[str, ...]
-        for part in request.parts:
-            if isinstance(part, PublishAsk):
-                right, topics = "publish", (part.topic,)
-            else:
-                change, right, topics = part, "subscribe", part.add[: TOPICS_MAX + 1]
-            for topic in topics:
-                verdict = self._verdict(right, topic)
-                if verdict is not _FINE:
-                    return request.refused(*verdict)
-        return self._refusal_of_change(request, change) if change is not None else None
+        """Why a request may not be asked, if so."""
+        refusal, ask = self._verdicts.refuse(request), find_change(request.parts)
+        if refusal is not None or ask is None or len(request.parts) > PARTS_MAX:
+            return refusal
+        unfit = self._unfit(ask.subscription)
+        if unfit:
+            return request.refused("bad-request", unfit)
+        excess = self._holdings.excess(request.sequence, ask)
+        return request.refused("limit", excess) if excess else None
 
     def _signing(self, request: Request) -> Generator[None, None, tuple[Request, Refusal | None]]:
         """What it asks as it is passed on; or why its events are not taken: written by others, or by nobody's rules."""
@@ -501,30 +433,6 @@ class ClientConnection:
         """Whether a name that it has not taken is its identity's all the same, since it was given to that."""
         return NAME.test(publisher) and not publisher.startswith(NAMELESS) and self.identity.has_name(publisher)
 
-    def _refusal_of_change(self, request: Request, ask: ChangeAsk) -> Refusal | None:
-        unfit = self._unfit(ask.subscription)
-        if unfit:
-            return request.refused("bad-request", unfit)
-        excess = self._excess(request.sequence, ask)
-        return request.refused("limit", excess) if excess else None
-
-    def _judge(self, right: str, topic: str) -> tuple[str, str]:
-        try:
-            check_topic(topic)
-        except TopicError as error:
-            return ("bad-request", str(error))  # not remembered, for it may be long
-        verdict = _FINE
-        if not self.identity.may(right, topic):
-            verb = "publish on" if right == "publish" else "subscribe to"
-            verdict = ("forbidden", f"identity {self.identity.name!r} may not {verb} {topic!r}")
-        elif not self.rules.is_listed(topic):
-            verdict = ("unknown-topic", f"there is no topic {topic!r}: no [[topic]] of the configuration lists it")
-        if len(self._judged) >= JUDGED_MAX:
-            for oldest in list(islice(self._judged, JUDGED_MAX // 2)):
-                del self._judged[oldest]
-        self._judged[right, topic] = verdict
-        return verdict
-
     def become(self, identity: IdentitySection) -> None:
         """Go on under the rights that its identity has now.
 
@@ -533,15 +441,16 @@ class ClientConnection:
         """
         before = self.identity
         self.visitor = attrs.evolve(self.visitor, identity=identity)
-        self._judged = self.rules.judged.setdefault(identity.name, {})
+        self._verdicts.become(identity)
         if not has_lost_subscribe((before,), (identity,)):
             return
         if self.channel.unsent_bytes:
             self.channel.abort("its rights have changed, and what waited to be sent was read by other ones")
             return
         followed = self.node.driver.hosting.followed_by(self.session)
-        for subscription in dict.fromkeys((*self._held, *followed)):
-            denial = self._denial((*self._held.get(subscription, ()), *followed.get(subscription, ())))
+        held = self._holdings.subscriptions
+        for subscription in dict.fromkeys((*held, *followed)):
+            denial = self._verdicts.denial((*held.get(subscription, ()), *followed.get(subscription, ())))
             if denial:
                 self._end(subscription, FORBIDDEN, denial)
 
@@ -558,46 +467,6 @@ class ClientConnection:
                 f"digits, as in '{self.session}/1'"
             )
         return ""
-
-    def _excess(self, sequence: int, ask: ChangeAsk) -> str:
-        if self._counted.get(sequence) == ask:
-            return ""
-        excess = self._count(ask)
-        if not excess:
-            if len(self._counted) >= CHANGES_REMEMBERED_MAX:
-                del self._counted[next(iter(self._counted))]
-            self._counted[sequence] = ask
-        return excess
-
-    def _count(self, ask: ChangeAsk) -> str:
-        limits = self.rules.limits
-        if ask.ends:
-            self._count_held(-len(self._held.pop(ask.subscription, ())))
-            return ""
-        held = self._held.get(ask.subscription)
-        if held is None and len(self._held) >= limits.subscriptions_per_client_max:
-            return (
-                f"a client may have {limits.subscriptions_per_client_max} subscriptions "
-                "(limits.subscriptions_per_client_max): close one, or hold more topics in one"
-            )
-        then = (held or set()).difference(ask.remove).union(ask.add)
-        if len(then) > limits.topics_per_subscription_max:
-            return (
-                f"a subscription may hold {limits.topics_per_subscription_max} topics "
-                f"(limits.topics_per_subscription_max), not {len(then)}"
-            )
-        most = self.rules.limits.held_topics_per_identity_max
-        if len(then) > len(held or ()) and self._count_held(0) + len(then) - len(held or ()) > most:
-            return f"the clients of an identity may hold {most} topics (limits.held_topics_per_identity_max)"
-        self._count_held(len(then) - len(held or ()))
-        self._held[ask.subscription] = then
-        return ""
-
-    def _count_held(self, change: int) -> int:
-        """The clients of this identity ask for more topics, or fewer; return how many these are now."""
-        held = self.rules.held
-        held[self.identity_name] = count = held.get(self.identity_name, 0) + change
-        return count
 
     def _inform(self, number: int) -> None:
         if self.identity.may("administer"):
@@ -624,25 +493,11 @@ class ClientConnection:
             self._write(b"".join(map(encode, allowed)))
 
     def _readable(self, message: ToSession) -> ToSession | None:
-        """As much of a message as its rights are for."""
-        if isinstance(message, Recovered):
-            denial = self._denial((message.reply.topic,))
-            return Ended(message.subscription, self.session, FORBIDDEN, denial) if denial else message
-        if isinstance(message, TopicHeads):
-            counts = {topic: count for topic, count in message.counts.items() if self.may_read(topic)}
-            return replace(message, counts=counts) if counts else None
-        if isinstance(message, Located):
-            return replace(message, numbers={t: number for t, number in message.numbers.items() if self.may_read(t)})
-        if isinstance(message, Keys):
-            return replace(message, keys={topic: keys for topic, keys in message.keys.items() if self.may_read(topic)})
-        if isinstance(message, VoidDecision):
-            return message if self.may_read(message.topic) else None
-        if isinstance(message, SeenAsk) and not self.may_read(
-            message.topic
-        ):  # whatever it has seen, it has nothing to say of it
+        """As much of a message as it may have now."""
+        found = self._verdicts.readable(message)
+        if found is None and isinstance(message, SeenAsk):  # whatever it has seen, it has nothing to say of it
             self.node.handle_subscriber(self.session, SeenReply(message.serial, message.rank, [self.session], []))
-            return None
-        return message
+        return found
 
     def ask_for_a_sign(self) -> None:
         """It has been silent."""
@@ -676,25 +531,9 @@ class ClientConnection:
     def lost(self, reason: str) -> None:
         """The client is gone."""
         self.node.forget(self.identity_name, self)
-        self._count_held(-sum(map(len, self._held.values())))
-        self._held.clear()
+        self._holdings.forget()
         self._waiting.clear()
         self.on_gone(self)
-
-
-def _named(message: FromSubscriber | ChangeAsk) -> tuple[str, Sequence[str]]:
-    """The topics that a message names, and the right that it needs for them."""
-    if isinstance(message, ChangeAsk):
-        return "subscribe", message.add
-    if isinstance(message, (Locate, AskKeys)):
-        return "subscribe", message.topics
-    if isinstance(message, Progress):
-        return "subscribe", list(message.acked)
-    if isinstance(message, Nack):
-        return "subscribe", [want.topic for want in message.wants]
-    if isinstance(message, LeaseRenewal):
-        return "publish", [span.topic for span in message.asks]
-    return "subscribe", [span.topic for span in message.spans] if isinstance(message, VoidAsk) else ()
 
 
 def _own(message: KeepAlive | LeaseRenewal | SeenReply | VoidAsk | NotArrivedCounts) -> tuple[list[str], int]:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import attrs
 
-from ordered_pubsub.core.log.log import LogReader
+from ordered_pubsub.core.log.reader import LogReader
 from ordered_pubsub.core.stage.turns import Turns, Work
 from ordered_pubsub.core.topics import matches
 from ordered_pubsub.errors import ProtocolError

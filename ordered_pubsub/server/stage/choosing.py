@@ -17,7 +17,7 @@ import attrs
 from msgspec.structs import replace
 
 from ordered_pubsub.core.filters import Filter
-from ordered_pubsub.core.log.log import Row
+from ordered_pubsub.core.log.shelf import Row
 from ordered_pubsub.core.messages import Chunk, LogItem
 from ordered_pubsub.errors import ProtocolError
 from ordered_pubsub.wire.content import BYTES, JSON, fields_of

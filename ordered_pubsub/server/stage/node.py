@@ -40,14 +40,13 @@ from ordered_pubsub.core.messages import (
 )
 from ordered_pubsub.core.stage.driver import (
     KEEP,
-    SNAPSHOT_AFTER_BYTES,
-    SNAPSHOT_AFTER_PARTS,
-    SNAPSHOT_AFTER_RECORDS,
     USUAL,
+    USUAL_SNAPSHOTS,
     Driver,
     FlushBatch,
 )
-from ordered_pubsub.core.stage.stage import Effects
+from ordered_pubsub.core.stage.effects import Effects
+from ordered_pubsub.core.stage.snapshots import NO_SNAPSHOTS
 from ordered_pubsub.core.stage.turns import Turns, Work
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.core.trust.keys import PLAIN, Security
@@ -184,16 +183,12 @@ class Node:
         self.failed = self._loop.create_future()
         advice = "Its store is as it was before that: start it again, and report this with its log"
         self._supervisor = Supervisor(f"stage {self.name}", self._fail, advice)
-        never = 1 << 62  # a snapshot that is not written need not be made
-        is_none = self.store.durability == "none"
         try:
             self.driver = Driver.open(
                 self.rank,
                 self.topology,
                 self.store.journal,
-                snapshot_after_records=never if is_none else SNAPSHOT_AFTER_RECORDS,
-                snapshot_after_bytes=never if is_none else SNAPSHOT_AFTER_BYTES,
-                snapshot_after_parts=never if is_none else SNAPSHOT_AFTER_PARTS,
+                snapshots=NO_SNAPSHOTS if self.store.durability == "none" else USUAL_SNAPSHOTS,
                 policies=self.policies,
                 times=self.times,
                 levels=self.levels,
@@ -211,9 +206,9 @@ class Node:
                 number + 1,
                 number,
             )
-        self.driver.hosting.choose = choosing
+        self.driver.hosting.curiosity.choose = choosing
         self.driver.check_events = check_signed
-        self.driver.stage.topics_max = IN_USE_MAX
+        self.driver.stage.gatekeeper.topics_max = IN_USE_MAX
         self.bulk = Bulk(self.driver.owner_logs.reader, lambda: self.driver.stage.state.kept)
         self._servers = deque((self.turns.step, lambda: self.driver.serve(), self.bulk.serve))
         self._plan_flush()
@@ -292,13 +287,16 @@ class Node:
     def give_name(
         self, name: str, identity: str, session: str, most: int, in_use: Container[str] | None, is_given: bool
     ) -> tuple[str, str]:
-        """Give a name that is kept here to a session; return why not (`Stage.give_name`). It has it when `on_named` is called."""
+        """Give a name that is kept here to a session; return why not, if not (`Gatekeeper.give_name`).
+
+        It has it when `on_named` is called.
+        """
         stage = self.driver.stage
         if self._is_over or not stage.is_open:
             return "", ""  # it is asked again
         named = Named(name, identity, session, time.time())
         try:
-            return stage.give_name(named, most, self.times.named_ttl_s, in_use, is_given)
+            return stage.gatekeeper.give_name(named, most, self.times.named_ttl_s, in_use, is_given)
         except Exception as error:
             self._meet(error)
             return "", ""
@@ -396,7 +394,7 @@ class Node:
                 self.name,
                 topic,
                 count,
-                self.driver.stage.given(topic),
+                self.driver.stage.waking.given(topic),
                 len(behind),
                 self.store.name,
             )
@@ -628,7 +626,7 @@ class Node:
 
     @property
     def _waiting_for(self) -> list[str]:
-        return [self.topology.stages[peer].name for peer in self.driver.stage.unconfirmed if peer != self.rank]
+        return [self.topology.stages[peer].name for peer in self.driver.stage.peers.unconfirmed if peer != self.rank]
 
     def status(self) -> dict[str, Any]:
         """What this stage is doing, as plain data."""
@@ -649,7 +647,7 @@ class Node:
             **self._named(),
             "since_start": {
                 **attrs.asdict(self.counters),
-                "dropped": self.driver.turns.dropped + self.driver.hosting.too_much,
+                "dropped": self.driver.turns.dropped + self.driver.hosting.curiosity.too_much,
                 "reminders": self.driver.owner_logs.reminders,
                 "recalls": self.driver.owner_logs.recalls,
                 "recalled_numbers": self.driver.owner_logs.recalled_numbers,

@@ -28,7 +28,7 @@ from typing import Any
 import attrs
 import msgspec
 
-from ordered_pubsub.core.log.log import ENDLESS, KINDS, Kind, LogStamp, Row
+from ordered_pubsub.core.log.shelf import ENDLESS, KINDS, Kind, LogStamp, Row
 from ordered_pubsub.core.ranges import Range, Ranges, shown
 from ordered_pubsub.core.stage.stage import Stage
 from ordered_pubsub.errors import JournalDamaged, JournalError, OrderedPubSubError, UsageError
@@ -352,7 +352,7 @@ def _write(
         elif findings.are_numbers_whole:
             journal.shelf.rest(findings.numbers)
         else:
-            stage.lose_resting()
+            stage.waking.lose_numbers()
         journal.append([], stage.state.clocks.given)
         journal.sync()
         snapshot = stage.snapshot()

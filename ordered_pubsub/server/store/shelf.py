@@ -9,7 +9,7 @@ numbered them in this file numbers others from the next batch on, when who reads
 
 A row's checksum covers all that it says: its kind, its key, its last number, and its data; that of a topic's row, what its number
 stands for. So a row that got another key, or into another table, is not taken for what it is not. What says that a row is missing
-is `core.log.log`.
+is `core.log.shelf`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from zlib import crc32
 
 import attrs
 
-from ordered_pubsub.core.log.log import ENDLESS, KINDS, Kind, Row
+from ordered_pubsub.core.log.shelf import ENDLESS, KINDS, Kind, Row
 from ordered_pubsub.errors import JournalDamaged, JournalError
 
 TABLES = (

@@ -31,11 +31,11 @@ from pathlib import Path
 
 import attrs
 
-from ordered_pubsub.core.log.log import ENDLESS, KINDS, Shelf
 from ordered_pubsub.core.log.memory_shelf import MemoryShelf
-from ordered_pubsub.core.stage.driver import Journal, MemoryJournal
+from ordered_pubsub.core.log.shelf import ENDLESS, KINDS, Shelf
 from ordered_pubsub.core.stage.journal import join_records
 from ordered_pubsub.core.stage.sharing import share_texts
+from ordered_pubsub.core.stage.storage import Journal, MemoryJournal
 from ordered_pubsub.errors import JournalDamaged, JournalError
 from ordered_pubsub.server.store._contents import (
     FORMAT,
