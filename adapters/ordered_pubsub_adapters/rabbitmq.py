@@ -490,7 +490,12 @@ class RabbitMqConnection(Connection):
         await channel.call(channel.pika.basic_qos, prefetch_count=PREFETCH)
         await channel.call(channel.pika.basic_consume, adapter.queue, self._came)
         if was_lost:
-            _log.warning("%s", adapter.loss)
+            is_durable = adapter.delivery_mode == PERSISTENT
+            adapter.warn_of_loss(
+                f"the queue {adapter.queue!r} was gone when its client came back",
+                f"{adapter.expires_s} s (expires_s)",
+                "somebody deleted it, or the broker lost its disk" if is_durable else "the broker was started again",
+            )
 
     def _came(self, _: Any, method: Any, properties: pika.BasicProperties, body: bytes) -> None:
         self._received = tag = method.delivery_tag
@@ -587,14 +592,3 @@ class RabbitMqAdapter(BrokerAdapter):
     def make_connection(self) -> RabbitMqConnection:
         """New connections of pika's."""
         return RabbitMqConnection(self)
-
-    @property
-    def loss(self) -> str:
-        """What is to be said of a queue that was gone."""
-        is_durable = self.delivery_mode == PERSISTENT
-        why = "somebody deleted it, or the broker lost its disk" if is_durable else "the broker was started again"
-        return (
-            f"the queue {self.queue!r} was gone when its client came back, and with it what was published meanwhile on "
-            f"{len(self.names.subscribed)} topics: the client was away for more than {self.expires_s} s (expires_s), or {why}. "
-            "Subscriptions that miss events wait for them: close them, and subscribe again"
-        )
