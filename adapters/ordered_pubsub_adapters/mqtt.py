@@ -355,7 +355,7 @@ class MqttConnection(Connection):
             self._on_all_written(None, None, sock)
             self._loop.remove_reader(sock)
 
-    def _on_socket_close(self, client: Any, data: Any, sock: Any) -> None:
+    def _on_socket_close(self, *_: Any) -> None:
         self._detach()
         self._closed.set()
 

@@ -183,7 +183,9 @@ class StreamConnection(NatsConnection):
         if reply.startswith(ACKNOWLEDGE):
             self._take(subject, reply, headers, data)
         elif subject == self._pull_inbox:
-            self._take_notice(headers)
+            # The server will not send all that it was asked for: it would be too many bytes, or the consumer is gone.
+            self._asked_for -= int(headers.get("Nats-Pending-Messages") or 0)
+            self._pull()
         else:
             self._acknowledged += 1
             if data.startswith(self._taken_by_stream):
@@ -311,11 +313,6 @@ class StreamConnection(NatsConnection):
             self.adapter.received(self, Frame(topic, data, headers))
         elif self._asked_for <= PULL_MAX // 2:
             self._pull()
-
-    def _take_notice(self, headers: Headers) -> None:
-        """The server will not send all that it was asked for: it would be too many bytes, or the consumer is gone."""
-        self._asked_for -= int(headers.get("Nats-Pending-Messages") or 0)
-        self._pull()
 
     async def _audit(self) -> None:
         """Begin anew when the consumer is gone, or has sent what did not come, or does not know that it was asked."""

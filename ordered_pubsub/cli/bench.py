@@ -27,11 +27,16 @@ from ordered_pubsub.bench.processes import BenchError
 from ordered_pubsub.bench.profiles import profile_all
 from ordered_pubsub.bench.report import describe, describe_machine, describe_plan
 from ordered_pubsub.bench.rounds import measure, rigged
+from ordered_pubsub.cli.clients import number, whole
 from ordered_pubsub.errors import UsageError
 
 OWN_STAGE = "its own"
 """The durability of a stage that runs already."""
 
+DESCRIPTION = (
+    "Measures events per second, latency and processor time of this library and of the plain client library, "
+    "side by side on the same broker."
+)
 EPILOG = """\
 examples:
   ordered-pubsub bench --ens mqtt://127.0.0.1:1883
@@ -47,16 +52,8 @@ docs/benchmarks.md says how to read the table. Exit code: 0 if everything could 
 """
 
 
-def add_command(commands: Any) -> None:
-    """Add this command to the parser of the command line."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "bench",
-        help="measure this library against the plain client library",
-        description="Measures events per second, latency and processor time of this library and of the plain client library, "
-        "side by side on the same broker.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
     _add_what(parser)
     _add_how(parser)
     parser.set_defaults(run=command)
@@ -78,24 +75,24 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_how(parser: argparse.ArgumentParser) -> None:
-    whole, seconds, default = _whole(1, 10_000_000), _seconds(0.05, 600.0), Amounts()
+    events, default = whole(1, 10_000_000), Amounts()
     parser.add_argument(
-        "--rounds", type=_whole(1, 1_000), default=default.rounds, metavar="N", help="default: %(default)s"
+        "--rounds", type=whole(1, 1_000), default=default.rounds, metavar="N", help="default: %(default)s"
     )
     parser.add_argument(
         "--seconds",
-        type=seconds,
+        type=number(0.05, 600.0),
         default=default.seconds,
         metavar="S",
         help="of each measurement, about (default: %(default)g)",
     )
-    parser.add_argument("--events", type=whole, metavar="N", help="of each measurement, instead of --seconds")
+    parser.add_argument("--events", type=events, metavar="N", help="of each measurement, instead of --seconds")
     parser.add_argument(
-        "--rate", type=_seconds(1.0, 100_000.0), default=default.rate, metavar="N",
+        "--rate", type=number(1.0, 100_000.0), default=default.rate, metavar="N",
         help="events per second while latency is measured (default: %(default)g)",
     )  # fmt: skip
     parser.add_argument(
-        "--run", dest="run_length", type=whole, default=default.run, metavar="N",
+        "--run", dest="run_length", type=events, default=default.run, metavar="N",
         help="events in a row on one topic, before it is the other one's turn (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
@@ -218,25 +215,3 @@ class Reporting:
             Path(self._file).write_text(text + "\n")
         except OSError as error:
             raise BenchError(f"--json {self._file}: cannot be written: {error.strerror}") from error
-
-
-def _whole(least: int, most: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
-            raise argparse.ArgumentTypeError(f"{text!r} does not fit; expected a whole number from {least} to {most}")
-        return int(text)
-
-    return read
-
-
-def _seconds(least: float, most: float) -> Callable[[str], float]:
-    def read(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = least - 1.0
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} does not fit; expected a number from {least:g} to {most:g}")
-        return value
-
-    return read

@@ -23,6 +23,7 @@ from ordered_pubsub.config.schema import RIGHTS, ClientSection, Configuration, I
 from ordered_pubsub.core.topics import check_pattern, check_topic, matches
 from ordered_pubsub.errors import ConfigurationError
 
+DESCRIPTION = "Checks a configuration and shows what was made of it, or makes a token."
 EPILOG = """\
 examples:
   ordered-pubsub config check
@@ -33,15 +34,8 @@ exit code: 0 if a client or a stage would take the configuration, 2 if not
 """
 
 
-def add_command(commands: Any) -> None:
-    """Add this command to the parser of the command line."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "config",
-        help="check a configuration, or make a token",
-        description="Checks a configuration and shows what was made of it, or makes a token.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     _add_check(actions)
     _add_token(actions)
@@ -91,7 +85,14 @@ def check_command(arguments: argparse.Namespace) -> int:
     topics = [check_topic(name) for name in arguments.topic]
     notes = [*loaded.notes, *_notes_of_files(loaded.configuration, arguments.stage)]
     if arguments.json:
-        print(json.dumps(_as_json(loaded, topics, notes)))
+        found = {
+            "file": loaded.path,
+            "environment": dict(loaded.environment),
+            "configuration": dump(loaded.configuration),
+            "topics": {topic: _about_topic(loaded.configuration, topic) for topic in topics},
+            "warnings": notes,
+        }
+        print(json.dumps(found))
     else:
         print("\n".join(_as_text(loaded, topics, notes)))
     return 0
@@ -110,49 +111,28 @@ def _notes_of_files(configuration: Configuration, stage: str | None) -> Iterator
             check_files(section)
 
 
-def _as_json(loaded: Loaded, topics: list[str], notes: list[str]) -> dict[str, Any]:
-    return {
-        "file": loaded.path,
-        "environment": dict(loaded.environment),
-        "configuration": dump(loaded.configuration),
-        "topics": {topic: _about_topic(loaded.configuration, topic) for topic in topics},
-        "warnings": notes,
-    }
-
-
 def _as_text(loaded: Loaded, topics: list[str], notes: list[str]) -> Iterator[str]:
     configuration = loaded.configuration
     yield f"file: {loaded.path or 'none, so the defaults'}"
     yield from (f"environment: {name} sets {key}" for name, key in loaded.environment)
-    yield from _client_lines(configuration.client)
-    for rank, stage in enumerate(configuration.stages):
-        yield from _stage_lines(rank, stage)
-    yield from _topic_lines(configuration)
-    yield from _identity_lines(configuration)
-    for topic in topics:
-        yield from _owner_lines(topic, _about_topic(configuration, topic))
-    yield from (f"warning: {note}" for note in notes)
-
-
-def _client_lines(client: ClientSection) -> Iterator[str]:
+    client = configuration.client
     ens = "none, so memory://" if client.ens is None else kinds.redacted(client.ens)
     yield f"client: ens {ens}; stages {_listed(str(address) for address in client.addresses)}"
-
-
-def _stage_lines(rank: int, stage: StageSection) -> Iterator[str]:
-    tls = " with TLS" if stage.tls is not None else ""
-    reached = f"reached at {stage.advertised}" if stage.advertised is not None else "reached wherever it listens"
-    yield f"stage {stage.name}: rank {rank}; listens at {stage.address.host_and_port}{tls}, {reached}"
-    yield f"  topics {_listed(stage.topics)}; store {stage.store}, durability {stage.durability}"
-    if stage.http_address is not None:
-        yield f"  health and metrics at http://{stage.http_address.host_and_port}"
-
-
-def _topic_lines(configuration: Configuration) -> Iterator[str]:
+    for rank, stage in enumerate(configuration.stages):
+        tls = " with TLS" if stage.tls is not None else ""
+        reached = f"reached at {stage.advertised}" if stage.advertised is not None else "reached wherever it listens"
+        yield f"stage {stage.name}: rank {rank}; listens at {stage.address.host_and_port}{tls}, {reached}"
+        yield f"  topics {_listed(stage.topics)}; store {stage.store}, durability {stage.durability}"
+        if stage.http_address is not None:
+            yield f"  health and metrics at http://{stage.http_address.host_and_port}"
     is_open = configuration.topics == "open"
     yield f"topics: {configuration.topics}, so {'any topic may be used' if is_open else 'only these topics may be used'}"
     for rule in configuration.topic:
         yield f"  {rule.pattern}: delivery {rule.delivery}"
+    yield from _identity_lines(configuration)
+    for topic in topics:
+        yield from _owner_lines(topic, _about_topic(configuration, topic))
+    yield from (f"warning: {note}" for note in notes)
 
 
 def _identity_lines(configuration: Configuration) -> Iterator[str]:
@@ -230,18 +210,11 @@ def token_command(arguments: argparse.Namespace) -> int:
     }
     file, token = output or f"{name}.token", make_token()
     write_token(file, token)
-    print("\n".join(_identity_text(name, hash_token(token), allow, arguments.stage)))
+    rights = [f"{right} = {_toml(patterns)}" for right, patterns in allow.items()] + ["stage = true"] * arguments.stage
+    print(f"\n[[identity]]\nname = {_toml(name)}\ntoken_sha256 = {_toml(hash_token(token))}")
+    print(f"allow = {{ {', '.join(rights)} }}")
     print(f"the token is in {file}, which only you can read; clients show it by token_file", file=sys.stderr)
     return 0
-
-
-def _identity_text(name: str, digest: str, allow: dict[str, list[str]], is_stage: bool) -> Iterator[str]:
-    rights = [f"{right} = {_toml(patterns)}" for right, patterns in allow.items()] + ["stage = true"] * is_stage
-    yield ""
-    yield "[[identity]]"
-    yield f"name = {_toml(name)}"
-    yield f"token_sha256 = {_toml(digest)}"
-    yield f"allow = {{ {', '.join(rights)} }}"
 
 
 def _toml(value: object) -> str:

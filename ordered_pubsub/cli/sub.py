@@ -16,7 +16,7 @@ from typing import Any
 
 import attrs
 
-from ordered_pubsub.cli.clients import add_client_options, connect, note_wildcards, run, seconds
+from ordered_pubsub.cli.clients import add_client_options, connect, note_wildcards, run, seconds, whole
 from ordered_pubsub.cli.output import Output
 from ordered_pubsub.client.event import Event
 from ordered_pubsub.client.subscription import Subscription
@@ -29,6 +29,7 @@ BATCH_EVENTS_MAX = 1_000
 STALLED_AFTER_S = 5.0
 """When the same event has been waited for this long, the user is told; and again after twice as long."""
 
+DESCRIPTION = "Prints the events that are published from now on, in one order over all the topics, one a line."
 EPILOG = """\
 examples:
   ordered-pubsub sub trades quotes --ens mqtt://127.0.0.1:1883 --sequencer ops://127.0.0.1:7411
@@ -44,18 +45,11 @@ exit code: 0 if it ended as asked for, 1 if fewer events came than asked for or 
 """
 
 
-def add_command(commands: Any) -> None:
-    """Add this command to the parser of the command line."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "sub",
-        help="print the events of topics in one order",
-        description="Prints the events that are published from now on, in one order over all the topics, one a line.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
     parser.add_argument("topics", metavar="TOPIC", nargs="+", help="what to subscribe to")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line, for machines")
-    parser.add_argument("--count", type=_count, metavar="N", help="end after so many events")
+    parser.add_argument("--count", type=whole(1), metavar="N", help="end after so many events")
     parser.add_argument("--timeout", type=seconds, metavar="S", help="end after so many seconds")
     parser.add_argument("--order", choices=tuple(WEIGHTS), default="total", help="default: total, over all the topics")
     parser.add_argument(
@@ -67,12 +61,6 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--quiet", action="store_true", help="do not say on standard error when it begins")
     add_client_options(parser)
     parser.set_defaults(run=command)
-
-
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text[:18]) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} does not fit; expected a whole number from 1 on")
-    return int(text[:18])
 
 
 def command(arguments: argparse.Namespace) -> int:
