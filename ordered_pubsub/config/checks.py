@@ -44,19 +44,15 @@ def stages_to_serve(
     if not chosen:
         raise ConfigurationError(f"there is no stage {name!r} in the configuration; there are {', '.join(names)}")
     if listen is not None:
-        chosen = (_listen_elsewhere(chosen, listen),)
+        if len(chosen) > 1:
+            raise ConfigurationError(
+                f"listen={listen!r} is for one stage, and the configuration has {len(chosen)}: name one of them "
+                f"({', '.join(stage.name for stage in chosen)})"
+            )
+        chosen = (attrs.evolve(chosen[0], listen=listen),)
         _check_listener(configuration, names.index(chosen[0].name), chosen[0])
     _check_on_one_machine(chosen)
     return chosen
-
-
-def _listen_elsewhere(chosen: tuple[StageSection, ...], listen: str) -> StageSection:
-    if len(chosen) > 1:
-        raise ConfigurationError(
-            f"listen={listen!r} is for one stage, and the configuration has {len(chosen)}: name one of them "
-            f"({', '.join(stage.name for stage in chosen)})"
-        )
-    return attrs.evolve(chosen[0], listen=listen)
 
 
 def _check_on_one_machine(chosen: tuple[StageSection, ...]) -> None:

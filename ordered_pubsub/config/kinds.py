@@ -57,13 +57,13 @@ class Unfit(ConfigurationError):
 
     def say(self, before: Path = ()) -> str:
         """The message, with the way to the record that the value is in."""
-        came = hidden(self.value) if self.is_secret else f"={shown(self.value)}"
+        came = f"={shown(self.value)}"
+        if self.is_secret:
+            size = f"{len(self.value)} characters" if isinstance(self.value, str) else type(self.value).__name__
+            came = f" ({size}, not shown)"
         tail = f" ({self.detail})" if self.detail else ""
-        return f"{spell((*before, *self.path))}{came} does not fit; {self._name} is {self.fits}{tail}"
-
-    @property
-    def _name(self) -> str:
-        return next((part for part in reversed(self.path) if isinstance(part, str)), "it")
+        name = next((part for part in reversed(self.path) if isinstance(part, str)), "it")
+        return f"{spell((*before, *self.path))}{came} does not fit; {name} is {self.fits}{tail}"
 
 
 def spell(path: Path) -> str:
@@ -100,13 +100,6 @@ def redacted(text: str) -> str:
     if separator and "://" in head:
         text = f"{head.partition('://')[0]}://***@{tail}"
     return _SECRET_PARAMETER.sub(r"\1***", text)
-
-
-def hidden(value: object) -> str:
-    """What is said of a value that may be a secret."""
-    return (
-        f" ({len(value)} characters, not shown)" if isinstance(value, str) else f" ({type(value).__name__}, not shown)"
-    )
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
@@ -260,6 +253,24 @@ HASHES = Kind(
 CERTIFICATE = attrs.evolve(
     NAME, fits="the common name or alternative name of a client's certificate, exactly", is_optional=True
 )
+
+
+def is_named(pattern: str, name: str) -> bool:
+    """Whether a client's name is one of those that a pattern stands for: `*` is any characters, also none."""
+    first, *others = pattern.split("*")
+    if not others:
+        return name == first
+    *middle, last = others
+    if not name.startswith(first):
+        return False
+    at = len(first)
+    for text in middle:
+        # As early as it is there: later would leave less for those that follow, so nothing is tried twice.
+        found = name.find(text, at)
+        if found < 0:
+            return False
+        at = found + len(text)
+    return len(name) - len(last) >= at and name.endswith(last)
 
 
 # -- topics -----------------------------------------------------------------------------------------------------------

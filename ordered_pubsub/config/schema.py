@@ -8,14 +8,14 @@ it that says for what. Lists are tuples, and what was left out is the default, o
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import attrs
 
 from ordered_pubsub.config import kinds
 from ordered_pubsub.config.addresses import Address, parse_address, parse_listen
-from ordered_pubsub.config.kinds import as_tuple, hashes_as_tuple, names_or_switch, one_or_more
-from ordered_pubsub.config.naming import is_named
+from ordered_pubsub.config.kinds import as_tuple, hashes_as_tuple, is_named, names_or_switch, one_or_more
 from ordered_pubsub.core.levels import EXACTLY_ONCE, Levels
 from ordered_pubsub.core.liveness.times import Times
 from ordered_pubsub.core.log.retention import Policies, Policy
@@ -83,31 +83,14 @@ def locate_store(text: str, folder: str) -> str:
     return text if path is None or not folder else "sqlite://" + os.path.join(folder, path)
 
 
-# attrs makes defaults before it looks at what was given, so what these get may be anything.
+def _made_of(key: str, kind: type, make: Callable[[Any], object]) -> Any:
+    """A default that another key decides. attrs makes defaults before it looks at what was given, so that may be anything."""
 
+    def default(section: object) -> object:
+        given = getattr(section, key)
+        return make(given if isinstance(given, kind) else kind())
 
-def _store_of(name: object) -> str:
-    return f"sqlite:ordered_pubsub-{name}.db" if isinstance(name, str) else MEMORY
-
-
-def _frame_bytes(payload_bytes_max: object) -> int:
-    return payload_bytes_max + FRAME_BYTES_MORE if isinstance(payload_bytes_max, int) else FRAME_BYTES_MORE
-
-
-def _buffered_bytes(frame_bytes_max: object) -> int:
-    return 4 * frame_bytes_max if isinstance(frame_bytes_max, int) else FRAME_BYTES_MOST
-
-
-def _buffered_by_identity(buffered_bytes_max: object) -> int:
-    return 8 * buffered_bytes_max if isinstance(buffered_bytes_max, int) else FRAME_BYTES_MOST
-
-
-def _received_by_identity(frame_bytes_max: object) -> int:
-    return max(16 * frame_bytes_max, 64 * MEBIBYTE) if isinstance(frame_bytes_max, int) else FRAME_BYTES_MOST
-
-
-def _split_sequencers(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",")]
+    return attrs.Factory(default, takes_self=True)
 
 
 def _is_ens(text: str) -> bool:
@@ -119,7 +102,7 @@ ENS = kinds.text_kind("the URL of a broker, such as 'nats://127.0.0.1:4222' or '
 SEQUENCERS = kinds.text_kind(
     "the address of a stage, such as 'ops://127.0.0.1:7411', or a list of them",
     lambda text: bool(parse_address(text)),
-    parse=_split_sequencers,
+    parse=lambda text: [part.strip() for part in text.split(",")],
     is_list=True,
 )
 LISTEN = kinds.text_kind("an address to listen at, such as '127.0.0.1:7411'", lambda text: bool(parse_listen(text)))
@@ -245,10 +228,10 @@ class StageSection:
     """how clients and other stages reach it; left out: at `listen`"""
     topics: tuple[str, ...] = attrs.field(default=(), converter=as_tuple, validator=kinds.PATTERNS)
     """patterns of the topics that it owns; those that nobody names are spread over all stages"""
-    store: str = attrs.field(default=attrs.Factory(lambda self: _store_of(self.name), takes_self=True), validator=STORE)
+    store: str = attrs.field(default=_made_of("name", str, "sqlite:ordered_pubsub-{}.db".format), validator=STORE)
     """where its journal is"""
     durability: str = attrs.field(
-        default=attrs.Factory(lambda self: "none" if self.store == MEMORY else "fsync", takes_self=True),
+        default=_made_of("store", str, lambda store: "none" if store == MEMORY else "fsync"),
         validator=kinds.choice("fsync", "os", "none"),
     )
     """what has happened when it answers: the disk has it, the operating system has it, or nothing; in memory: nothing"""
@@ -436,22 +419,22 @@ class LimitsSection:
     payload_bytes_max: int = attrs.field(default=MEBIBYTE, validator=kinds.whole(1, PAYLOAD_BYTES_MOST))
     """bytes that one event's payload and headers may have together"""
     frame_bytes_max: int = attrs.field(
-        default=attrs.Factory(lambda self: _frame_bytes(self.payload_bytes_max), takes_self=True),
+        default=_made_of("payload_bytes_max", int, lambda size: size + FRAME_BYTES_MORE),
         validator=kinds.whole(FRAME_BYTES_LEAST, FRAME_BYTES_MOST),
     )
     """bytes of one frame, from somebody whom the stage knows; left out: 3 MiB more than a payload"""
     buffered_bytes_max: int = attrs.field(
-        default=attrs.Factory(lambda self: _buffered_bytes(self.frame_bytes_max), takes_self=True),
+        default=_made_of("frame_bytes_max", int, lambda size: 4 * size),
         validator=kinds.whole(FRAME_BYTES_LEAST),
     )
     """bytes that may wait to be sent on one connection, before it is closed; left out: four frames"""
     buffered_bytes_per_identity_max: int = attrs.field(
-        default=attrs.Factory(lambda self: _buffered_by_identity(self.buffered_bytes_max), takes_self=True),
+        default=_made_of("buffered_bytes_max", int, lambda size: 8 * size),
         validator=kinds.whole(FRAME_BYTES_LEAST),
     )
     """the same on all connections of one identity; left out: eight connections' worth"""
     received_bytes_per_identity_max: int = attrs.field(
-        default=attrs.Factory(lambda self: _received_by_identity(self.frame_bytes_max), takes_self=True),
+        default=_made_of("frame_bytes_max", int, lambda size: max(16 * size, 64 * MEBIBYTE)),
         validator=kinds.whole(FRAME_BYTES_LEAST),
     )
     """bytes of frames that are not complete or wait for their turn, of one identity; left out: 16 frames, or 64 MiB if more"""
