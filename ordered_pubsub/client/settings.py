@@ -13,17 +13,13 @@ from ordered_pubsub.errors import ConfigurationError, UsageError
 from ordered_pubsub.wire.event_frames import content_type_bytes
 
 
-def _serializer(_: Any, __: Any, value: object) -> None:
+def _serializer(_: Any, __: Any, value: Any) -> None:
     if value is not None:
         check_serializer(value)
-        _check_content_type(value)
-
-
-def _check_content_type(serializer: Any) -> None:
-    try:
-        content_type_bytes(serializer.content_type)
-    except UsageError as error:
-        raise ConfigurationError(f"serializer={serializer!r} does not fit: {error}") from None
+        try:
+            content_type_bytes(value.content_type)
+        except UsageError as error:
+            raise ConfigurationError(f"serializer={value!r} does not fit: {error}") from None
 
 
 @attrs.frozen(kw_only=True)

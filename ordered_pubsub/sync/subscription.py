@@ -199,20 +199,18 @@ class Subscription:
         for first in self:
             batch = [first]
             try:
-                self._complete(batch, max_events, time.monotonic() + max_wait_s)
+                give_up_at = time.monotonic() + max_wait_s
+                while len(batch) < max_events:
+                    with suppress(IndexError):
+                        batch.append(self._events.popleft())
+                        continue
+                    if not self._has_another(give_up_at):
+                        break
             except BaseException:
                 self._hand([])
                 self._events.extendleft(reversed(batch))  # interrupted: they were not taken
                 raise
             yield self._hand(batch)
-
-    def _complete(self, batch: list[Event], max_events: int, give_up_at: float) -> None:
-        while len(batch) < max_events:
-            with suppress(IndexError):
-                batch.append(self._events.popleft())
-                continue
-            if not self._has_another(give_up_at):
-                return
 
     def _has_another(self, give_up_at: float) -> bool:
         try:
@@ -226,19 +224,16 @@ class Subscription:
         with self._news:
             while not self._events:
                 if self._is_over:
-                    return self._end_of_events()
+                    error = self._inner.error if self._is_dropped else self._error
+                    if error is not None:
+                        raise error
+                    return False
                 self._renew_budget()
                 timeout_s = None if give_up_at is None else give_up_at - time.monotonic()
                 if timeout_s is not None and timeout_s <= 0:
                     return None
                 self._news.wait(timeout_s)
         return True
-
-    def _end_of_events(self) -> bool:
-        error = self._inner.error if self._is_dropped else self._error
-        if error is not None:
-            raise error
-        return False
 
     def _renew_budget(self) -> None:
         is_spent = self._budget_events <= 0 or self._budget_bytes <= 0
@@ -253,7 +248,7 @@ class Subscription:
         """In the loop: put what there is into `_events`, as far as the budget goes."""
         async for batch in self._inner.batches(BATCH_EVENTS_MAX, 0.0):
             self._put(batch)
-            while not self._has_budget() and not self._is_dropped:
+            while (self._budget_events <= 0 or self._budget_bytes <= 0) and not self._is_dropped:
                 self._wanted.clear()
                 await self._wanted.wait()
 
@@ -264,9 +259,6 @@ class Subscription:
                 self._budget_events -= len(batch)
                 self._budget_bytes -= sum([len(event.raw) for event in batch])
                 self._news.notify_all()
-
-    def _has_budget(self) -> bool:
-        return self._budget_events > 0 and self._budget_bytes > 0
 
     def _brought(self, bringing: futures.Future[None]) -> None:
         with self._news:

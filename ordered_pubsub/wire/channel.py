@@ -213,9 +213,6 @@ class Channel(asyncio.Protocol):
         self.heard_at = self._loop.time()
         if self.arrival is not None:
             self.arrival(self)
-        self._begin()
-
-    def _begin(self) -> None:
         if not self.is_open:
             return  # not wanted
         if self._tls is None:
@@ -233,7 +230,10 @@ class Channel(asyncio.Protocol):
             if self._tls is not None:
                 data = self._uncover(self._tls, data)
             payloads = self._deframer.feed(data)
-            self._note_half(bool(payloads))
+            if not (self._deframer.waiting_bytes or (self._tls is not None and self._tls.waiting_bytes)):
+                self.half_since = None
+            elif payloads or self.half_since is None:
+                self.half_since = self.heard_at
             if payloads:
                 self.owner.received(payloads)
             self.count_held()
@@ -241,13 +241,6 @@ class Channel(asyncio.Protocol):
             self.owner.broken(error)
         except ssl.SSLError as error:
             self._end(describe(error))
-
-    def _note_half(self, is_another: bool) -> None:
-        """Take note of when the frame began that has not come to its end, if there is one."""
-        if not (self._deframer.waiting_bytes or (self._tls is not None and self._tls.waiting_bytes)):
-            self.half_since = None
-        elif is_another or self.half_since is None:
-            self.half_since = self.heard_at
 
     def _uncover(self, tls: TlsLayer, data: bytes) -> bytes:
         was_established = tls.is_established

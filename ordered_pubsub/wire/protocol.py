@@ -31,7 +31,7 @@ from ordered_pubsub.core.messages import (
     ToSession,
 )
 from ordered_pubsub.errors import ProtocolError
-from ordered_pubsub.wire.framing import frame
+from ordered_pubsub.wire.framing import UNREADABLE, frame
 from ordered_pubsub.wire.reading import FromReader, ToReader
 
 VERSION = 3
@@ -287,7 +287,7 @@ def decode(decoder: msgspec.msgpack.Decoder[_Message], payload: bytes | msgspec.
     """The message in a frame's payload, or a `ProtocolError` that says what is wrong with it."""
     try:
         return decoder.decode(payload)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise ProtocolError(
             f"{who} sent a frame of {len(memoryview(payload))} bytes that is not a message known here: {error}"
         ) from error

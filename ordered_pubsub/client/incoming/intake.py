@@ -65,7 +65,7 @@ class Intake:
         """whether what was not read is not read at all"""
         self.error: Exception | None = None
         """why it is over, if it did not end by itself"""
-        self.on_over: Callable[[], None] = _nothing
+        self.on_over: Callable[[], object] = lambda: None
         self.leaving: asyncio.Future[None] | None = None
         """done when the stage knows that it is over"""
         missing = None if delivery == BEST_EFFORT else Missing(engine.home.levels.is_kept)
@@ -381,7 +381,3 @@ def _make_buffer(identity: str, order: Order, missing: Missing | None, settings:
         return BestEffort(identity, events_max, settings.ttl_s, buffer_bytes_max=bytes_max)
     wants_of = partial(wanted_by, decoder=Decoder(settings.serializer))
     return Delivery(identity, events_max or BUFFER_EVENTS_MAX, order, missing, wants_of, buffer_bytes_max=bytes_max)
-
-
-def _nothing() -> None:
-    """Nobody needs to know."""

@@ -29,7 +29,6 @@ from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.core.client.batches import Batch
 from ordered_pubsub.core.client.outbox import Outbox, Void
 from ordered_pubsub.core.client.session import Outcome
-from ordered_pubsub.core.messages import Publication
 from ordered_pubsub.errors import (
     AccessDenied,
     Closed,
@@ -237,7 +236,9 @@ class Publisher:
             return
         receipts, outbox.receipts = outbox.receipts, []
         for part, items in receipts:
-            _give_receipts(part, items)
+            for number, item in enumerate(items, part.first):
+                if not item.future.done():
+                    item.future.set_result(Receipt(part.topic, number, item.id))
             self._forget(items)
         voids, outbox.voids = outbox.voids, []
         for void in voids:
@@ -376,7 +377,15 @@ class Publisher:
             timer = self._loop.call_later(timeout_s, self._idle.set)
             await self._idle.wait()
             timer.cancel()
-        return self._abandon() if self._unfinished or self.outbox.early_events else ""
+        if not (self._unfinished or self.outbox.early_events):
+            return ""
+        left = "" if all(item.future.done() for item in self._unfinished.values()) else self.waiting_for()
+        self._give_up()
+        for item in list(self._unfinished.values()):
+            self._fail(
+                item, Timeout(f"the client was closed before the event {item.id} had a receipt; the outcome is unknown")
+            )
+        return left
 
     def fail(self, error: Exception) -> None:
         """Nothing is published any more: whoever waits for a receipt, or for room, is told."""
@@ -389,15 +398,6 @@ class Publisher:
         for item in list(self._unfinished.values()):
             self._fail(item, error)
         self._idle.set()
-
-    def _abandon(self) -> str:
-        left = "" if all(item.future.done() for item in self._unfinished.values()) else self.waiting_for()
-        self._give_up()
-        for item in list(self._unfinished.values()):
-            self._fail(
-                item, Timeout(f"the client was closed before the event {item.id} had a receipt; the outcome is unknown")
-            )
-        return left
 
     def _give_up(self) -> None:
         self.outbox.abandon()
@@ -420,13 +420,6 @@ _ERRORS: dict[str, type[OrderedPubSubError]] = {
     "taken-over": SessionExpired,
     "level": UsageError,
 }
-
-
-def _give_receipts(part: Publication, items: Sequence[Outgoing]) -> None:
-    topic = part.topic
-    for number, item in enumerate(items, part.first):
-        if not item.future.done():
-            item.future.set_result(Receipt(topic, number, item.id))
 
 
 def error_of(code: str) -> type[OrderedPubSubError]:
