@@ -26,7 +26,7 @@ from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.errors import ConfigurationError, JournalDamaged, JournalError, ProtocolError, UnavailableError
 from ordered_pubsub.server.doors.access import Access, Proof, has_lost_keys
 from ordered_pubsub.server.doors.admission import Admission, Visitor
-from ordered_pubsub.server.doors.claims import Claimant, Claims
+from ordered_pubsub.server.doors.claims import Claims
 from ordered_pubsub.server.doors.clients import ClientConnection, Rules
 from ordered_pubsub.server.doors.tls import StageTlsContexts
 from ordered_pubsub.server.links.agreement import Common, Disagreement
@@ -39,9 +39,7 @@ from ordered_pubsub.wire.channel import Channel
 from ordered_pubsub.wire.protocol import (
     VERSION,
     Claim,
-    Claimed,
     ClientGreeting,
-    NamesGranted,
     PeerGreeting,
     Welcome,
     encode,
@@ -206,7 +204,7 @@ class Server:
                 break
         self.doors.trouble = ""
         for link in self.links.values():
-            link.renew("this stage has started again")
+            link.break_off("this stage has started again")
         _log.warning("stage %s: its store can be used again, and it goes on from there", self.section.name)
 
     def _shut_out(self, error: JournalError) -> None:
@@ -318,8 +316,7 @@ class Server:
         known = self.node.driver.stage.state.requests.sessions.get(session)
         return None if known is None else known.identity
 
-    def _let_in(self, client: Claimant) -> None:
-        assert isinstance(client, ClientConnection)
+    def _let_in(self, client: ClientConnection) -> None:
         older = self.node.askers.get(client.session)
         if isinstance(older, ClientConnection) and older is not client:
             older.leave("unavailable", "the same session has come again on another connection")
@@ -334,18 +331,6 @@ class Server:
             self.node.client_is_gone(connection.session)
         if connection.name is not None:
             self.claims.client_left(connection)
-
-    def handle_claim(self, peer: int, claim: Claim) -> None:
-        """A home stage claims a name that is kept here, or gives one back."""
-        self.claims.handle_claim(peer, claim)
-
-    def handle_claimed(self, claimed: Claimed) -> None:
-        """The keeper of a name has answered."""
-        self.claims.handle_claimed(claimed)
-
-    def handle_names(self, peer: int, names: NamesGranted) -> None:
-        """A home stage says which of the names that are kept here its clients have."""
-        self.claims.handle_names(peer, names)
 
     # -- other stages -------------------------------------------------------------------------------------------------
 

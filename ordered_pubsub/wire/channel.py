@@ -15,7 +15,7 @@ import asyncio
 import ssl
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from ordered_pubsub.errors import ProtocolError
 from ordered_pubsub.wire.framing import Deframer
@@ -27,11 +27,13 @@ GRACE_S = 1.0
 """How long a connection that was closed may take to send what was written before."""
 
 
-class Owner(Protocol):
-    """What a channel tells what happens."""
+class Owner:
+    """What a channel tells what happens. As it is here it owns a connection that is gone, or that nobody wants."""
+
+    __slots__ = ()
 
     def opened(self, channel: Channel) -> None:
-        """The connection is there, and as safe as was asked for."""
+        """The connection is there, and as safe as was asked for. Not told to who takes it over later."""
 
     def received(self, payloads: list[bytes]) -> None:
         """Frames came. A `ProtocolError` goes to `broken`."""
@@ -41,22 +43,6 @@ class Owner(Protocol):
 
     def lost(self, reason: str) -> None:
         """The connection is gone; nothing comes after this."""
-
-
-class Nobody:
-    """Owns a connection that is gone, or that nobody wants."""
-
-    def opened(self, channel: Channel) -> None:
-        """Never, or too late."""
-
-    def received(self, payloads: list[bytes]) -> None:
-        """Too late."""
-
-    def broken(self, error: ProtocolError) -> None:
-        """Too late."""
-
-    def lost(self, reason: str) -> None:
-        """At last."""
 
 
 class Channel(asyncio.Protocol):
@@ -271,5 +257,5 @@ class Channel(asyncio.Protocol):
         """Know nobody any more who knows this channel: then all that the connection had is given back at once, whoever opens
         however many, and not when Python looks for cycles, which takes the longer the more of them there are.
         """
-        self.owner = Nobody()
+        self.owner = Owner()
         self.arrival = self.farewell = self.measure = None

@@ -13,7 +13,7 @@ import attrs
 from ordered_pubsub.config.addresses import Address
 from ordered_pubsub.core.messages import Answer, Refusal, ToSession
 from ordered_pubsub.errors import ProtocolError, UnavailableError
-from ordered_pubsub.wire.channel import Channel
+from ordered_pubsub.wire.channel import Channel, Owner
 from ordered_pubsub.wire.protocol import (
     ClientGreeting,
     Ping,
@@ -52,7 +52,7 @@ class Hearer(Protocol):
 
 
 @attrs.define(eq=False)
-class Talk:
+class Talk(Owner):
     """One connection to a stage, from its greeting to its end."""
 
     home: Hearer

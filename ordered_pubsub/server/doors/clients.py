@@ -61,7 +61,7 @@ from ordered_pubsub.server.doors.access import has_lost_subscribe
 from ordered_pubsub.server.doors.admission import Visitor
 from ordered_pubsub.server.stage.choosing import read_filter
 from ordered_pubsub.server.stage.node import Node
-from ordered_pubsub.wire.channel import Channel
+from ordered_pubsub.wire.channel import Channel, Owner
 from ordered_pubsub.wire.pack import signing_request
 from ordered_pubsub.wire.protocol import (
     AskUnread,
@@ -129,7 +129,7 @@ class Rules:
 
 
 @attrs.define(eq=False)
-class ClientConnection:
+class ClientConnection(Owner):
     """One client's connection, once it has been let in."""
 
     channel: Channel
@@ -176,9 +176,6 @@ class ClientConnection:
     def identity_name(self) -> str:
         """Who it is."""
         return self.visitor.identity.name
-
-    def opened(self, channel: Channel) -> None:
-        """Never called: this owner comes later."""
 
     def welcome(self, frame: bytes) -> None:
         """Let it in."""
@@ -240,10 +237,8 @@ class ClientConnection:
                 self.node.handle_subscriber(self.session, self._allowed(message), self.identity_name)
         elif isinstance(message, FromReader):
             self._read(message)
-        elif isinstance(message, Inquire):
-            self._inform(message.number)
-        elif isinstance(message, TurnKeys):
-            self._turn_keys(message.number)
+        elif isinstance(message, (Inquire, TurnKeys)):
+            self._report(message)
         elif isinstance(message, Ping):
             self._write(_PONG)
 
@@ -377,7 +372,11 @@ class ClientConnection:
         """Whether a subscription may ask this, or say it; the rights are those of now, whatever it was allowed before."""
         check_message(message, len(self.node.topology.stages))
         if isinstance(message, Locate):
-            return self._may_locate(message)
+            if message.session != self.session or len(message.topics) > TOPICS_MAX:
+                raise ProtocolError(
+                    f"session {self.session!r} asked in the name of {message.session!r}, or for too many topics"
+                )
+            return not self._denial(message.topics)
         if isinstance(message, AskKeys):
             return self._may_ask_for_keys(message)
         if isinstance(message, (KeepAlive, LeaseRenewal, SeenReply, VoidAsk, NotArrivedCounts)):
@@ -398,7 +397,10 @@ class ClientConnection:
             if len(message.acked) > 2 * limits.topics_per_subscription_max:
                 excess = f"{limits.topics_per_subscription_max} topics (limits.topics_per_subscription_max)"
                 return self._end(message.subscription, "limit", f"it follows more than twice {excess}")
-            self._note_following(message)
+            if message.acked or not message.is_all:
+                self._following[message.subscription] = True
+            else:
+                self._following.pop(message.subscription, None)
             topics = list(message.acked)
         else:
             self._following[message.subscription] = True
@@ -431,13 +433,6 @@ class ClientConnection:
             raise ProtocolError(f"session {self.session!r} said what it may not say: {message!r:.300}")
         return True
 
-    def _may_locate(self, message: Locate) -> bool:
-        if message.session != self.session or len(message.topics) > TOPICS_MAX:
-            raise ProtocolError(
-                f"session {self.session!r} asked in the name of {message.session!r}, or for too many topics"
-            )
-        return not self._denial(message.topics)
-
     def _has_to_do_with(self, topic: str) -> bool:
         """Whether it may publish on a topic, or read it."""
         return self._verdict("publish", topic) is _FINE or self._verdict("subscribe", topic) is _FINE
@@ -467,12 +462,6 @@ class ClientConnection:
         """Why it has no such right on a topic: a code and a reason."""
         return self._judged.get((right, topic)) or self._judge(right, topic)
 
-    def _note_following(self, message: Progress) -> None:
-        if message.acked or not message.is_all:
-            self._following[message.subscription] = True
-        else:
-            self._following.pop(message.subscription, None)
-
     def _refusal(self, request: Request) -> Refusal | None:
         """Why a request may not be asked, if so. What is said depends on the rules, never on what exists.
 
@@ -491,7 +480,12 @@ class ClientConnection:
                 verdict = self._verdict(right, topic)
                 if verdict is not _FINE:
                     return request.refused(*verdict)
-        return self._refusal_of_change(request, change) if change is not None else None
+        if change is None:
+            return None
+        if unfit := self._unfit(change.subscription):
+            return request.refused("bad-request", unfit)
+        excess = self._excess(request.sequence, change)
+        return request.refused("limit", excess) if excess else None
 
     def _signing(self, request: Request) -> Generator[None, None, tuple[Request, Refusal | None]]:
         """What it asks as it is passed on; or why its events are not taken: written by others, or by nobody's rules."""
@@ -500,13 +494,6 @@ class ClientConnection:
     def _may_sign(self, publisher: str) -> bool:
         """Whether a name that it has not taken is its identity's all the same, since it was given to that."""
         return NAME.test(publisher) and not publisher.startswith(NAMELESS) and self.identity.has_name(publisher)
-
-    def _refusal_of_change(self, request: Request, ask: ChangeAsk) -> Refusal | None:
-        unfit = self._unfit(ask.subscription)
-        if unfit:
-            return request.refused("bad-request", unfit)
-        excess = self._excess(request.sequence, ask)
-        return request.refused("limit", excess) if excess else None
 
     def _judge(self, right: str, topic: str) -> tuple[str, str]:
         try:
@@ -599,19 +586,15 @@ class ClientConnection:
         held[self.identity_name] = count = held.get(self.identity_name, 0) + change
         return count
 
-    def _inform(self, number: int) -> None:
-        if self.identity.may("administer"):
-            self._write(encode(Report(number, self.rules.report())))
+    def _report(self, message: Inquire | TurnKeys) -> None:
+        if not self.identity.may("administer"):
+            wanted = "see how the stage is" if isinstance(message, Inquire) else "rotate keys"
+            reason = f"identity {self.identity.name!r} may not {wanted}: it needs the right 'administer'"
+            self._write(encode(Report(message.number, {}, reason)))
+        elif isinstance(message, Inquire):
+            self._write(encode(Report(message.number, self.rules.report())))
         else:
-            reason = f"identity {self.identity.name!r} may not see how the stage is: it needs the right 'administer'"
-            self._write(encode(Report(number, {}, reason)))
-
-    def _turn_keys(self, number: int) -> None:
-        if self.identity.may("administer"):
-            self._write(encode(Report(number, {"key_epoch": self.node.rotate_keys()})))
-        else:
-            reason = f"identity {self.identity.name!r} may not rotate keys: it needs the right 'administer'"
-            self._write(encode(Report(number, {}, reason)))
+            self._write(encode(Report(message.number, {"key_epoch": self.node.rotate_keys()})))
 
     def tell(self, answers: list[Answer | Refusal]) -> None:
         """Bring answers."""

@@ -19,9 +19,10 @@ from ordered_pubsub.config.schema import Configuration
 from ordered_pubsub.core.messages import PeerMessage
 from ordered_pubsub.errors import OrderedPubSubError, ProtocolError
 from ordered_pubsub.server.doors.access import Access, Proof
+from ordered_pubsub.server.doors.claims import Claims
 from ordered_pubsub.server.links.agreement import Common
 from ordered_pubsub.supervision import Backoff, Supervisor
-from ordered_pubsub.wire.channel import Channel, Nobody
+from ordered_pubsub.wire.channel import Channel, Owner
 from ordered_pubsub.wire.protocol import (
     Claim,
     Claimed,
@@ -65,6 +66,10 @@ class Handler(Protocol):
     def configuration(self) -> Configuration:
         """What this stage was started with."""
 
+    @property
+    def claims(self) -> Claims:
+        """Who hears what is said of names."""
+
     def connected(self, peer: int) -> None:
         """The link is there."""
 
@@ -80,18 +85,9 @@ class Handler(Protocol):
     def drop(self, peer: int, error: ProtocolError) -> None:
         """The peer has said something that cannot be read, and that may get lost."""
 
-    def handle_claim(self, peer: int, claim: Claim) -> None:
-        """The peer claims a name for a client, or gives one back."""
-
-    def handle_claimed(self, claimed: Claimed) -> None:
-        """The peer answers a claim."""
-
-    def handle_names(self, peer: int, names: NamesGranted) -> None:
-        """The peer says which names its clients have."""
-
 
 @attrs.define(eq=False)
-class PeerLink:
+class PeerLink(Owner):
     """This stage's side of the link to one other stage."""
 
     rank: int
@@ -116,7 +112,7 @@ class PeerLink:
     _supervisor: Supervisor = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._supervisor = Supervisor(f"the link to stage {self.name}", lambda error: self._break(str(error)))
+        self._supervisor = Supervisor(f"the link to stage {self.name}", lambda error: self.break_off(str(error)))
 
     # -- making the connection ----------------------------------------------------------------------------------------
 
@@ -127,7 +123,7 @@ class PeerLink:
 
     async def _dial_for_ever(self) -> None:
         backoff = Backoff(PAUSE_FIRST_S, PAUSE_MOST_S)
-        self._break("dialling begins anew")
+        self.break_off("dialling begins anew")
         while True:
             self._was_up = False
             try:
@@ -211,12 +207,12 @@ class PeerLink:
     def _keep_out(self, channel: Channel, welcome: Welcome) -> None:
         reason = f"stage {self.name} is linked to stage {welcome.stage} already, by a connection that works"
         _log.warning("%s, and somebody else has come as that stage from %s", reason, channel.address)
-        channel.owner = Nobody()
+        channel.owner = Owner()
         channel.close(reason, encode(Rejected("unavailable", reason)))
 
     def _replace(self, channel: Channel, welcome: Welcome, proof: Proof) -> None:
         if self._channel is not None:
-            self._channel.owner = Nobody()
+            self._channel.owner = Owner()
             self._channel.abort("replaced by a newer connection")
             self._is_down("replaced by a newer connection")
         channel.owner = self
@@ -273,10 +269,10 @@ class PeerLink:
         try:
             self._receive(payloads)
         except OrderedPubSubError as error:
-            self._break(str(error))
+            self.break_off(str(error))
         except Exception as error:
             self._supervisor.note("hearing it", error)
-            self._break(f"what it said was met by {error!r} here")
+            self.break_off(f"what it said was met by {error!r} here")
 
     def _receive(self, payloads: list[bytes]) -> None:
         said: list[PeerMessage] = []
@@ -308,22 +304,18 @@ class PeerLink:
                 raise ProtocolError(f"{self.address} is stage {message.stage!r}, and {self.name!r} was expected there")
             self._becomes_up()
         elif isinstance(message, Rejected):
-            self._break(f"stage {self.name} does not let this one in ({message.code}): {message.reason}")
+            self.break_off(f"stage {self.name} does not let this one in ({message.code}): {message.reason}")
         elif isinstance(message, Differs):
-            self._differ(message)
+            if self._channel is not None:  # the other stage is to be able to say in what they differ, too
+                self._channel.close(self.common.compared_with(message.common), self.common.message())
         elif isinstance(message, Pong) or not self._is_up:
             return
         elif isinstance(message, Claim):
-            self.handler.handle_claim(self.rank, message)
+            self.handler.claims.handle_claim(self.rank, message)
         elif isinstance(message, Claimed):
-            self.handler.handle_claimed(message)
+            self.handler.claims.handle_claimed(message)
         else:
-            self.handler.handle_names(self.rank, message)
-
-    def _differ(self, message: Differs) -> None:
-        """The configurations differ. The other stage is to be able to say in what, too."""
-        if self._channel is not None:
-            self._channel.close(self.common.compared_with(message.common), self.common.message())
+            self.handler.claims.handle_names(self.rank, message)
 
     def check_alive(self, now: float, heartbeat_s: float) -> None:
         """Ask a silent peer whether it is there; give one up that does not say so."""
@@ -346,7 +338,7 @@ class PeerLink:
 
     def broken(self, error: ProtocolError) -> None:
         """The peer sent what it must not."""
-        self._break(str(error))
+        self.break_off(str(error))
 
     def judge(self, access: Access) -> None:
         """Who may link has changed: disconnect who may not any more."""
@@ -368,20 +360,13 @@ class PeerLink:
         if not self._is_up:
             self._note(trouble)
 
-    def renew(self, reason: str) -> None:
-        """Connect anew: what is said on this connection is for a state machine that is not there any more."""
-        self._break(reason)
-
     def go_on(self) -> None:
         """Read on."""
         if self._channel is not None:
             self._channel.resume()
 
     def break_off(self, reason: str) -> None:
-        """The peer has said what it must not."""
-        self._break(reason)
-
-    def _break(self, reason: str) -> None:
+        """Connect anew: the peer has said what it must not, or for a state machine that is not there any more."""
         if self._channel is not None:
             self._channel.abort(reason)
 
@@ -416,7 +401,7 @@ class PeerLink:
 
 
 @attrs.define(eq=False)
-class _Rival(Nobody):
+class _Rival(Owner):
     """A newer connection of a stage that has one already."""
 
     channel: Channel

@@ -198,19 +198,12 @@ class SqliteJournal:
         if given > self._given:
             self._given = given
         row = join_records(records)
-        try:
-            self._connection.execute("INSERT INTO batch VALUES (?, ?, ?)", (number, batch_sum(number, row), row))
-        except SQLITE_ERRORS as error:
-            raise failed(self.file, error) from error
+        self._run("INSERT INTO batch VALUES (?, ?, ?)", (number, batch_sum(number, row), row))
 
     def _begin(self) -> None:
-        connection = self._connection
-        if not connection.in_transaction:
-            try:
-                connection.execute("BEGIN")
-            except SQLITE_ERRORS as error:
-                raise failed(self.file, error) from error
-            self._changes = connection.total_changes
+        if not self._connection.in_transaction:
+            self._run("BEGIN")
+            self._changes = self._connection.total_changes
 
     def sync(self) -> None:
         """Commit what was appended, and set the mark. Each commit that changes something has a row, and so a number."""
