@@ -54,12 +54,6 @@ docs/benchmarks.md says how to read the table. Exit code: 0 if everything could 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    _add_what(parser)
-    _add_how(parser)
-    parser.set_defaults(run=command)
-
-
-def _add_what(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what is measured (one of these)").add_mutually_exclusive_group(required=True)
     what.add_argument("--ens", metavar="URL", help="the broker that runs there")
     what.add_argument(
@@ -72,9 +66,6 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
         "--durability", choices=DURABILITIES, help="of our own stage (default: both, reported separately)"
     )
     parser.add_argument("--packed", action="store_true", help="measure events that share messages as well")
-
-
-def _add_how(parser: argparse.ArgumentParser) -> None:
     events, default = whole(1, 10_000_000), Amounts()
     parser.add_argument(
         "--rounds", type=whole(1, 1_000), default=default.rounds, metavar="N", help="default: %(default)s"
@@ -99,6 +90,7 @@ def _add_how(parser: argparse.ArgumentParser) -> None:
         "--json", metavar="FILE", help="write all figures there; - is the standard output, without tables"
     )
     parser.add_argument("--profile", metavar="DIR", help="profile one more round, and write the profiles there")
+    parser.set_defaults(run=command)
 
 
 def command(arguments: argparse.Namespace) -> int:

@@ -11,8 +11,7 @@ import asyncio
 import json
 import sys
 from base64 import b64encode
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Callable
 
 import attrs
 
@@ -161,7 +160,10 @@ def as_json(event: Event) -> str:
         "publisher": event.publisher,
         "published_at": event.published_at,
         "out_of_order": event.out_of_order,
-        "headers": _headers(event.headers),
+        "headers": {
+            name: {"base64": b64encode(value).decode()} if isinstance(value, bytes) else value
+            for name, value in event.headers.items()
+        },
     }
     try:
         if event.error is None and not isinstance(event.data, bytes):
@@ -169,10 +171,3 @@ def as_json(event: Event) -> str:
     except ValueError:
         pass  # NaN and its kin, which Python reads and JSON does not have
     return json.dumps({**about, "data_base64": b64encode(event.raw).decode()}, separators=(",", ":"))
-
-
-def _headers(headers: Mapping[str, bytes | str]) -> dict[str, Any]:
-    return {
-        name: {"base64": b64encode(value).decode()} if isinstance(value, bytes) else value
-        for name, value in headers.items()
-    }

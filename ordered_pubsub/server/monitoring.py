@@ -135,7 +135,8 @@ class Monitoring:
         return found
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        address = _address_of(writer)
+        peer = writer.get_extra_info("peername")
+        address = str(peer[0]) if isinstance(peer, tuple) else "local"
         self._make_room(address)
         self._serving[writer] = address
         try:
@@ -144,7 +145,8 @@ class Monitoring:
                 writer.transport.abort()
                 return
             writer.write(self._answer(head.split(b"\n", 1)[0].split(), _token_in(head)))
-            await asyncio.wait_for(_end(writer), REQUEST_S)
+            writer.close()
+            await asyncio.wait_for(writer.wait_closed(), REQUEST_S)
         except (OSError, EOFError, asyncio.TimeoutError):
             writer.transport.abort()  # whoever asks that way gets no answer
         finally:
@@ -190,11 +192,6 @@ class Monitoring:
             writer.transport.abort()
 
 
-def _address_of(writer: asyncio.StreamWriter) -> str:
-    peer = writer.get_extra_info("peername")
-    return str(peer[0]) if isinstance(peer, tuple) else "local"
-
-
 def _token_in(head: bytes) -> str:
     """The token that a request shows; empty if it shows none."""
     for line in head.split(b"\n")[1:]:
@@ -214,11 +211,6 @@ async def _read_head(reader: asyncio.StreamReader) -> bytes:
         if not piece or len(head) > REQUEST_BYTES_MAX:
             return b""
     return head
-
-
-async def _end(writer: asyncio.StreamWriter) -> None:
-    writer.close()
-    await writer.wait_closed()
 
 
 def _response(status: str, content_type: str, text: str, with_body: bool) -> bytes:

@@ -53,20 +53,14 @@ class Home(ABC):
     def where(self) -> str:
         """Which stage this is, or why there is none now, in words."""
 
-    @property
-    def payload_bytes_max(self) -> int | None:
-        """What an event may have, as far as the stages say."""
-        return None
-
-    @property
-    def has_tags(self) -> bool:
-        """Whether the stages tag what they have numbered."""
-        return True
-
-    @property
-    def times(self) -> Times:
-        """How long the stages wait for who is silent, as those say that it was connected to last."""
-        return Times()
+    payload_bytes_max: int | None = None
+    """what an event may have, as far as the stages say"""
+    has_tags: bool = True
+    """whether the stages tag what they have numbered"""
+    levels: Levels = Levels()
+    """what the topics of the system give, once it is connected"""
+    times: Times = Times()
+    """how long the stages wait for who is silent, as those say that it was connected to last"""
 
     @abstractmethod
     async def open(self, key: SessionKey, name: str | None, listener: Listener) -> Topology:
@@ -82,11 +76,6 @@ class Home(ABC):
     @abstractmethod
     def say(self, message: FromSubscriber) -> None:
         """Send what a subscription says. It may be lost with the connection; what matters is said again."""
-
-    @property
-    @abstractmethod
-    def levels(self) -> Levels:
-        """What the topics of the system give, once it is connected."""
 
     @abstractmethod
     async def close(self) -> None:
