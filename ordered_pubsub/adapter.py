@@ -34,14 +34,7 @@ from ordered_pubsub.errors import ConfigurationError
 
 ENTRY_POINT_GROUP = "ordered_pubsub.adapters"
 
-EXTRAS = {
-    "mqtt": "mqtt",
-    "mqtts": "mqtt",
-    "nats": "nats",
-    "tls": "nats",
-    "amqp": "rabbitmq",
-    "amqps": "rabbitmq",
-}
+EXTRAS = {"mqtt": "mqtt", "mqtts": "mqtt", "nats": "nats", "tls": "nats", "amqp": "rabbitmq", "amqps": "rabbitmq"}
 """Which of this package's extras brings the client library of a scheme's broker."""
 
 

@@ -418,12 +418,7 @@ def stream_name(value: str) -> str:
 RULES = UrlRules(
     ports={"nats": PORT, "tls": PORT},
     encrypted=("tls",),
-    parameters={
-        "jetstream": stream_name,
-        "create": one_of("true", "false"),
-        "creds": file_name,
-        "nkey": file_name,
-    },
+    parameters={"jetstream": stream_name, "create": one_of("true", "false"), "creds": file_name, "nkey": file_name},
 )
 # A server reads lines of 4,096 bytes.
 NAMES = NameRules(separator=".", special="*>", bytes_max=1_024, reserved=("$", "_INBOX"))

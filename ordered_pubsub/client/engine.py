@@ -27,12 +27,7 @@ from ordered_pubsub.core.client.session import Session
 from ordered_pubsub.core.client.subscription import SETTLED, ClientSubscription, TopicChange
 from ordered_pubsub.core.liveness.lease import Lease
 from ordered_pubsub.core.liveness.lifeline import Lifeline
-from ordered_pubsub.core.messages import (
-    Answer,
-    Keys,
-    Refusal,
-    ToSession,
-)
+from ordered_pubsub.core.messages import Answer, Keys, Refusal, ToSession
 from ordered_pubsub.core.order.registrar import WRONG_EPOCH
 from ordered_pubsub.core.recovery.owner_log import AET_S
 from ordered_pubsub.core.subscriber.starving import BrokerSilence, Starving

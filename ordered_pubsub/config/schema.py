@@ -424,13 +424,11 @@ class LimitsSection:
     )
     """bytes of one frame, from somebody whom the stage knows; left out: 3 MiB more than a payload"""
     buffered_bytes_max: int = attrs.field(
-        default=_made_of("frame_bytes_max", int, lambda size: 4 * size),
-        validator=kinds.whole(FRAME_BYTES_LEAST),
+        default=_made_of("frame_bytes_max", int, lambda size: 4 * size), validator=kinds.whole(FRAME_BYTES_LEAST)
     )
     """bytes that may wait to be sent on one connection, before it is closed; left out: four frames"""
     buffered_bytes_per_identity_max: int = attrs.field(
-        default=_made_of("buffered_bytes_max", int, lambda size: 8 * size),
-        validator=kinds.whole(FRAME_BYTES_LEAST),
+        default=_made_of("buffered_bytes_max", int, lambda size: 8 * size), validator=kinds.whole(FRAME_BYTES_LEAST)
     )
     """the same on all connections of one identity; left out: eight connections' worth"""
     received_bytes_per_identity_max: int = attrs.field(

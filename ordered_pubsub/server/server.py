@@ -36,14 +36,7 @@ from ordered_pubsub.server.store.shelf import plainly
 from ordered_pubsub.server.store.store import Store, open_store
 from ordered_pubsub.supervision import Backoff, Repeated, Supervisor
 from ordered_pubsub.wire.channel import Channel
-from ordered_pubsub.wire.protocol import (
-    VERSION,
-    Claim,
-    ClientGreeting,
-    PeerGreeting,
-    Welcome,
-    encode,
-)
+from ordered_pubsub.wire.protocol import VERSION, Claim, ClientGreeting, PeerGreeting, Welcome, encode
 from ordered_pubsub.wire.sessions import NAMELESS, is_proven
 from ordered_pubsub.wire.tasks import end_task
 

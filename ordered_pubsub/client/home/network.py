@@ -28,13 +28,7 @@ from ordered_pubsub.core.levels import Levels
 from ordered_pubsub.core.liveness.times import Times
 from ordered_pubsub.core.messages import Answer, FromSubscriber, Refusal, Request, ToSession
 from ordered_pubsub.core.topology import Topology
-from ordered_pubsub.errors import (
-    AccessDenied,
-    ConfigurationError,
-    OrderedPubSubError,
-    ProtocolError,
-    UnavailableError,
-)
+from ordered_pubsub.errors import AccessDenied, ConfigurationError, OrderedPubSubError, ProtocolError, UnavailableError
 from ordered_pubsub.supervision import Backoff, Supervisor
 from ordered_pubsub.wire.framing import HEAD_BYTES
 from ordered_pubsub.wire.protocol import (

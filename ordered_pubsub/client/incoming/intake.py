@@ -47,13 +47,7 @@ class Intake:
     """How events come to one subscription."""
 
     def __init__(
-        self,
-        engine: Engine,
-        identity: str,
-        order: Order,
-        delivery: str,
-        settings: Settings,
-        beginning: Beginning = NOW,
+        self, engine: Engine, identity: str, order: Order, delivery: str, settings: Settings, beginning: Beginning = NOW
     ) -> None:
         self.engine = engine
         self.identity = identity
@@ -102,11 +96,7 @@ class Intake:
         """whether it has asked for nothing more, since it was full"""
         if subscriber is not None:
             self._following = Following(
-                engine,
-                self.subscription,
-                subscriber,
-                self._may_ask,
-                lambda: bool(self._ready) or self.is_dropped,
+                engine, self.subscription, subscriber, self._may_ask, lambda: bool(self._ready) or self.is_dropped
             )
         engine.enter(self)
 
