@@ -398,27 +398,24 @@ class BrokerAdapter(Adapter):
                 self._connection = None
                 self._on_state(False, f"{self.shown}: the connection broke: {reason}")
                 await connection.close(is_last=False)
-            await self._come_back()
+            backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S)
+            while not self._up.is_set():
+                await backoff.pause()
+                try:
+                    await self._connect()
+                except Exception as error:  # whatever it is, the next attempt may succeed
+                    if self._reason != str(error):
+                        self._reason = str(error)
+                        is_expected = isinstance(error, OrderedPubSubError)
+                        _log.warning("%s; trying again, for as long as it takes", error, exc_info=not is_expected)
+            assert self._connection is not None
+            self._on_state(True, f"{self.shown}: connected again{self._connection.greeting}")
 
     def lost(self, connection: Connection, reason: str) -> None:
         """A connection is over: nothing more is asked of it."""
         if connection is self._connection:
             self._up.clear()
             self._reason = reason
-
-    async def _come_back(self) -> None:
-        backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S)
-        while not self._up.is_set():
-            await backoff.pause()
-            try:
-                await self._connect()
-            except Exception as error:  # whatever it is, the next attempt may succeed
-                if self._reason != str(error):
-                    self._reason = str(error)
-                    is_expected = isinstance(error, OrderedPubSubError)
-                    _log.warning("%s; trying again, for as long as it takes", error, exc_info=not is_expected)
-        assert self._connection is not None
-        self._on_state(True, f"{self.shown}: connected again{self._connection.greeting}")
 
     async def _connected(self) -> Connection:
         """The connection, as soon as there is one; an error if it takes longer than connecting may."""

@@ -117,7 +117,13 @@ class Server:
         )
         access = Access.of(configuration.identity)
         self.doors = Admission(configuration.limits, access, tls, self._admit_client, self._admit_peer, room=self.room)
-        self._make_links()
+        for rank, stage in enumerate(configuration.stages):
+            if rank != self.rank:
+                dialled = stage.advertised if rank < self.rank else None
+                self.links[rank] = PeerLink(
+                    rank, stage.name, dialled, self, self._greeting, self._common, lambda: self.doors.tls.client
+                )
+        self.node.neighbours.update(self.links)
         self.claims = Claims(
             self.rank,
             self.topology,
@@ -210,15 +216,6 @@ class Server:
         for connection in list(self._clients):
             connection.leave("unavailable", trouble)
 
-    def _make_links(self) -> None:
-        for rank, stage in enumerate(self.configuration.stages):
-            if rank != self.rank:
-                dialled = stage.advertised if rank < self.rank else None
-                self.links[rank] = PeerLink(
-                    rank, stage.name, dialled, self, self._greeting, self._common, lambda: self.doors.tls.client
-                )
-        self.node.neighbours.update(self.links)
-
     async def _listen(self) -> None:
         address = self.section.address
         loop = asyncio.get_running_loop()
@@ -262,7 +259,11 @@ class Server:
         if not is_proven(greeting.session, greeting.secret, greeting.name):
             self.doors.reject(channel, "denied", "the secret that was shown is not that of the session")
             return
-        owner = self._owner_of(greeting.session)
+        there = self.node.askers.get(greeting.session)
+        known = self.node.driver.stage.state.requests.sessions.get(greeting.session)
+        owner = None if known is None else known.identity
+        if isinstance(there, ClientConnection):
+            owner = there.identity_name
         if owner not in (None, ANYBODY, visitor.identity.name):
             self.doors.reject(
                 channel, "denied", f"session {greeting.session!r} is another identity's: begin one of your own"
@@ -300,14 +301,6 @@ class Server:
     def _give_name(self, claim: Claim, in_use: Container[str] | None) -> tuple[str, str]:
         most = self.configuration.limits.names_per_identity_max
         return self.node.give_name(claim.name, claim.identity, claim.session, most, in_use, claim.is_given)
-
-    def _owner_of(self, session: str) -> str | None:
-        """The identity under which a session was begun, as far as this stage knows it."""
-        there = self.node.askers.get(session)
-        if isinstance(there, ClientConnection):
-            return there.identity_name
-        known = self.node.driver.stage.state.requests.sessions.get(session)
-        return None if known is None else known.identity
 
     def _let_in(self, client: ClientConnection) -> None:
         older = self.node.askers.get(client.session)

@@ -228,21 +228,18 @@ class Subscription:
                     if error is not None:
                         raise error
                     return False
-                self._renew_budget()
+                is_spent = self._budget_events <= 0 or self._budget_bytes <= 0
+                self._budget_events, self._budget_bytes = BUDGET_EVENTS, BUDGET_BYTES
+                if self._bringing is None:
+                    self._bringing = self._thread.submit(self._bring())
+                    self._bringing.add_done_callback(self._brought)
+                elif is_spent:
+                    self._thread.post(self._wanted.set)
                 timeout_s = None if give_up_at is None else give_up_at - time.monotonic()
                 if timeout_s is not None and timeout_s <= 0:
                     return None
                 self._news.wait(timeout_s)
         return True
-
-    def _renew_budget(self) -> None:
-        is_spent = self._budget_events <= 0 or self._budget_bytes <= 0
-        self._budget_events, self._budget_bytes = BUDGET_EVENTS, BUDGET_BYTES
-        if self._bringing is None:
-            self._bringing = self._thread.submit(self._bring())
-            self._bringing.add_done_callback(self._brought)
-        elif is_spent:
-            self._thread.post(self._wanted.set)
 
     async def _bring(self) -> None:
         """In the loop: put what there is into `_events`, as far as the budget goes."""

@@ -296,10 +296,13 @@ def read_claims(frame: Frame, has_tags: bool = True) -> list[UntrustedStamp]:
         for batch in decode_pack(frame.payload):
             body = bytes(batch.stamp)
             stamp = decode_body(body)
-            if stamp.id:
-                claims.append(_read_alone(batch, body, stamp))
-            else:
+            if not stamp.id:
                 claims.append(UntrustedStamp(batch.tag, stamp, body[:-_NO_ID_BYTES], batch.events, None))
+                continue
+            events = bytes(batch.events)  # a stamp with an id is of one event, which was to travel by itself
+            if events[:1] != _ONE_EVENT:
+                raise ProtocolError(f"a pack has the stamp of one event, {stamp.id!r:.80}, and not one event")
+            claims.append(UntrustedStamp(batch.tag, stamp, head_of(body, stamp.id), events[1:], None))
         if not claims:
             raise ProtocolError("a pack has nothing in it")
         return claims
@@ -318,14 +321,6 @@ def read_claims(frame: Frame, has_tags: bool = True) -> list[UntrustedStamp]:
     else:
         content = encode_event(make_event(stamp.id, frame.payload, kind, _user_headers(frame)))
     return [UntrustedStamp(tag, stamp, head_of(body, stamp.id), content, frame)]
-
-
-def _read_alone(batch: PackedBatch, body: bytes, stamp: Stamp) -> UntrustedStamp:
-    """A stamp with an id is of one event, which was to travel by itself."""
-    events = bytes(batch.events)
-    if events[:1] != _ONE_EVENT:
-        raise ProtocolError(f"a pack has the stamp of one event, {stamp.id!r:.80}, and not one event")
-    return UntrustedStamp(batch.tag, stamp, head_of(body, stamp.id), events[1:], None)
 
 
 def arrivals_of(topic: str, claim: UntrustedStamp) -> list[Arrival]:

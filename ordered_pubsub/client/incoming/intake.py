@@ -257,7 +257,11 @@ class Intake:
         elif self.is_over:
             self._over()
         elif isinstance(self._buffer, BestEffort):
-            self._arm(self._buffer)
+            # Have the time told to a buffer in which events wait for the end of their patience.
+            deadline = None if self._timer is not None else self._buffer.next_deadline()
+            if deadline is not None:
+                due_at = max(deadline, self.engine.loop.time() + TICK_S_MIN)
+                self._timer = self.engine.supervisor.at(due_at, self._tick, "the end of patience")
         elif self._following is not None:
             self._following.pump()
 
@@ -266,15 +270,6 @@ class Intake:
         for notification in ready:
             self._ready_bytes += notification.arrival.size
         self._news.set()
-
-    def _arm(self, buffer: BestEffort) -> None:
-        """Have the time told to a buffer in which events wait for the end of their patience."""
-        if self._timer is not None or self.is_over:
-            return
-        deadline = buffer.next_deadline()
-        if deadline is not None:
-            due_at = max(deadline, self.engine.loop.time() + TICK_S_MIN)
-            self._timer = self.engine.supervisor.at(due_at, self._tick, "the end of patience")
 
     def _tick(self) -> None:
         self._timer = None

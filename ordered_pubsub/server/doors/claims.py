@@ -136,18 +136,15 @@ class Claims:
     def handle_claimed(self, claimed: Claimed) -> None:
         """The keeper of a name has answered."""
         if not claimed.refusal:
-            self._note_known(claimed)
+            # Whose a name is now is known at all stages: who loses his home goes on at another one.
+            self._known.pop(claimed.name, None)
+            self._known[claimed.name] = (claimed.session, claimed.identity)
+            if len(self._known) > KNOWN_MAX:
+                del self._known[next(iter(self._known))]
         there = [*self._named.get(claimed.name, ()), *self._claiming]
         for claimant in dict.fromkeys(there):
             if (claimant.name, claimant.session) == (claimed.name, claimed.session):
                 self._settle(claimant, claimed)
-
-    def _note_known(self, claimed: Claimed) -> None:
-        """Whose a name is now is known at all stages: who loses his home goes on at another one."""
-        self._known.pop(claimed.name, None)
-        self._known[claimed.name] = (claimed.session, claimed.identity)
-        if len(self._known) > KNOWN_MAX:
-            del self._known[next(iter(self._known))]
 
     def _settle(self, claimant: ClientConnection, claimed: Claimed) -> None:
         was_waiting = self._claiming.pop(claimant, None) is not None

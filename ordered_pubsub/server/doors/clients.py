@@ -416,7 +416,12 @@ class ClientConnection(Owner):
     def _allowed(self, message: FromSubscriber) -> FromSubscriber:
         """As much of a message as it may say."""
         if isinstance(message, LeaseRenewal):
-            return replace(message, asks=[span for span in message.asks if self._has_to_do_with(span.topic)])
+            asks = [
+                span
+                for span in message.asks
+                if self.may_read(span.topic) or self._verdict("publish", span.topic) is _FINE
+            ]
+            return replace(message, asks=asks)
         if isinstance(message, AskKeys):
             return replace(message, topics=[topic for topic in message.topics if not self._denial((topic,))])
         if isinstance(message, VoidAsk):
@@ -432,10 +437,6 @@ class ClientConnection(Owner):
         if sessions != [self.session] or stretches > (RANGES_MAX if isinstance(message, SeenReply) else SPANS_MAX):
             raise ProtocolError(f"session {self.session!r} said what it may not say: {message!r:.300}")
         return True
-
-    def _has_to_do_with(self, topic: str) -> bool:
-        """Whether it may publish on a topic, or read it."""
-        return self._verdict("publish", topic) is _FINE or self._verdict("subscribe", topic) is _FINE
 
     def _may_ask_for_keys(self, message: AskKeys) -> bool:
         """Whether it may have the keys of any of these topics; of the others it is said why not."""
@@ -547,37 +548,33 @@ class ClientConnection(Owner):
         return ""
 
     def _excess(self, sequence: int, ask: ChangeAsk) -> str:
+        """Which limit a change exceeds, in words. One that is asked again does not count twice."""
         if self._counted.get(sequence) == ask:
             return ""
-        excess = self._count(ask)
-        if not excess:
-            if len(self._counted) >= CHANGES_REMEMBERED_MAX:
-                del self._counted[next(iter(self._counted))]
-            self._counted[sequence] = ask
-        return excess
-
-    def _count(self, ask: ChangeAsk) -> str:
-        limits = self.rules.limits
+        limits, held = self.rules.limits, self._held.get(ask.subscription)
+        then = set() if ask.ends else (held or set()).difference(ask.remove).union(ask.add)
+        more = len(then) - len(held or ())
         if ask.ends:
-            self._count_held(-len(self._held.pop(ask.subscription, ())))
-            return ""
-        held = self._held.get(ask.subscription)
-        if held is None and len(self._held) >= limits.subscriptions_per_client_max:
-            return (
-                f"a client may have {limits.subscriptions_per_client_max} subscriptions "
-                "(limits.subscriptions_per_client_max): close one, or hold more topics in one"
-            )
-        then = (held or set()).difference(ask.remove).union(ask.add)
-        if len(then) > limits.topics_per_subscription_max:
-            return (
-                f"a subscription may hold {limits.topics_per_subscription_max} topics "
-                f"(limits.topics_per_subscription_max), not {len(then)}"
-            )
-        most = self.rules.limits.held_topics_per_identity_max
-        if len(then) > len(held or ()) and self._count_held(0) + len(then) - len(held or ()) > most:
-            return f"the clients of an identity may hold {most} topics (limits.held_topics_per_identity_max)"
-        self._count_held(len(then) - len(held or ()))
-        self._held[ask.subscription] = then
+            self._held.pop(ask.subscription, None)
+        else:
+            if held is None and len(self._held) >= limits.subscriptions_per_client_max:
+                return (
+                    f"a client may have {limits.subscriptions_per_client_max} subscriptions "
+                    "(limits.subscriptions_per_client_max): close one, or hold more topics in one"
+                )
+            if len(then) > limits.topics_per_subscription_max:
+                return (
+                    f"a subscription may hold {limits.topics_per_subscription_max} topics "
+                    f"(limits.topics_per_subscription_max), not {len(then)}"
+                )
+            most = limits.held_topics_per_identity_max
+            if more > 0 and self._count_held(0) + more > most:
+                return f"the clients of an identity may hold {most} topics (limits.held_topics_per_identity_max)"
+            self._held[ask.subscription] = then
+        self._count_held(more)
+        if len(self._counted) >= CHANGES_REMEMBERED_MAX:
+            del self._counted[next(iter(self._counted))]
+        self._counted[sequence] = ask
         return ""
 
     def _count_held(self, change: int) -> int:

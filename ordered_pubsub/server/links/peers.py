@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import attrs
@@ -343,17 +343,12 @@ class PeerLink(Owner):
     def judge(self, access: Access) -> None:
         """Who may link has changed: disconnect who may not any more."""
         reason = "the other stage took the right to link away from this one"
-        for channel, proof in self._dialled_in():
+        theirs = [] if self._channel is None or self.proof is None else [(self._channel, self.proof)]
+        theirs += [] if self._rival is None else [(self._rival.channel, self._rival.proof)]
+        for channel, proof in theirs:
             identity = access.identify(proof)
             if identity is None or not identity.may("stage", self.name):
                 channel.close(reason, encode(Rejected("denied", reason)))
-
-    def _dialled_in(self) -> Iterator[tuple[Channel, Proof]]:
-        """The connections that the other side has made, and what it has shown."""
-        if self._channel is not None and self.proof is not None:
-            yield self._channel, self.proof
-        if self._rival is not None:
-            yield self._rival.channel, self._rival.proof
 
     def note(self, trouble: str) -> None:
         """Something keeps the other side from linking."""
