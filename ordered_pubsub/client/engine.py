@@ -145,11 +145,6 @@ class Engine:
         """Its requests."""
         return self.machine.session
 
-    @property
-    def lifeline(self) -> Lifeline:
-        """Says that it is there."""
-        return self.machine.lifeline
-
     # -- the machine --------------------------------------------------------------------------------------------------
 
     def now(self) -> ClientMachine:
@@ -347,7 +342,7 @@ class Engine:
         if is_connected:
             # The stages decide who has been silent for too long, so their times hold, whatever others have said.
             times, now = self.home.times, self.loop.time()
-            self.lifeline.change_time(times.session_ttl_s, now)
+            machine.lifeline.change_time(times.session_ttl_s, now)
             self.publisher.outbox.batches.lease.change_time(times.lease_s, now)
             machine.inspection.has_tags = self.home.has_tags
             machine.connected()

@@ -71,7 +71,8 @@ class BlockingOutbox:
     thread: LoopThread
     _room: threading.Condition = attrs.field(factory=threading.Condition)
     """guards all below; notified when there may be room"""
-    _unfinished_events: int = 0
+    unfinished_events: int = 0
+    """how many publications have no receipt yet"""
     _unfinished_bytes: int = 0
     _put: deque[tuple[Outgoing, BlockingOutcome]] = attrs.field(factory=deque)
     """not yet in the loop"""
@@ -83,11 +84,6 @@ class BlockingOutbox:
     """whether the loop has been told that something was put"""
     _is_closed: bool = False
 
-    @property
-    def unfinished_events(self) -> int:
-        """How many publications have no receipt yet."""
-        return self._unfinished_events
-
     # -- in -----------------------------------------------------------------------------------------------------------
 
     def put_nowait(self, item: Outgoing) -> Future[Receipt]:
@@ -97,7 +93,7 @@ class BlockingOutbox:
             self._check_open()
             if self._queue or not self._has_room(item):
                 raise WouldBlock(
-                    f"{self._unfinished_events} publications with {self._unfinished_bytes} bytes have no receipt yet; at most "
+                    f"{self.unfinished_events} publications with {self._unfinished_bytes} bytes have no receipt yet; at most "
                     f"{self._settings.pipeline_events_max} (pipeline_events_max) and {self._settings.pipeline_bytes_max} "
                     "(pipeline_bytes_max) may be: wait for earlier ones first, or use publish(), which waits"
                 )
@@ -126,20 +122,20 @@ class BlockingOutbox:
         if not may_go() and not self._room.wait_for(may_go, max(give_up_at - time.monotonic(), 0.0)):
             raise Timeout(
                 f"the event for {item.topic!r} was not published: the pipeline stayed full for as long as a call may take "
-                f"({self._settings.timeout_s:g} s, timeout_s); {self._unfinished_events} earlier ones have no receipt"
+                f"({self._settings.timeout_s:g} s, timeout_s); {self.unfinished_events} earlier ones have no receipt"
             )
         self._check_open()
         self._take(item, outcome)
 
     def _has_room(self, item: Outgoing) -> bool:
         settings = self._settings
-        return not self._unfinished_events or (
-            self._unfinished_events < settings.pipeline_events_max
+        return not self.unfinished_events or (
+            self.unfinished_events < settings.pipeline_events_max
             and self._unfinished_bytes + item.held <= settings.pipeline_bytes_max
         )
 
     def _take(self, item: Outgoing, outcome: BlockingOutcome) -> None:
-        self._unfinished_events += 1
+        self.unfinished_events += 1
         self._unfinished_bytes += item.held
         self._put.append((item, outcome))
         if not self._is_woken:
@@ -188,7 +184,7 @@ class BlockingOutbox:
 
     def _free(self, settled: Sequence[tuple[Outgoing, BlockingOutcome]]) -> None:
         with self._room:
-            self._unfinished_events -= len(settled)
+            self.unfinished_events -= len(settled)
             self._unfinished_bytes -= sum([item.held for item, _ in settled])
             if self._queue:
                 self._room.notify_all()

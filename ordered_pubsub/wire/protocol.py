@@ -126,8 +126,6 @@ REJECTIONS = {
     "bad-frame": "a frame was not what this protocol allows",
     "slow": "more was waiting to be sent to this client than is allowed",
 }
-TRY_AGAIN = {"unavailable", "draining", "limit", "slow"}
-"""Rejections that another attempt, or another stage, may not meet."""
 
 
 class Ask(_Base, frozen=True, tag="ask"):

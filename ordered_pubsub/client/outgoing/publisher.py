@@ -345,11 +345,6 @@ class Publisher:
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    @property
-    def trouble(self) -> str:
-        """Why the ENS did not take something, if that is so now."""
-        return self.outbox.trouble
-
     def waiting_for(self) -> str:
         """Say in words what is not finished."""
         counts: dict[str, int] = {}
@@ -360,7 +355,7 @@ class Publisher:
         more = f" and on {len(topics) - 3} more topics" if len(topics) > 3 else ""
         held = [topic for topic, _ in topics if self.outbox.is_with_ens(topic)]
         where = f"; the ENS has not taken those on {held[0]!r} yet (perhaps a subscriber does not read)" if held else ""
-        reasons = [f"publications without a receipt ({shown}{more}){where}" if topics else "", self.trouble]
+        reasons = [f"publications without a receipt ({shown}{more}){where}" if topics else "", self.outbox.trouble]
         return "; ".join(filter(None, reasons)) or "nothing"
 
     async def drain(self, timeout_s: float) -> str:

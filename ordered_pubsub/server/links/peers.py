@@ -103,7 +103,8 @@ class PeerLink(Owner):
     trouble: str = "not connected yet"
     """why there is no link now; empty if there is one"""
     _channel: Channel | None = None
-    _is_up: bool = False
+    is_up: bool = False
+    """whether the other side has let us in, or we it"""
     _was_up: bool = False
     """since the last dial"""
     _rival: _Rival | None = None
@@ -161,7 +162,7 @@ class PeerLink(Owner):
             timer.cancel()
 
     def _give_up(self, channel: Channel) -> None:
-        if not self._is_up:
+        if not self.is_up:
             channel.abort(f"{self.address} said nothing to this stage within {WELCOME_S:g} s")
 
     def opened(self, channel: Channel) -> None:
@@ -187,7 +188,7 @@ class PeerLink(Owner):
             self._keep_out(channel, welcome)
             return
         older = self._channel
-        if older is None or not older.is_open or not self._is_up:
+        if older is None or not older.is_open or not self.is_up:
             self._replace(channel, welcome, proof)
             return
         self._write(_PING)
@@ -223,17 +224,12 @@ class PeerLink(Owner):
         self._becomes_up()
 
     def _becomes_up(self) -> None:
-        self._is_up = self._was_up = True
+        self.is_up = self._was_up = True
         self.trouble = ""
         _log.info("linked to stage %s", self.name)
         self.handler.connected(self.rank)
 
     # -- while it is there --------------------------------------------------------------------------------------------
-
-    @property
-    def is_up(self) -> bool:
-        """Whether the other side has let us in, or we it."""
-        return self._is_up
 
     @property
     def healed(self) -> int:
@@ -247,7 +243,7 @@ class PeerLink(Owner):
 
     def say(self, messages: Sequence[PeerMessage]) -> None:
         """Send what the state machine says."""
-        if not self._is_up:
+        if not self.is_up:
             return
         frame = encode(Say(list(messages)))
         half = len(messages) // 2
@@ -259,7 +255,7 @@ class PeerLink(Owner):
 
     def send(self, message: Claim | Claimed | NamesGranted) -> None:
         """Say something about names, if the link is there. If not, it is said when it is."""
-        if self._is_up:
+        if self.is_up:
             self._write(encode(message))
 
     def received(self, payloads: list[bytes]) -> None:
@@ -282,7 +278,7 @@ class PeerLink(Owner):
                 said += message.messages
             else:
                 self._handle(message)
-        if said and self._is_up:
+        if said and self.is_up:
             self.handler.handle_peer(self.rank, said)
             if self._channel is not None and self.handler.is_behind(self.rank):
                 self._channel.pause()
@@ -298,7 +294,7 @@ class PeerLink(Owner):
         if isinstance(message, Ping):
             self._write(_PONG)
         elif isinstance(message, Welcome):
-            if self._is_up:
+            if self.is_up:
                 raise ProtocolError(f"stage {self.name} welcomed this one, which is in already")
             if message.stage != self.name:
                 raise ProtocolError(f"{self.address} is stage {message.stage!r}, and {self.name!r} was expected there")
@@ -308,7 +304,7 @@ class PeerLink(Owner):
         elif isinstance(message, Differs):
             if self._channel is not None:  # the other stage is to be able to say in what they differ, too
                 self._channel.close(self.common.compared_with(message.common), self.common.message())
-        elif isinstance(message, Pong) or not self._is_up:
+        elif isinstance(message, Pong) or not self.is_up:
             return
         elif isinstance(message, Claim):
             self.handler.claims.handle_claim(self.rank, message)
@@ -325,7 +321,7 @@ class PeerLink(Owner):
         silent_s = now - channel.heard_at
         if silent_s > 3 * heartbeat_s:
             channel.abort(f"nothing was heard of stage {self.name} for {silent_s:.0f} s")
-        elif silent_s > heartbeat_s and self._is_up:
+        elif silent_s > heartbeat_s and self.is_up:
             self._write(_PING)
 
     def _write(self, frame: bytes) -> None:
@@ -352,7 +348,7 @@ class PeerLink(Owner):
 
     def note(self, trouble: str) -> None:
         """Something keeps the other side from linking."""
-        if not self._is_up:
+        if not self.is_up:
             self._note(trouble)
 
     def go_on(self) -> None:
@@ -371,8 +367,8 @@ class PeerLink(Owner):
         self._is_down(reason)
 
     def _is_down(self, reason: str) -> None:
-        if self._is_up:
-            self._is_up = False
+        if self.is_up:
+            self.is_up = False
             self.handler.disconnected(self.rank)
         self._note(reason)
 
