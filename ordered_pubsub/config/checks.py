@@ -198,9 +198,10 @@ def _check_topics(configuration: Configuration) -> None:
             raise Conflict(
                 path, f"is for topics with delivery='exactly-once'; of {topic.delivery!r} ones nothing is kept"
             )
-        if retention.keep_age_s > retention.max_age_s:
+        policy = retention.policy
+        if policy.keep_age_s > policy.max_age_s:
             raise Conflict(path, f"keeps for at least {retention.keep_age!r} and for at most {retention.max_age!r}")
-        if (retention.keep_size or 0) > (retention.max_size or retention.keep_size or 0):
+        if (policy.keep_bytes or 0) > (policy.max_bytes or policy.keep_bytes or 0):
             raise Conflict(path, f"keeps at least {retention.keep_bytes!r} and at most {retention.max_bytes!r}")
 
 

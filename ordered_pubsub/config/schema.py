@@ -273,28 +273,9 @@ class RetentionSection:
 
     @property
     def policy(self) -> Policy:
-        """What the stages make of it."""
-        return Policy(self.keep_age_s, self.keep_size, self.max_age_s, self.max_size)
-
-    @property
-    def keep_age_s(self) -> float:
-        """`keep_age` in seconds."""
-        return kinds.age_s(self.keep_age)
-
-    @property
-    def max_age_s(self) -> float:
-        """`max_age` in seconds."""
-        return kinds.age_s(self.max_age)
-
-    @property
-    def keep_size(self) -> int | None:
-        """`keep_bytes` as a number."""
-        return None if self.keep_bytes is None else kinds.size_bytes(self.keep_bytes)
-
-    @property
-    def max_size(self) -> int | None:
-        """`max_bytes` as a number."""
-        return None if self.max_bytes is None else kinds.size_bytes(self.max_bytes)
+        """What the stages make of it, in seconds and bytes."""
+        keep, most = (None if size is None else kinds.size_bytes(size) for size in (self.keep_bytes, self.max_bytes))
+        return Policy(kinds.age_s(self.keep_age), keep, kinds.age_s(self.max_age), most)
 
 
 @attrs.frozen(kw_only=True)

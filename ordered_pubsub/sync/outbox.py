@@ -22,14 +22,15 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import attrs
 
 from ordered_pubsub.client.client import Client
 from ordered_pubsub.client.event import Receipt
 from ordered_pubsub.client.outgoing.publisher import Outgoing
-from ordered_pubsub.errors import Closed, OrderedPubSubError, Timeout, WouldBlock
+from ordered_pubsub.client.settings import Settings
+from ordered_pubsub.errors import Closed, OrderedPubSubError
 from ordered_pubsub.sync.loops import LoopThread
 
 
@@ -92,11 +93,7 @@ class BlockingOutbox:
         with self._room:
             self._check_open()
             if self._queue or not self._has_room(item):
-                raise WouldBlock(
-                    f"{self.unfinished_events} publications with {self._unfinished_bytes} bytes have no receipt yet; at most "
-                    f"{self._settings.pipeline_events_max} (pipeline_events_max) and {self._settings.pipeline_bytes_max} "
-                    "(pipeline_bytes_max) may be: wait for earlier ones first, or use publish(), which waits"
-                )
+                raise self._settings.full(self.unfinished_events, self._unfinished_bytes)
             future: Future[Receipt] = Future()
             future.set_running_or_notify_cancel()  # what was put is not taken back
             self._take(item, future)
@@ -120,19 +117,13 @@ class BlockingOutbox:
             return self._is_closed or (self._queue[0] is ticket and self._has_room(item))
 
         if not may_go() and not self._room.wait_for(may_go, max(give_up_at - time.monotonic(), 0.0)):
-            raise Timeout(
-                f"the event for {item.topic!r} was not published: the pipeline stayed full for as long as a call may take "
-                f"({self._settings.timeout_s:g} s, timeout_s); {self.unfinished_events} earlier ones have no receipt"
-            )
+            earlier = f"{self.unfinished_events} publications without a receipt"
+            raise self._settings.stayed_full(item.topic, earlier)
         self._check_open()
         self._take(item, outcome)
 
     def _has_room(self, item: Outgoing) -> bool:
-        settings = self._settings
-        return not self.unfinished_events or (
-            self.unfinished_events < settings.pipeline_events_max
-            and self._unfinished_bytes + item.held <= settings.pipeline_bytes_max
-        )
+        return self._settings.has_room(self.unfinished_events, self._unfinished_bytes, item.held)
 
     def _take(self, item: Outgoing, outcome: BlockingOutcome) -> None:
         self.unfinished_events += 1
@@ -202,5 +193,5 @@ class BlockingOutbox:
             raise Closed(f"client {self.client.name!r} is closed and publishes nothing any more")
 
     @property
-    def _settings(self) -> Any:
+    def _settings(self) -> Settings:
         return self.client._settings

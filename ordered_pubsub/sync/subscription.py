@@ -29,7 +29,7 @@ import attrs
 from ordered_pubsub.client.event import Event
 from ordered_pubsub.client.subscription import Lag
 from ordered_pubsub.client.subscription import Subscription as AsyncSubscription
-from ordered_pubsub.errors import Closed, Timeout, UsageError
+from ordered_pubsub.errors import Closed, Timeout
 from ordered_pubsub.sync.loops import LoopThread, check_may_block
 
 BATCH_EVENTS_MAX = 1_000
@@ -189,10 +189,7 @@ class Subscription:
 
     def batches(self, max_events: int = 1_000, max_wait_s: float = 0.1) -> Iterator[list[Event]]:
         """The events in lists: what there is, or comes within `max_wait_s` of the first, up to `max_events`."""
-        if max_events < 1 or max_wait_s < 0:
-            raise UsageError(
-                f"batches() takes max_events from 1 on and max_wait_s from 0 on, not {max_events}, {max_wait_s}"
-            )
+        self._inner.batches(max_events, max_wait_s)  # raises what does not fit
         return self._batches(max_events, max_wait_s)
 
     def _batches(self, max_events: int, max_wait_s: float) -> Iterator[list[Event]]:

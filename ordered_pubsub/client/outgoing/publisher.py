@@ -39,7 +39,6 @@ from ordered_pubsub.errors import (
     TopicError,
     UnavailableError,
     UsageError,
-    WouldBlock,
 )
 from ordered_pubsub.supervision import Supervisor
 from ordered_pubsub.wire.event_frames import HELD_ENTRY_BYTES, PACK_BYTES, frame_bytes, packed, stamped
@@ -119,23 +118,15 @@ class Publisher:
         return len(self._unfinished)
 
     def has_room(self, size: int) -> bool:
-        """Whether one more publication, of so many bytes, may be unfinished; into an empty pipeline, any fits."""
-        settings = self.settings
-        return not self._unfinished or (
-            len(self._unfinished) < settings.pipeline_events_max
-            and self._unfinished_bytes + size <= settings.pipeline_bytes_max
-        )
+        """Whether one more publication, of so many bytes, may be unfinished."""
+        return self.settings.has_room(len(self._unfinished), self._unfinished_bytes, size)
 
     def put_nowait(self, item: Outgoing) -> asyncio.Future[Receipt]:
         """Take a publication, or raise `WouldBlock` if the pipeline is full or others wait for room."""
         if self.is_closed:
             raise self._closed()
         if self._waiters or not self.has_room(item.held):
-            raise WouldBlock(
-                f"{len(self._unfinished)} publications with {self._unfinished_bytes} bytes have no receipt yet; at most "
-                f"{self.settings.pipeline_events_max} (pipeline_events_max) and {self.settings.pipeline_bytes_max} "
-                "(pipeline_bytes_max) may be: await earlier ones first, or use publish(), which waits"
-            )
+            raise self.settings.full(len(self._unfinished), self._unfinished_bytes)
         self._put(item)
         return item.future
 
@@ -153,10 +144,7 @@ class Publisher:
         finally:
             self._waiters.pop(item, None)
         if not waiter.done():
-            raise Timeout(
-                f"the event for {item.topic!r} was not published: the pipeline stayed full for as long as a call may take "
-                f"({self.settings.timeout_s:g} s, timeout_s); waited for {self.waiting_for()}"
-            )
+            raise self.settings.stayed_full(item.topic, self.waiting_for())
         waiter.result()
         return item.future
 
