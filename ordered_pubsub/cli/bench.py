@@ -18,7 +18,6 @@ from ordered_pubsub.bench.plan import (
     Amounts,
     BenchPlan,
     SetupKind,
-    Variant,
     check_ens,
     kind_of,
     variants_of,
@@ -133,20 +132,15 @@ def _durabilities(arguments: argparse.Namespace) -> Sequence[str]:
     return DURABILITIES if arguments.durability is None else (arguments.durability,)
 
 
-def _variants(arguments: argparse.Namespace) -> list[Variant]:
-    if arguments.sequencer is None:
-        return variants_of(_durabilities(arguments), arguments.packed)
-    if arguments.durability is not None:
-        raise UsageError(
-            "--durability is for a stage that is started here; that of --sequencer has its own: leave one out"
-        )
-    return variants_of([OWN_STAGE], arguments.packed)
-
-
 def _measure_setup(
     kind: SetupKind, ens: str | None, arguments: argparse.Namespace, amounts: Amounts, report: Reporting
 ) -> None:
-    variants = _variants(arguments)
+    if arguments.sequencer is not None and arguments.durability is not None:
+        raise UsageError(
+            "--durability is for a stage that is started here; that of --sequencer has its own: leave one out"
+        )
+    durabilities = _durabilities(arguments) if arguments.sequencer is None else [OWN_STAGE]
+    variants = variants_of(durabilities, arguments.packed)
     machine = describe_machine()
     with _broker(kind, ens, report.progress) as (url, pid):
         plan = BenchPlan(kind=kind, ens=url, variants=variants, amounts=amounts, sequencer=arguments.sequencer)

@@ -131,7 +131,14 @@ def _as_text(loaded: Loaded, topics: list[str], notes: list[str]) -> Iterator[st
         yield f"  {rule.pattern}: delivery {rule.delivery}"
     yield from _identity_lines(configuration)
     for topic in topics:
-        yield from _owner_lines(topic, _about_topic(configuration, topic))
+        about = _about_topic(configuration, topic)
+        if not about["is_listed"]:
+            yield f"topic {topic}: refused, since no [[topic]] lists it"
+            continue
+        why = f"by its pattern {about['pattern']}" if about["pattern"] else "by its hash, since no pattern matches"
+        yield f"topic {topic}: belongs to stage {about['stage']}, {why}"
+        for right in ("publish", "subscribe"):
+            yield f"  may {right}: {'everybody' if about[right] is None else _listed(about[right])}"
     yield from (f"warning: {note}" for note in notes)
 
 
@@ -183,16 +190,6 @@ def _about_topic(configuration: Configuration, topic: str) -> dict[str, Any]:
 def _who_may(configuration: Configuration, right: str, topic: str) -> list[str] | None:
     identities = configuration.identity
     return None if identities is None else [each.name for each in identities if each.may(right, topic)]
-
-
-def _owner_lines(topic: str, about: dict[str, Any]) -> Iterator[str]:
-    if not about["is_listed"]:
-        yield f"topic {topic}: refused, since no [[topic]] lists it"
-        return
-    why = f"by its pattern {about['pattern']}" if about["pattern"] else "by its hash, since no pattern matches"
-    yield f"topic {topic}: belongs to stage {about['stage']}, {why}"
-    for right in ("publish", "subscribe"):
-        yield f"  may {right}: {'everybody' if about[right] is None else _listed(about[right])}"
 
 
 # -- token ------------------------------------------------------------------------------------------------------------

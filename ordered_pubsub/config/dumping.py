@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 
 from ordered_pubsub.config import kinds
-from ordered_pubsub.config.kinds import Kind, Path, redacted, shown, spell
+from ordered_pubsub.config.kinds import Path, redacted, shown, spell
 from ordered_pubsub.config.lines import line_of
 from ordered_pubsub.config.records import keys_of
 from ordered_pubsub.config.schema import Configuration, TimesSection
@@ -33,19 +33,18 @@ def dump(configuration: Configuration) -> dict[str, Any]:
 
 
 def _plain(value: object) -> Any:
-    if attrs.has(type(value)):
-        return {key: _shown_of(kind, getattr(value, key)) for key, kind in keys_of(type(value)).items()}
     if isinstance(value, tuple):
         return [_plain(element) for element in value]
-    return redacted(value) if isinstance(value, str) else value
-
-
-def _shown_of(kind: Kind, value: Any) -> Any:
-    if kind is kinds.HASHES:
-        return [digest[:HASH_DIGITS_SHOWN] + "..." for digest in value]
-    if kind.is_secret:
-        return None if value is None else "***"
-    return _plain(value)
+    if not attrs.has(type(value)):
+        return redacted(value) if isinstance(value, str) else value
+    plain: dict[str, Any] = {}
+    for key, kind in keys_of(type(value)).items():
+        inner = getattr(value, key)
+        if kind is kinds.HASHES:
+            plain[key] = [digest[:HASH_DIGITS_SHOWN] + "..." for digest in inner]
+        else:
+            plain[key] = "***" if kind.is_secret and inner is not None else _plain(inner)
+    return plain
 
 
 def common(configuration: Configuration) -> dict[str, Any]:

@@ -163,7 +163,15 @@ def decode_signed(data: bytes, count: int) -> SignedEvents:
 
 def _decode_chunk(decoder: msgspec.msgpack.Decoder[_Events], data: bytes, count: int) -> _Events:
     if data[:1] != _prefix:
-        raise _not_this_version(data)
+        if data == NEVER_KEPT:
+            raise ProtocolError(
+                "what was published here is at the broker only, if anywhere: when it was asked for, the stage did not keep the "
+                "events of this topic, and when it was numbered, it did"
+            )
+        raise UnknownVersion(
+            f"events in a log have version {data[0] if data else 'none'}, and this release reads version {VERSION}: their "
+            "publisher runs another release of ordered_pubsub; install the newer one here"
+        )
     if not 0 < count <= BATCH_EVENTS_MAX:
         raise ProtocolError(f"a log has {count} events in one piece; expected 1 to {BATCH_EVENTS_MAX}")
     if (announced := _announced(data)) != count:  # before anything is made of them
@@ -194,18 +202,6 @@ def _length(data: bytes, at: int, long: Mapping[int, int], short: int, mask: int
         return first & mask, 1
     size = long.get(first, 0)
     return (int.from_bytes(data[at + 1 : at + 1 + size], "big"), 1 + size) if size else (-1, 0)
-
-
-def _not_this_version(data: bytes) -> ProtocolError:
-    if data == NEVER_KEPT:
-        return ProtocolError(
-            "what was published here is at the broker only, if anywhere: when it was asked for, the stage did not keep the "
-            "events of this topic, and when it was numbered, it did"
-        )
-    return UnknownVersion(
-        f"events in a log have version {data[0] if data else 'none'}, and this release reads version {VERSION}: their "
-        "publisher runs another release of ordered_pubsub; install the newer one here"
-    )
 
 
 class Unreadable(str):

@@ -62,10 +62,16 @@ class Intake:
         self.on_over: Callable[[], object] = lambda: None
         self.leaving: asyncio.Future[None] | None = None
         """done when the stage knows that it is over"""
-        missing = None if delivery == BEST_EFFORT else Missing(engine.home.levels.is_kept)
-        buffer = _make_buffer(identity, order, missing, settings)
-        subscriber = None
-        if missing is not None and isinstance(buffer, Delivery):
+        events_max, bytes_max = settings.buffer_events_max, settings.buffer_bytes_max
+        buffer: Delivery | BestEffort
+        subscriber: Subscriber | None = None
+        if delivery == BEST_EFFORT:
+            events_max = events_max or BEST_EFFORT_BUFFER_EVENTS_MAX
+            buffer = BestEffort(identity, events_max, settings.ttl_s, buffer_bytes_max=bytes_max)
+        else:
+            missing, events_max = Missing(engine.home.levels.is_kept), events_max or BUFFER_EVENTS_MAX
+            wants_of = partial(wanted_by, decoder=Decoder(settings.serializer))
+            buffer = Delivery(identity, events_max, order, missing, wants_of, buffer_bytes_max=bytes_max)
             log = SubscriberLog(
                 buffer,
                 missing,
@@ -357,12 +363,3 @@ class Intake:
         if self.subscription.end is not None:
             self.leaving = self.engine.outcome_of(self.subscription.end)
         self.on_over()
-
-
-def _make_buffer(identity: str, order: Order, missing: Missing | None, settings: Settings) -> Delivery | BestEffort:
-    events_max, bytes_max = settings.buffer_events_max, settings.buffer_bytes_max
-    if missing is None:
-        events_max = events_max or BEST_EFFORT_BUFFER_EVENTS_MAX
-        return BestEffort(identity, events_max, settings.ttl_s, buffer_bytes_max=bytes_max)
-    wants_of = partial(wanted_by, decoder=Decoder(settings.serializer))
-    return Delivery(identity, events_max or BUFFER_EVENTS_MAX, order, missing, wants_of, buffer_bytes_max=bytes_max)
