@@ -22,7 +22,6 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Protocol
 
 import attrs
 
@@ -32,16 +31,6 @@ from ordered_pubsub.client.outgoing.publisher import Outgoing
 from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.errors import Closed, OrderedPubSubError
 from ordered_pubsub.sync.loops import LoopThread
-
-
-class BlockingOutcome(Protocol):
-    """Who is told what became of a publication: a future, for one."""
-
-    def set_result(self, result: Receipt, /) -> None:
-        """It has its receipt."""
-
-    def set_exception(self, exception: BaseException | None, /) -> None:
-        """It has none."""
 
 
 @attrs.define(eq=False)
@@ -62,6 +51,10 @@ class Receipts:
         """The next one has none."""
         if not self.future.done():
             self.future.set_exception(error)
+
+
+BlockingOutcome = Future[Receipt] | Receipts
+"""Who is told what became of a publication."""
 
 
 @attrs.define(eq=False)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
-from itertools import islice
+from itertools import compress, islice
 from typing import Any
 
 import attrs
@@ -233,8 +233,9 @@ class ClientConnection(Owner):
             if isinstance(message, Nack):
                 yield from self._check_filters(want.where for want in message.wants)
             yield from self._judging(message)
-            if self._may_follow(message):
-                self.node.handle_subscriber(self.session, self._allowed(message), self.identity_name)
+            permitted = self._permitted(message)
+            if permitted is not None:
+                self.node.handle_subscriber(self.session, permitted, self.identity_name)
         elif isinstance(message, FromReader):
             self._read(message)
         elif isinstance(message, (Inquire, TurnKeys)):
@@ -368,26 +369,26 @@ class ClientConnection(Owner):
             message = Unread(message.number, code, reason) if code else message
         self._write(encode(message))
 
-    def _may_follow(self, message: FromSubscriber) -> bool:
-        """Whether a subscription may ask this, or say it; the rights are those of now, whatever it was allowed before."""
+    def _permitted(self, message: FromSubscriber) -> FromSubscriber | None:
+        """As much of a message as it may say; the rights are those of now, whatever it was allowed before."""
         check_message(message, len(self.node.topology.stages))
         if isinstance(message, Locate):
             if message.session != self.session or len(message.topics) > TOPICS_MAX:
                 raise ProtocolError(
                     f"session {self.session!r} asked in the name of {message.session!r}, or for too many topics"
                 )
-            return not self._denial(message.topics)
+            return None if self._denial(message.topics) else message
         if isinstance(message, AskKeys):
-            return self._may_ask_for_keys(message)
+            return self._permitted_keys(message)
         if isinstance(message, (KeepAlive, LeaseRenewal, SeenReply, VoidAsk, NotArrivedCounts)):
-            return self._may_say(message)
+            return self._permitted_own(message)
         unfit = self._unfit(message.subscription)
         if unfit:
             raise ProtocolError(unfit)
         if isinstance(message, Acked):
             if message.session != self.session:
                 raise ProtocolError(f"session {self.session!r} acknowledged in the name of {message.session!r}")
-            return True
+            return message
         limits = self.rules.limits
         is_new = message.subscription not in self._following
         if is_new and len(self._following) >= limits.subscriptions_per_client_max:
@@ -406,40 +407,15 @@ class ClientConnection(Owner):
             self._following[message.subscription] = True
             topics = [want.topic for want in message.wants]
         denial = self._denial(topics)
-        return self._end(message.subscription, FORBIDDEN, denial) if denial else True
+        return self._end(message.subscription, FORBIDDEN, denial) if denial else message
 
-    def _end(self, subscription: str, code: str, reason: str) -> bool:
-        """Tell a subscription why it cannot go on."""
+    def _end(self, subscription: str, code: str, reason: str) -> FromSubscriber | None:
+        """Tell a subscription why it cannot go on; nothing that it says is permitted."""
         self._write(encode(Ended(subscription, self.session, code, reason)))
-        return False
+        return None
 
-    def _allowed(self, message: FromSubscriber) -> FromSubscriber:
-        """As much of a message as it may say."""
-        if isinstance(message, LeaseRenewal):
-            asks = [
-                span
-                for span in message.asks
-                if self.may_read(span.topic) or self._verdict("publish", span.topic) is _FINE
-            ]
-            return replace(message, asks=asks)
-        if isinstance(message, AskKeys):
-            return replace(message, topics=[topic for topic in message.topics if not self._denial((topic,))])
-        if isinstance(message, VoidAsk):
-            return replace(message, spans=[span for span in message.spans if not self._denial((span.topic,))])
-        if isinstance(message, SeenReply) and message.seen:
-            topic = self.node.driver.rounds.topic(message)
-            return message if topic is not None and not self._denial((topic,)) else replace(message, seen=[])
-        return message
-
-    def _may_say(self, message: KeepAlive | LeaseRenewal | SeenReply | VoidAsk | NotArrivedCounts) -> bool:
-        """What is said of numbers whose events nobody keeps is said for the session itself, and is not much."""
-        sessions, stretches = _own(message)
-        if sessions != [self.session] or stretches > (RANGES_MAX if isinstance(message, SeenReply) else SPANS_MAX):
-            raise ProtocolError(f"session {self.session!r} said what it may not say: {message!r:.300}")
-        return True
-
-    def _may_ask_for_keys(self, message: AskKeys) -> bool:
-        """Whether it may have the keys of any of these topics; of the others it is said why not."""
+    def _permitted_keys(self, message: AskKeys) -> AskKeys | None:
+        """For those topics of which it may have keys; of the others it is said why not."""
         if message.session != self.session or len(message.topics) > TOPICS_ASKED_MAX:
             raise ProtocolError(
                 f"session {self.session!r} asked for the keys of {len(message.topics)} topics in the name of "
@@ -449,7 +425,25 @@ class ClientConnection(Owner):
         refused = {topic: verdict for topic, verdict in verdicts.items() if verdict is not _FINE}
         if refused:
             self._write(encode(Keys(self.session, b"", [], {}, float("inf"), refused=refused)))
-        return len(refused) < len(verdicts)
+        topics = [topic for topic in verdicts if topic not in refused]
+        return replace(message, topics=topics) if topics else None
+
+    def _permitted_own(
+        self, message: KeepAlive | LeaseRenewal | SeenReply | VoidAsk | NotArrivedCounts
+    ) -> FromSubscriber | None:
+        """What is said of numbers whose events nobody keeps is said for the session itself, and is not much."""
+        sessions, stretches = _own(message)
+        if sessions != [self.session] or stretches > (RANGES_MAX if isinstance(message, SeenReply) else SPANS_MAX):
+            raise ProtocolError(f"session {self.session!r} said what it may not say: {message!r:.300}")
+        if isinstance(message, LeaseRenewal):
+            may = [self.may_read(span.topic) or self._verdict("publish", span.topic) is _FINE for span in message.asks]
+            return replace(message, asks=list(compress(message.asks, may)))
+        if isinstance(message, VoidAsk):
+            return replace(message, spans=[span for span in message.spans if self.may_read(span.topic)])
+        if isinstance(message, SeenReply) and message.seen:
+            topic = self.node.driver.rounds.topic(message)
+            return message if topic is not None and self.may_read(topic) else replace(message, seen=[])
+        return message
 
     def _denial(self, topics: Iterable[str]) -> str:
         """Why it may not read one of these topics; empty if it may read all."""
