@@ -20,10 +20,10 @@ import attrs
 from ordered_pubsub.config.files import check_files, token_of
 from ordered_pubsub.config.kinds import NAME
 from ordered_pubsub.config.schema import Configuration, IdentitySection, LimitsSection, StageSection
-from ordered_pubsub.core.messages import ANYBODY, PeerMessage
+from ordered_pubsub.core.messages import ANYBODY
 from ordered_pubsub.core.order.registrar import EXPIRING
 from ordered_pubsub.core.topology import Topology
-from ordered_pubsub.errors import ConfigurationError, JournalDamaged, JournalError, ProtocolError, UnavailableError
+from ordered_pubsub.errors import ConfigurationError, JournalDamaged, JournalError, UnavailableError
 from ordered_pubsub.server.doors.access import Access, Proof, has_lost_keys
 from ordered_pubsub.server.doors.admission import Admission, Visitor
 from ordered_pubsub.server.doors.claims import Claims
@@ -341,22 +341,6 @@ class Server:
         """The link to a stage is there: go on where it broke, and tell it of the names that it keeps."""
         self.node.connected(peer)
         self.claims.linked(peer)
-
-    def disconnected(self, peer: int) -> None:
-        """The link to a stage is gone."""
-        self.node.disconnected(peer)
-
-    def handle_peer(self, peer: int, messages: list[PeerMessage]) -> None:
-        """A stage's state machine says something."""
-        self.node.handle_peer(peer, messages)
-
-    def is_behind(self, peer: int) -> bool:
-        """Whether so much of what a stage has said waits that no more is to be read."""
-        return self.node.is_behind(peer)
-
-    def drop(self, peer: int, error: ProtocolError) -> None:
-        """A stage has said something that cannot be read, and that may get lost."""
-        self.node.drop(peer, error)
 
     # -- while it runs ------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from ordered_pubsub.errors import OrderedPubSubError, ProtocolError
 from ordered_pubsub.server.doors.access import Access, Proof
 from ordered_pubsub.server.doors.claims import Claims
 from ordered_pubsub.server.links.agreement import Common
+from ordered_pubsub.server.stage.node import Node
 from ordered_pubsub.supervision import Backoff, Supervisor
 from ordered_pubsub.wire.channel import Channel, Owner
 from ordered_pubsub.wire.protocol import (
@@ -70,20 +71,12 @@ class Handler(Protocol):
     def claims(self) -> Claims:
         """Who hears what is said of names."""
 
+    @property
+    def node(self) -> Node:
+        """The stage, which hears the rest."""
+
     def connected(self, peer: int) -> None:
         """The link is there."""
-
-    def disconnected(self, peer: int) -> None:
-        """The link is gone."""
-
-    def handle_peer(self, peer: int, messages: list[PeerMessage]) -> None:
-        """The peer's state machine says something; raises if it must not."""
-
-    def is_behind(self, peer: int) -> bool:
-        """Whether so much of what it has said waits that no more is to be read."""
-
-    def drop(self, peer: int, error: ProtocolError) -> None:
-        """The peer has said something that cannot be read, and that may get lost."""
 
 
 @attrs.define(eq=False)
@@ -279,15 +272,15 @@ class PeerLink(Owner):
             else:
                 self._handle(message)
         if said and self.is_up:
-            self.handler.handle_peer(self.rank, said)
-            if self._channel is not None and self.handler.is_behind(self.rank):
+            self.handler.node.handle_peer(self.rank, said)
+            if self._channel is not None and self.handler.node.is_behind(self.rank):
                 self._channel.pause()
 
     def _decode(self, payload: bytes) -> FromPeer:
         """What a frame says, as far as it can be read, unless what cannot be must not get lost."""
         readable, errors = decode_from_peer(payload, f"stage {self.name}")
         for error in errors:
-            self.handler.drop(self.rank, error)
+            self.handler.node.drop(self.rank, error)
         return readable
 
     def _handle(self, message: Welcome | Rejected | Differs | Claim | Claimed | NamesGranted | Ping | Pong) -> None:
@@ -369,7 +362,7 @@ class PeerLink(Owner):
     def _is_down(self, reason: str) -> None:
         if self.is_up:
             self.is_up = False
-            self.handler.disconnected(self.rank)
+            self.handler.node.disconnected(self.rank)
         self._note(reason)
 
     def _note(self, trouble: str) -> None:
