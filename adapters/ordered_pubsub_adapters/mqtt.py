@@ -115,18 +115,6 @@ def not_taken(topic: str, reason: ReasonCode) -> AdapterError:
     return AdapterError(f"the broker refused an event on {topic!r}: {reason}{_OF_PUBLISHING.get(str(reason), '')}")
 
 
-def not_granted(name: str, reason: ReasonCode, qos: int) -> str | None:
-    """Of the part of a SUBACK for one topic; None if there is no reason to complain."""
-    if reason.is_failure:
-        return f"the broker refused the subscription to {name!r}: {reason}; does it let this user subscribe there?"
-    if reason.value < qos:
-        return (
-            f"the broker grants QoS {reason.value} on {name!r}, and QoS {qos} was asked for: take ?qos={reason.value}, or allow "
-            "more there"
-        )
-    return None
-
-
 def not_connected(error: Exception, host: str, port: int, url: BrokerUrl) -> OrderedPubSubError:
     """Of an attempt that did not get as far as MQTT."""
     if isinstance(error, OrderedPubSubError):
@@ -470,9 +458,16 @@ class MqttConnection(Connection):
         for chunk in self._chunks(names):
             reasons = await self._answer(*self._client.subscribe([(name, options) for name in chunk]))
             for name, reason in zip(chunk, reasons, strict=True):
-                complaint = not_granted(name, reason, self._qos)
-                if complaint is not None:
-                    raise AdapterError(f"{self.adapter.shown}: {complaint}")
+                if reason.is_failure:
+                    raise AdapterError(
+                        f"{self.adapter.shown}: the broker refused the subscription to {name!r}: {reason}; does it let this user "
+                        "subscribe there?"
+                    )
+                if reason.value < self._qos:
+                    raise AdapterError(
+                        f"{self.adapter.shown}: the broker grants QoS {reason.value} on {name!r}, and QoS {self._qos} was asked "
+                        f"for: take ?qos={reason.value}, or allow more there"
+                    )
 
     async def unsubscribe(self, names: Sequence[str]) -> None:
         """In pieces, each answered."""

@@ -117,15 +117,11 @@ class Publisher:
         """How many publications have no receipt yet."""
         return len(self._unfinished)
 
-    def has_room(self, size: int) -> bool:
-        """Whether one more publication, of so many bytes, may be unfinished."""
-        return self.settings.has_room(len(self._unfinished), self._unfinished_bytes, size)
-
     def put_nowait(self, item: Outgoing) -> asyncio.Future[Receipt]:
         """Take a publication, or raise `WouldBlock` if the pipeline is full or others wait for room."""
         if self.is_closed:
             raise self._closed()
-        if self._waiters or not self.has_room(item.held):
+        if self._waiters or not self.settings.has_room(len(self._unfinished), self._unfinished_bytes, item.held):
             raise self.settings.full(len(self._unfinished), self._unfinished_bytes)
         self._put(item)
         return item.future
@@ -134,7 +130,7 @@ class Publisher:
         """Take a publication as soon as there is room, after those who came before. Cancelled before, it is not taken."""
         if self.is_closed:
             raise self._closed()
-        if not self._waiters and self.has_room(item.held):
+        if not self._waiters and self.settings.has_room(len(self._unfinished), self._unfinished_bytes, item.held):
             self._put(item)
             return item.future
         waiter: asyncio.Future[None] = self._loop.create_future()
@@ -152,7 +148,7 @@ class Publisher:
         """There may be room: take what waits for it, in its order."""
         while self._waiters:
             item, waiter = next(iter(self._waiters.items()))
-            if not self.has_room(item.held):
+            if not self.settings.has_room(len(self._unfinished), self._unfinished_bytes, item.held):
                 return
             del self._waiters[item]
             self._put(item)
