@@ -60,35 +60,30 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     what.add_argument("--all", action="store_true", help="private ones of all kinds")
     what.add_argument("--numbers", action="store_true", help="a stage alone, without a broker")
-    parser.add_argument("--sequencer", metavar="ADDRESS", help="a stage that runs already, instead of one of our own")
-    parser.add_argument(
-        "--durability", choices=DURABILITIES, help="of our own stage (default: both, reported separately)"
-    )
-    parser.add_argument("--packed", action="store_true", help="measure events that share messages as well")
+    add = parser.add_argument
+    add("--sequencer", metavar="ADDRESS", help="a stage that runs already, instead of one of our own")
+    add("--durability", choices=DURABILITIES, help="of our own stage (default: both, reported separately)")
+    add("--packed", action="store_true", help="measure events that share messages as well")
     events, default = whole(1, 10_000_000), Amounts()
-    parser.add_argument(
-        "--rounds", type=whole(1, 1_000), default=default.rounds, metavar="N", help="default: %(default)s"
-    )
-    parser.add_argument(
+    add("--rounds", type=whole(1, 1_000), default=default.rounds, metavar="N", help="default: %(default)s")
+    add(
         "--seconds",
         type=number(0.05, 600.0),
         default=default.seconds,
         metavar="S",
         help="of each measurement, about (default: %(default)g)",
     )
-    parser.add_argument("--events", type=events, metavar="N", help="of each measurement, instead of --seconds")
-    parser.add_argument(
+    add("--events", type=events, metavar="N", help="of each measurement, instead of --seconds")
+    add(
         "--rate", type=number(1.0, 100_000.0), default=default.rate, metavar="N",
         help="events per second while latency is measured (default: %(default)g)",
     )  # fmt: skip
-    parser.add_argument(
+    add(
         "--run", dest="run_length", type=events, default=default.run, metavar="N",
         help="events in a row on one topic, before it is the other one's turn (default: %(default)s)",
     )  # fmt: skip
-    parser.add_argument(
-        "--json", metavar="FILE", help="write all figures there; - is the standard output, without tables"
-    )
-    parser.add_argument("--profile", metavar="DIR", help="profile one more round, and write the profiles there")
+    add("--json", metavar="FILE", help="write all figures there; - is the standard output, without tables")
+    add("--profile", metavar="DIR", help="profile one more round, and write the profiles there")
     parser.set_defaults(run=command)
 
 

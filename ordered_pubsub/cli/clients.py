@@ -37,24 +37,21 @@ def add_client_options(parser: argparse.ArgumentParser, has_ens: bool = True) ->
     group = parser.add_argument_group(
         "connection", "what is not given is taken from the environment (ORDERED_PUBSUB_ENS, ...) and the configuration"
     )
-    group.add_argument(
-        "--config", metavar="FILE", help="the configuration (default: ordered_pubsub.toml, if it is there)"
-    )
+    add = group.add_argument
+    add("--config", metavar="FILE", help="the configuration (default: ordered_pubsub.toml, if it is there)")
     if has_ens:
-        group.add_argument("--ens", metavar="URL", help="the broker, such as mqtt://127.0.0.1:1883")
-    group.add_argument(
+        add("--ens", metavar="URL", help="the broker, such as mqtt://127.0.0.1:1883")
+    add(
         "--sequencer",
         metavar="ADDRESS",
         action="append",
         help="a stage, such as ops://127.0.0.1:7411; several are separated by commas, or given one by one",
     )
-    group.add_argument("--token-file", metavar="FILE", help="the file that holds the token to show to the stages")
+    add("--token-file", metavar="FILE", help="the file that holds the token to show to the stages")
     if has_ens:
-        group.add_argument("--name", help="the name of this client, which its events carry as their publisher")
-        group.add_argument(
-            "--delivery", metavar="LEVEL", help="'exactly-once' (the default), 'ordered' or 'best-effort'"
-        )
-    group.add_argument(
+        add("--name", help="the name of this client, which its events carry as their publisher")
+        add("--delivery", metavar="LEVEL", help="'exactly-once' (the default), 'ordered' or 'best-effort'")
+    add(
         "--call-timeout",
         type=seconds,
         metavar="S",

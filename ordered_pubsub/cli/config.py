@@ -49,12 +49,11 @@ def _add_check(actions: Any) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "file", nargs="?", metavar="FILE", help="default: ORDERED_PUBSUB_CONFIG, or ./ordered_pubsub.toml"
-    )
-    parser.add_argument("--stage", metavar="NAME", help="check as well that this stage can be served here")
-    parser.add_argument("--topic", action="append", default=[], metavar="NAME", help="say which stage owns this topic")
-    parser.add_argument("--json", action="store_true", help="print one JSON object, for machines")
+    add = parser.add_argument
+    add("file", nargs="?", metavar="FILE", help="default: ORDERED_PUBSUB_CONFIG, or ./ordered_pubsub.toml")
+    add("--stage", metavar="NAME", help="check as well that this stage can be served here")
+    add("--topic", action="append", default=[], metavar="NAME", help="say which stage owns this topic")
+    add("--json", action="store_true", help="print one JSON object, for machines")
     parser.set_defaults(run=check_command)
 
 
@@ -66,13 +65,12 @@ def _add_token(actions: Any) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", metavar="NAME", help="what the identity is called")
-    parser.add_argument("--output", metavar="FILE", help="where the token goes (default: NAME.token)")
-    parser.add_argument(
-        "--publish", action="append", default=[], metavar="PATTERN", help="let it publish on these topics"
-    )
-    parser.add_argument("--subscribe", action="append", default=[], metavar="PATTERN", help="let it subscribe to these")
-    parser.add_argument("--stage", action="store_true", help="let it link as a stage")
+    add = parser.add_argument
+    add("name", metavar="NAME", help="what the identity is called")
+    add("--output", metavar="FILE", help="where the token goes (default: NAME.token)")
+    add("--publish", action="append", default=[], metavar="PATTERN", help="let it publish on these topics")
+    add("--subscribe", action="append", default=[], metavar="PATTERN", help="let it subscribe to these")
+    add("--stage", action="store_true", help="let it link as a stage")
     parser.set_defaults(run=token_command)
 
 

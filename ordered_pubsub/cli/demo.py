@@ -161,20 +161,15 @@ def _counts(result: Result, paint: Paint, is_broker: bool) -> list[str]:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument("--seed", type=whole(0, 2**63), default=7, metavar="N", help="draw another run (default: 7)")
-    parser.add_argument("--topics", type=whole(1, 100), default=4, metavar="N", help="how many topics (default: 4)")
-    parser.add_argument(
-        "--events", type=whole(1, 100_000), default=1_000, metavar="N", help="how many events (default: 1000)"
-    )
-    parser.add_argument(
-        "--publishers", type=whole(1, 100), default=3, metavar="N", help="how many publishers (default: 3)"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object, for machines")
-    parser.add_argument("--ens", metavar="URL", help="a real broker instead, such as mqtt://127.0.0.1:1883")
-    parser.add_argument(
-        "--sequencer", metavar="ADDRESS", action="append", help="with --ens: a stage (default: one in this process)"
-    )
-    parser.add_argument("--token-file", metavar="FILE", help="with --sequencer: the token to show to the stage")
+    add = parser.add_argument
+    add("--seed", type=whole(0, 2**63), default=7, metavar="N", help="draw another run (default: 7)")
+    add("--topics", type=whole(1, 100), default=4, metavar="N", help="how many topics (default: 4)")
+    add("--events", type=whole(1, 100_000), default=1_000, metavar="N", help="how many events (default: 1000)")
+    add("--publishers", type=whole(1, 100), default=3, metavar="N", help="how many publishers (default: 3)")
+    add("--json", action="store_true", help="print one JSON object, for machines")
+    add("--ens", metavar="URL", help="a real broker instead, such as mqtt://127.0.0.1:1883")
+    add("--sequencer", metavar="ADDRESS", action="append", help="with --ens: a stage (default: one in this process)")
+    add("--token-file", metavar="FILE", help="with --sequencer: the token to show to the stage")
     parser.set_defaults(run=command)
 
 

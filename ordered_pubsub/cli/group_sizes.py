@@ -38,22 +38,15 @@ matplotlib.
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument(
-        "path", metavar="PATH", nargs="?", type=Path, help="the subscriptions: .parquet, .csv or .jsonl"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("path", metavar="PATH", nargs="?", type=Path, help="the subscriptions: .parquet, .csv or .jsonl")
+    add(
         "--publications", metavar="FILE", type=Path, help="topics with rates, or events with positions: sizes of deltas"
     )
-    parser.add_argument(
-        "--limit", metavar="N", type=int, default=LIMIT, help=f"show the N biggest topics (default: {LIMIT})"
-    )
-    parser.add_argument(
-        "--model", action="store_true", help="instead of PATH: draw subscriptions as in the paper (half a minute)"
-    )
-    parser.add_argument(
-        "--clients", metavar="N", type=int, default=CLIENTS, help=f"with --model: so many (default: {CLIENTS:,})"
-    )
-    parser.add_argument("--plot", metavar="FILE", type=Path, help="with --model: draw the curves")
+    add("--limit", metavar="N", type=int, default=LIMIT, help=f"show the N biggest topics (default: {LIMIT})")
+    add("--model", action="store_true", help="instead of PATH: draw subscriptions as in the paper (half a minute)")
+    add("--clients", metavar="N", type=int, default=CLIENTS, help=f"with --model: so many (default: {CLIENTS:,})")
+    add("--plot", metavar="FILE", type=Path, help="with --model: draw the curves")
     add_master(parser)
     parser.set_defaults(run=command)
 

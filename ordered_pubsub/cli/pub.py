@@ -58,17 +58,12 @@ exit code: 0 if all events were published, 1 if one was not, 2 if the call does 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument("topic", metavar="TOPIC", help="what to publish on")
-    parser.add_argument(
-        "data", metavar="DATA", nargs="+", help="an event; a single '-' is standard input, an event a line"
-    )
-    parser.add_argument(
-        "--raw", action="store_true", help="publish DATA as the bytes that they are, not as JSON or text"
-    )
-    parser.add_argument(
-        "--header", metavar="NAME=VALUE", action="append", type=_header, default=[], help="a header of each event"
-    )
-    parser.add_argument("--quiet", action="store_true", help="print no receipts and no summary")
+    add = parser.add_argument
+    add("topic", metavar="TOPIC", help="what to publish on")
+    add("data", metavar="DATA", nargs="+", help="an event; a single '-' is standard input, an event a line")
+    add("--raw", action="store_true", help="publish DATA as the bytes that they are, not as JSON or text")
+    add("--header", metavar="NAME=VALUE", action="append", type=_header, default=[], help="a header of each event")
+    add("--quiet", action="store_true", help="print no receipts and no summary")
     add_client_options(parser)
     parser.set_defaults(run=command)
 

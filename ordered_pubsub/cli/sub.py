@@ -46,18 +46,19 @@ exit code: 0 if it ended as asked for, 1 if fewer events came than asked for or 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument("topics", metavar="TOPIC", nargs="+", help="what to subscribe to")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line, for machines")
-    parser.add_argument("--count", type=whole(1), metavar="N", help="end after so many events")
-    parser.add_argument("--timeout", type=seconds, metavar="S", help="end after so many seconds")
-    parser.add_argument("--order", choices=tuple(WEIGHTS), default="total", help="default: total, over all the topics")
-    parser.add_argument(
+    add = parser.add_argument
+    add("topics", metavar="TOPIC", nargs="+", help="what to subscribe to")
+    add("--json", action="store_true", help="print one JSON object a line, for machines")
+    add("--count", type=whole(1), metavar="N", help="end after so many events")
+    add("--timeout", type=seconds, metavar="S", help="end after so many seconds")
+    add("--order", choices=tuple(WEIGHTS), default="total", help="default: total, over all the topics")
+    add(
         "--unordered",
         choices=UNORDERED,
         default=None,
         help="what becomes of messages of plain clients, which have no order",
     )
-    parser.add_argument("--quiet", action="store_true", help="do not say on standard error when it begins")
+    add("--quiet", action="store_true", help="do not say on standard error when it begins")
     add_client_options(parser)
     parser.set_defaults(run=command)
 
