@@ -17,15 +17,6 @@ from ordered_pubsub.core.messages import Answer, FromSubscriber, Refusal, Reques
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.wire.sessions import SessionKey
 
-AnswersHandler = Callable[[Sequence[Answer | Refusal]], None]
-"""Takes all the answers that came at once; never called from within `send`."""
-
-ToldHandler = Callable[[Sequence[ToSession]], None]
-"""Takes what the stage tells subscriptions; never called from within `say`."""
-
-StateHandler = Callable[[bool, str], None]
-"""Is told whether the stage is connected now, and why."""
-
 
 def _ignore(*_: object) -> None:
     """Nobody wants to know."""
@@ -35,9 +26,12 @@ def _ignore(*_: object) -> None:
 class Listener:
     """Who hears what comes from a home. None of it raises."""
 
-    on_answers: AnswersHandler
-    on_told: ToldHandler
-    on_state: StateHandler
+    on_answers: Callable[[Sequence[Answer | Refusal]], None]
+    """takes all the answers that came at once; never called from within `send`"""
+    on_told: Callable[[Sequence[ToSession]], None]
+    """takes what the stage tells subscriptions; never called from within `say`"""
+    on_state: Callable[[bool, str], None]
+    """is told whether the stage is connected now, and why"""
     on_failure: Callable[[Exception], None] = _ignore
     """is told why nothing comes any more, if the home has met what it cannot mend"""
 
