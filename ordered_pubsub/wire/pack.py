@@ -138,14 +138,9 @@ def head_of_chunk(publisher: str) -> bytes:
     return _prefix + _encoder.encode(SignedEvents(publisher, []))[:-1]
 
 
-def encode_logged(logged: Logged) -> bytes:
+def encode_logged(logged: Logged | SignedEvents) -> bytes:
     """The events as bytes."""
     return _prefix + _encoder.encode(logged)
-
-
-def encode_signed(signed: SignedEvents) -> bytes:
-    """Events that were not looked into, as bytes."""
-    return _prefix + _encoder.encode(signed)
 
 
 def decode_logged(data: bytes, count: int) -> Logged:
