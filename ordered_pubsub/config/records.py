@@ -66,7 +66,7 @@ def read_record(record: type[Record], table: object, path: Path, source: Source)
     for key in table:
         if key not in kinds:
             raise source.error((*path, key), _unknown(path, key, list(kinds)))
-    for field in attrs.fields(record):
+    for field in attrs.fields(record):  # type: ignore[arg-type]  # a record is an attrs class
         if field.default is attrs.NOTHING and field.name not in table:
             raise source.error(path, f"{spell(path)} has no {field.name!r}; {field.name} is {kinds[field.name].fits}")
     values = {key: _read_value(kinds[key], value, (*path, key), source) for key, value in table.items()}

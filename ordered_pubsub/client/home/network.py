@@ -125,7 +125,7 @@ class NetworkHome(Home):
         self._key, self._name, self._listener = key, name, listener
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + self._connect_timeout_s
-        while troubles := await self._connect_to_any(UnavailableError):
+        while troubles := await self._connect_to_any():
             left_s = give_up_at - loop.time()
             if left_s <= 0:
                 waited = (
@@ -147,7 +147,7 @@ class NetworkHome(Home):
         assert self._topology is not None
         return self._topology
 
-    async def _connect_to_any(self, passing: type[OrderedPubSubError]) -> str:
+    async def _connect_to_any(self, passing: type[OrderedPubSubError] = UnavailableError) -> str:
         """Connect to the first stage that answers, or say what is wrong with each. Raises what waiting does not change."""
         troubles: list[str] = []
         for address in list(self._addresses):
