@@ -34,14 +34,7 @@ from ordered_pubsub.errors import ConfigurationError
 
 ENTRY_POINT_GROUP = "ordered_pubsub.adapters"
 
-EXTRAS = {
-    "mqtt": "mqtt",
-    "mqtts": "mqtt",
-    "nats": "nats",
-    "tls": "nats",
-    "amqp": "rabbitmq",
-    "amqps": "rabbitmq",
-}
+EXTRAS = {"mqtt": "mqtt", "mqtts": "mqtt", "nats": "nats", "tls": "nats", "amqp": "rabbitmq", "amqps": "rabbitmq"}
 """Which of this package's extras brings the client library of a scheme's broker."""
 
 
@@ -143,7 +136,10 @@ def load_adapter(url: str) -> Adapter:
     scheme = scheme_of(url)
     found = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
     if scheme not in found:
-        raise ConfigurationError(_unknown(scheme, url, sorted(found)))
+        names = ", ".join(f"{name}://" for name in sorted(found)) or "none (is ordered-pubsub itself installed?)"
+        raise ConfigurationError(
+            f"ens={redacted(url)!r}: no adapter for {redacted(scheme)}:// is installed. Installed: {names}"
+        )
     return _load(found[scheme])(url)
 
 
@@ -175,11 +171,6 @@ def scheme_of(url: str) -> str:
     if not separator or not scheme:
         raise ConfigurationError(f"ens={redacted(url)!r} is not a URL: expected scheme://..., as in 'memory://name'")
     return scheme.lower()
-
-
-def _unknown(scheme: str, url: str, installed: list[str]) -> str:
-    names = ", ".join(f"{name}://" for name in installed) or "none (is ordered-pubsub itself installed?)"
-    return f"ens={redacted(url)!r}: no adapter for {redacted(scheme)}:// is installed. Installed: {names}"
 
 
 def redacted(url: str) -> str:

@@ -103,7 +103,10 @@ def connect(
         await engine.open()
         connected = Client(engine, level)
         try:
-            _check_fitness(adapter)
+            if not adapter.capabilities.carries_headers:
+                raise ConfigurationError(
+                    f"{redacted(adapter.url)} does not carry headers, and an event's place in the order travels in them"
+                )
             if level is not None:
                 connected.require(delivery=level)
         except BaseException:
@@ -143,10 +146,3 @@ def stage_home(client: ClientSection, addresses: Sequence[Address], connect_time
     if token_of(client) is None:
         return NetworkHome(addresses, "", tls, connect_timeout_s)
     return NetworkHome(addresses, lambda: token_of(client) or "", tls, connect_timeout_s)
-
-
-def _check_fitness(adapter: Adapter) -> None:
-    if not adapter.capabilities.carries_headers:
-        raise ConfigurationError(
-            f"{redacted(adapter.url)} does not carry headers, and an event's place in the order travels in them"
-        )

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from ordered_pubsub.client.home.home import Home, Listener
+from ordered_pubsub.client.home.home import NOBODY, Home, Listener
 from ordered_pubsub.core.levels import Levels
 from ordered_pubsub.core.liveness.times import Times
 from ordered_pubsub.core.log.retention import Policies, Policy
@@ -77,17 +77,14 @@ class EmbeddedStage:
         if self._tick_handle is not None:
             self._tick_handle.cancel()
         for home in list(self._homes.values()):
-            home.failed(error)
-
-    def check_free(self, name: str | None) -> None:
-        """Raise if a client of this name is connected."""
-        if name is not None and any(home.name == name for home in self._homes.values()):
-            raise ConfigurationError(
-                f"name={name!r} is in use by another client of memory://{self.system}; close that one, or take another name"
-            )
+            home.listener.on_failure(error)
 
     def enter(self, session: str, home: EmbeddedHome) -> None:
-        """A client is at home here now."""
+        """A client is at home here now; raises if another one has its name."""
+        if home.name is not None and any(home.name == other.name for other in self._homes.values()):
+            raise ConfigurationError(
+                f"name={home.name!r} is in use by another client of memory://{self.system}; close that one, or take another name"
+            )
         self._homes[session] = home
         self.driver.client_is_here(session)
 
@@ -108,7 +105,7 @@ class EmbeddedStage:
     def _take(self, requests: Sequence[Request], publisher: str) -> None:
         now = time.time()
         for request in requests:
-            signed, refusal = signed_request(request, publisher, _nobody)
+            signed, refusal = signed_request(request, publisher, lambda _: False)  # they sign by their own names
             self.driver.handle_request(signed, now, refusal)
         self._plan_flush()
 
@@ -121,7 +118,7 @@ class EmbeddedStage:
         try:
             self.driver.handle_subscriber(session, message, self.loop.time())
         except ProtocolError as error:
-            self._homes[session].failed(error)
+            self._homes[session].listener.on_failure(error)
         else:
             self._plan_flush()
 
@@ -137,29 +134,19 @@ class EmbeddedStage:
                 break
             self.driver.serve()
         effects = self.driver.flush()
-        self._answer(effects.replies)
+        answers: dict[str, list[Answer | Refusal]] = {}
+        for answer in effects.replies:
+            answers.setdefault(answer.client, []).append(answer)
+        for session, theirs in answers.items():
+            if (home := self._homes.get(session)) is not None:
+                home.listener.on_answers(theirs)
         told: dict[str, list[ToSession]] = {}
         for session, message in effects.tells:
             told.setdefault(session, []).append(message)
         for session, messages in told.items():
-            home = self._homes.get(session)
-            if home is not None:
-                home.told(messages)
+            if (home := self._homes.get(session)) is not None:
+                home.listener.on_told(messages)
         self._plan_flush()
-
-    def _answer(self, replies: Sequence[Answer | Refusal]) -> None:
-        answers: dict[str, list[Answer | Refusal]] = {}
-        for answer in replies:
-            answers.setdefault(answer.client, []).append(answer)
-        for session, theirs in answers.items():
-            home = self._homes.get(session)
-            if home is not None:
-                home.answered(theirs)
-
-
-def _nobody(publisher: str) -> bool:
-    """Clients in this process sign by their own names."""
-    return False
 
 
 _stages: dict[str, EmbeddedStage] = {}
@@ -167,29 +154,19 @@ _stages: dict[str, EmbeddedStage] = {}
 
 
 class EmbeddedHome(Home):
-    """One client's way to the embedded stage of its system."""
+    """One client's way to the embedded stage of its system. All topics give the most: the stage keeps their events, in memory."""
 
     def __init__(self, system: str) -> None:
         self.system = system
         self.name: str | None = None
         self._session = ""
         self._stage: EmbeddedStage | None = None
-        self._listener: Listener | None = None
+        self.listener = NOBODY
 
     @property
     def where(self) -> str:
         """The one in this process."""
         return f"the embedded stage of memory://{self.system}"
-
-    @property
-    def levels(self) -> Levels:
-        """All topics give the most: the embedded stage keeps their events, in memory."""
-        return Levels()
-
-    @property
-    def times(self) -> Times:
-        """Those of the embedded stage."""
-        return USUAL if self._stage is None else self._stage.times
 
     async def open(self, key: SessionKey, name: str | None, listener: Listener) -> Topology:
         """Find the system's stage, or start it. It is never disconnected, so `on_state` is told nothing."""
@@ -201,9 +178,9 @@ class EmbeddedHome(Home):
             raise ConfigurationError(
                 f"memory://{self.system} is in use in another event loop of this process: take another name here"
             )
-        stage.check_free(name)
+        self.name, self._session, self.times = name, key.session, stage.times
         stage.enter(key.session, self)
-        self.name, self._session, self._stage, self._listener = name, key.session, stage, listener
+        self._stage, self.listener = stage, listener
         return stage.topology
 
     def send(self, requests: Sequence[Request]) -> None:
@@ -211,28 +188,13 @@ class EmbeddedHome(Home):
         if self._stage is not None:
             self._stage.handle_requests(requests, publisher_of(self._session, self.name))
 
-    def answered(self, answers: Sequence[Answer | Refusal]) -> None:
-        """The stage brings answers."""
-        if self._listener is not None:
-            self._listener.on_answers(answers)
-
     def say(self, message: FromSubscriber) -> None:
         """Give the stage what a subscription says."""
         if self._stage is not None:
             self._stage.handle_subscriber(self._session, message)
 
-    def told(self, messages: Sequence[ToSession]) -> None:
-        """The stage tells subscriptions something."""
-        if self._listener is not None:
-            self._listener.on_told(messages)
-
-    def failed(self, error: Exception) -> None:
-        """The stage has met what it cannot mend."""
-        if self._listener is not None:
-            self._listener.on_failure(error)
-
     async def close(self) -> None:
         """Leave the stage; the last one to leave ends it."""
-        stage, self._stage, self._listener = self._stage, None, None
+        stage, self._stage, self.listener = self._stage, None, NOBODY
         if stage is not None and stage.leave(self._session) and _stages.get(self.system) is stage:
             del _stages[self.system]

@@ -100,27 +100,23 @@ class FastClient(Client):
             self._send_pubrel(mid)
 
     def loop_write(self) -> MQTTErrorCode:
-        """Write what waits, small packets together."""
+        """Write what waits, in one packet, as paho sends each by itself. That of a DISCONNECT, or that has begun, stays alone."""
         if len(self._out_packet) > 1:
-            self._join_packets()
-        return super().loop_write()
-
-    def _join_packets(self) -> None:
-        """Make one packet of many, as paho sends each by itself. That of a DISCONNECT, or that has begun, stays alone."""
-        waiting, together = list(self._out_packet), bytearray()
-        self._out_packet.clear()
-        for packet in waiting:
-            data = packet["packet"]
-            is_alone = packet["pos"] > 0 or packet["command"] == _DISCONNECT or len(data) > PIECE_BYTES
-            if together and (is_alone or len(together) + len(data) > PIECE_BYTES):
+            waiting, together = list(self._out_packet), bytearray()
+            self._out_packet.clear()
+            for packet in waiting:
+                data = packet["packet"]
+                is_alone = packet["pos"] > 0 or packet["command"] == _DISCONNECT or len(data) > PIECE_BYTES
+                if together and (is_alone or len(together) + len(data) > PIECE_BYTES):
+                    self._out_packet.append(_written_without_a_word(together))
+                    together = bytearray()
+                if is_alone:
+                    self._out_packet.append(packet)
+                else:
+                    together += data
+            if together:
                 self._out_packet.append(_written_without_a_word(together))
-                together = bytearray()
-            if is_alone:
-                self._out_packet.append(packet)
-            else:
-                together += data
-        if together:
-            self._out_packet.append(_written_without_a_word(together))
+        return super().loop_write()
 
     def _handle_publish(self) -> MQTTErrorCode:
         packet = self._in_packet["packet"]

@@ -3,15 +3,16 @@
 The content type is MQTT's own. The stamp is the correlation data, which are bytes and cost least; a mark tells it from those
 of a plain client, who uses them for requests and replies. All other headers are user properties, which are text (`headers`).
 
-paho has objects for properties, which look up the tables of all properties for each that is set, packed or read
-(`properties_of`, `headers_of`). As bytes, they are put together and taken apart once (`pack_headers`, `read_headers`).
+Here they are bytes, put together and taken apart once (`pack_headers`, `read_headers`). paho has objects for properties, which
+look up the tables of all properties for each that is set, packed or read; these are for releases of it that take nothing else
+(`properties_of`, `headers_of`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
@@ -39,28 +40,14 @@ def properties(kind: int, **values: Any) -> Properties:
 
 def properties_of(headers: Mapping[str, bytes | str]) -> Properties:
     """The properties of a message that carries these headers, as paho takes them."""
-    made = properties(PacketTypes.PUBLISH)
-    for name, value in headers.items():
-        if name == STAMP and isinstance(value, bytes):
-            made.CorrelationData = STAMP_MARK + value
-        elif name == CONTENT_TYPE:
-            made.ContentType = header_to_text(value)
-        else:
-            made.UserProperty = (name, header_to_text(value))
-    return made
+    made, _ = properties(PacketTypes.PUBLISH).unpack(pack_headers(headers))  # type: ignore[no-untyped-call]
+    return cast(Properties, made)
 
 
 def headers_of(read: Properties | None) -> dict[str, bytes | str]:
     """The headers that a message's properties carry, as paho has read them."""
-    headers: dict[str, bytes | str] = {}
-    for name, text in getattr(read, "UserProperty", ()):
-        headers[name] = header_from_text(text)
-    if (text := getattr(read, "ContentType", None)) is not None:
-        headers[CONTENT_TYPE] = header_from_text(text)
-    data: bytes = getattr(read, "CorrelationData", b"")
-    if data.startswith(STAMP_MARK):
-        headers[STAMP] = data[len(STAMP_MARK) :]
-    return headers
+    packed: bytes = b"\0" if read is None else read.pack()  # type: ignore[no-untyped-call]
+    return read_headers(packed[_skip(packed, 0, -1) :])
 
 
 def pack_headers(headers: Mapping[str, bytes | str]) -> bytes:

@@ -104,10 +104,12 @@ async def dial(client: NatsClient, url: BrokerUrl, host: str, port: int, **callb
 def explain(error: Exception, url: BrokerUrl, address: str) -> OrderedPubSubError:
     """What to tell the user of an error that came while connecting."""
     text = str(error).lower()
-    where = _where(url, address)
+    where = f"{url.shown}: cannot connect to the NATS server at {address}"
+    is_of_connection = isinstance(error, (OSError, errors.Error, asyncio.TimeoutError))
+    is_of_file = isinstance(error, (FileNotFoundError, PermissionError, IsADirectoryError))
     if isinstance(error, ImportError):
         return ConfigurationError(f"{where}: creds and nkey need a library ({error}); try: pip install nkeys")
-    if _is_of_credentials(error, url):
+    if (url.get("creds") or url.get("nkey")) and (is_of_file or not is_of_connection):
         return ConfigurationError(
             f"{where}: creds={url.get('creds')!r} or nkey={url.get('nkey')!r} cannot be used: {error}; expected the file with "
             "the user's JWT and seed (creds), or with the seed alone (nkey)"
@@ -127,21 +129,6 @@ def explain(error: Exception, url: BrokerUrl, address: str) -> OrderedPubSubErro
             f"{where}: it does not offer encryption; switch that on there, or take nats:// instead of tls://"
         )
     if isinstance(error, asyncio.TimeoutError):
-        return AdapterError(_silence(url, address))
+        limit = f"{url.connect_timeout_s:g} s (connect_timeout_s)"
+        return AdapterError(f"{where}: no answer within {limit}; check host, port and firewalls")
     return AdapterError(f"{where}: {str(error) or type(error).__name__}; is it running, and are host and port right?")
-
-
-def _where(url: BrokerUrl, address: str) -> str:
-    return f"{url.shown}: cannot connect to the NATS server at {address}"
-
-
-def _silence(url: BrokerUrl, address: str) -> str:
-    limit = f"{url.connect_timeout_s:g} s (connect_timeout_s)"
-    return f"{_where(url, address)}: no answer within {limit}; check host, port and firewalls"
-
-
-def _is_of_credentials(error: Exception, url: BrokerUrl) -> bool:
-    if not (url.get("creds") or url.get("nkey")):
-        return False
-    is_of_connection = isinstance(error, (OSError, errors.Error, asyncio.TimeoutError))
-    return not is_of_connection or isinstance(error, (FileNotFoundError, PermissionError, IsADirectoryError))

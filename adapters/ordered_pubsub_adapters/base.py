@@ -26,7 +26,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, TypeVar
 
 import attrs
@@ -195,6 +195,8 @@ class Connection(ABC):
     """what more is told when it is there again"""
     window: Window | None = None
     """fails when the connection ends"""
+    dropped = 0
+    """how many messages could not be kept for the application, and were not reported yet"""
 
     def __init__(self, adapter: BrokerAdapter) -> None:
         self.adapter = adapter
@@ -221,6 +223,13 @@ class Connection(ABC):
 
     def taken(self, tokens: Sequence[Any]) -> None:  # noqa: B027  # not every broker needs to know
         """The application has taken something; these are the tokens of what came over this connection, if any, in order."""
+
+    def report_dropped(self, what: str) -> None:
+        """Say in the log how many messages were dropped since the last time, if any were."""
+        if self.dropped:
+            reason = "since the application did not take them"
+            _log.warning("%s: %d %s were dropped, %s", self.adapter.shown, self.dropped, what, reason)
+            self.dropped = 0
 
     @abstractmethod
     async def close(self, is_last: bool) -> None:
@@ -295,6 +304,14 @@ class BrokerAdapter(Adapter):
 
     def begin(self) -> None:
         """It is being opened: forget what was known when it was open before."""
+
+    def warn_of_loss(self, what: str, limit: str, otherwise: str) -> None:
+        """Say in the log that the broker has not kept what came while we were away, why that may be, and what to do."""
+        _log.warning(
+            "%s: %s, and with it what was published meanwhile on %d topics: the client was away for more than %s, or %s. "
+            "Subscriptions that miss events wait for them: close them, and subscribe again",
+            self.shown, what, len(self.names.subscribed), limit, otherwise,
+        )  # fmt: skip
 
     # -- its life -----------------------------------------------------------------------------------------------------
 
@@ -381,7 +398,18 @@ class BrokerAdapter(Adapter):
                 self._connection = None
                 self._on_state(False, f"{self.shown}: the connection broke: {reason}")
                 await connection.close(is_last=False)
-            await self._come_back()
+            backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S)
+            while not self._up.is_set():
+                await backoff.pause()
+                try:
+                    await self._connect()
+                except Exception as error:  # whatever it is, the next attempt may succeed
+                    if self._reason != str(error):
+                        self._reason = str(error)
+                        is_expected = isinstance(error, OrderedPubSubError)
+                        _log.warning("%s; trying again, for as long as it takes", error, exc_info=not is_expected)
+            assert self._connection is not None
+            self._on_state(True, f"{self.shown}: connected again{self._connection.greeting}")
 
     def lost(self, connection: Connection, reason: str) -> None:
         """A connection is over: nothing more is asked of it."""
@@ -389,28 +417,13 @@ class BrokerAdapter(Adapter):
             self._up.clear()
             self._reason = reason
 
-    async def _come_back(self) -> None:
-        backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S)
-        while not self._up.is_set():
-            await backoff.pause()
-            try:
-                await self._connect()
-            except Exception as error:  # whatever it is, the next attempt may succeed
-                if self._reason != str(error):
-                    self._reason = str(error)
-                    is_expected = isinstance(error, OrderedPubSubError)
-                    _log.warning("%s; trying again, for as long as it takes", error, exc_info=not is_expected)
-        assert self._connection is not None
-        self._on_state(True, f"{self.shown}: connected again{self._connection.greeting}")
-
     async def _connected(self) -> Connection:
         """The connection, as soon as there is one; an error if it takes longer than connecting may."""
         if not self._tasks:
             raise AdapterError(f"{self.shown} is not open; await its open() first")
         if not self._up.is_set():
-            waiting = asyncio.ensure_future(self._up.wait())
-            await asyncio.wait((waiting,), timeout=self.parsed.connect_timeout_s)
-            waiting.cancel()
+            with suppress(AdapterError):
+                await in_time(self._up.wait(), self.parsed.connect_timeout_s, "it is not there yet")
         if not self._tasks or self._connection is None or not self._up.is_set():
             raise AdapterError(f"{self.shown} is not connected: {self._reason}")
         return self._connection
@@ -499,27 +512,26 @@ class BrokerAdapter(Adapter):
             task.exception()  # whoever asked is told, if still there
 
     async def _subscribe(self, topics: Sequence[str]) -> None:
+        """If the connection breaks before the broker has agreed, it is asked over the next one, as long as there is time."""
         async with self._turn:
             give_up_at = asyncio.get_running_loop().time() + ANSWER_S
-            while not await self._subscribed(await self._connected(), topics, give_up_at):
-                pass  # the connection broke: over the next one
-
-    async def _subscribed(self, connection: Connection, topics: Sequence[str], give_up_at: float) -> bool:
-        """Whether the broker has agreed; false if the connection broke, and there is time for another one."""
-        new = [topic for topic in dict.fromkeys(topics) if self.names.topic_of(self.names.name_of(topic)) is None]
-        names = [self.names.subscribe(topic) for topic in new]
-        for name in names:
-            self._stale.pop(name, None)
-        try:
-            if names:
-                await connection.subscribe(names)
-        except BaseException as error:
-            self._leave(new)
-            has_broken = type(error) is AdapterError and connection.ended.done()  # any other is a refusal
-            if not has_broken or asyncio.get_running_loop().time() > give_up_at:
-                raise
-            return False
-        return True
+            while True:
+                connection = await self._connected()
+                new = [
+                    topic for topic in dict.fromkeys(topics) if self.names.topic_of(self.names.name_of(topic)) is None
+                ]
+                names = [self.names.subscribe(topic) for topic in new]
+                for name in names:
+                    self._stale.pop(name, None)
+                try:
+                    if names:
+                        await connection.subscribe(names)
+                    return
+                except BaseException as error:
+                    self._leave(new)
+                    has_broken = type(error) is AdapterError and connection.ended.done()  # any other is a refusal
+                    if not has_broken or asyncio.get_running_loop().time() > give_up_at:
+                        raise
 
     async def _unsubscribe(self, topics: Sequence[str]) -> None:
         async with self._turn:

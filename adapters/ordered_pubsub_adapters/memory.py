@@ -15,16 +15,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from heapq import heappop, heappush
 from random import Random
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 import attrs
 
 from ordered_pubsub.adapter import Adapter, Capabilities, Frame, FramesHandler, StateHandler
 from ordered_pubsub.errors import AdapterError, ConfigurationError
 from ordered_pubsub.supervision import Supervisor
+from ordered_pubsub_adapters.urls import Reader, number, read_parameters, seconds
 
 LANE_FRAMES_MAX = 10_000
 BATCH_FRAMES_MAX = 1_000
@@ -34,28 +34,6 @@ HOLD_S = 0.005
 QUIET_TURNS = 50
 """And for so many turns of the event loop."""
 DELAY_MAX_S = 60.0
-
-
-def _chance(name: str, text: str) -> float:
-    return _number(name, text, 1.0, "a probability from 0 to 1, as in {}=0.3")
-
-
-def _delay(name: str, text: str) -> float:
-    return _number(name, text, DELAY_MAX_S, f"seconds from 0 to {DELAY_MAX_S:g}, as in {{}}=0.02")
-
-
-def _number(name: str, text: str, most: float, fits: str) -> float:
-    with suppress(ValueError):
-        if 0 <= (value := float(text)) <= most:
-            return value
-    raise ConfigurationError(f"memory://: {name}={text!r} does not fit; {name} is {fits.format(name)}")
-
-
-def _seed(name: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ConfigurationError(f"memory://: {name}={text!r} does not fit; {name} is a whole number") from None
 
 
 @attrs.frozen
@@ -73,7 +51,21 @@ class Faults:
         return "with ?" + "&".join(given) if given else "without faults"
 
 
-_READERS = {"reorder": _chance, "duplicate": _chance, "lose": _chance, "delay_s": _delay, "seed": _seed}
+def _seed(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("a whole number") from None
+
+
+_CHANCE = number(0.0, 1.0, "a probability from 0 to 1, such as 0.3")
+_READERS: dict[str, Reader] = {
+    "reorder": _CHANCE,
+    "duplicate": _CHANCE,
+    "lose": _CHANCE,
+    "delay_s": seconds(0.0, DELAY_MAX_S),
+    "seed": _seed,
+}
 
 
 def parse_url(url: str) -> tuple[str, Faults | None]:
@@ -86,14 +78,8 @@ def parse_url(url: str) -> tuple[str, Faults | None]:
         raise ConfigurationError(
             f"{url!r}: expected memory://name, and nothing after the name but ?{'=…&'.join(_READERS)}=…"
         )
-    values: dict[str, float] = {}
-    for key, text in parse_qsl(parts.query, keep_blank_values=True):
-        if key not in _READERS:
-            raise ConfigurationError(f"memory://: there is no parameter {key!r}; there are {', '.join(_READERS)}")
-        if key in values:
-            raise ConfigurationError(f"memory://: {key} is given twice in {url!r}; leave one out")
-        values[key] = _READERS[key](key, text)
-    return parts.netloc, Faults(**values) if values else None  # type: ignore[arg-type]  # the readers return what fits
+    values = read_parameters("memory://", parts.query, _READERS)
+    return parts.netloc, Faults(**values) if values else None
 
 
 @attrs.define(eq=False)
@@ -198,30 +184,6 @@ _systems: dict[str, _Ens] = {}
 """The systems of this process that have clients now."""
 
 
-def _join(name: str, faults: Faults | None) -> _Ens:
-    loop = asyncio.get_running_loop()
-    ens = _systems.get(name)
-    if ens is None or ens.loop.is_closed():  # clients that never closed went down with their loop
-        ens = _systems[name] = _Ens(name, faults or Faults(), loop)
-    if ens.loop is not loop:
-        raise ConfigurationError(
-            f"memory://{name} is in use in another event loop of this process: take another name here"
-        )
-    if faults is not None and faults != ens.faults:
-        raise ConfigurationError(
-            f"memory://{name} is open {ens.faults}, and was asked for {faults}: the first to open it fixes its "
-            "faults; name the same ones, or none, or another system"
-        )
-    ens.users += 1
-    return ens
-
-
-def _leave(ens: _Ens) -> None:
-    ens.users -= 1
-    if not ens.users and _systems.get(ens.name) is ens:
-        del _systems[ens.name]
-
-
 class MemoryAdapter(Adapter):
     """One client's connection to an ENS of this process."""
 
@@ -253,8 +215,22 @@ class MemoryAdapter(Adapter):
         """Join the system, or found it. It is never disconnected, so `on_state` is told nothing."""
         if self._ens is not None:
             raise AdapterError(f"this adapter for memory://{self._name} is open already; each client has its own")
-        self._ens = _join(self._name, self._asked)
-        self._lane = _Lane(on_frames, max(self._ens.faults.delay_s, HOLD_S))
+        loop = asyncio.get_running_loop()
+        ens = _systems.get(self._name)
+        if ens is None or ens.loop.is_closed():  # clients that never closed went down with their loop
+            ens = _systems[self._name] = _Ens(self._name, self._asked or Faults(), loop)
+        if ens.loop is not loop:
+            raise ConfigurationError(
+                f"memory://{self._name} is in use in another event loop of this process: take another name here"
+            )
+        if self._asked is not None and self._asked != ens.faults:
+            raise ConfigurationError(
+                f"memory://{self._name} is open {ens.faults}, and was asked for {self._asked}: the first to open it fixes its "
+                "faults; name the same ones, or none, or another system"
+            )
+        ens.users += 1
+        self._ens = ens
+        self._lane = _Lane(on_frames, max(ens.faults.delay_s, HOLD_S))
         self._task = Supervisor(f"memory://{self._name}", self.on_failure).must(
             self._lane.run(), "giving on what has come"
         )
@@ -295,8 +271,10 @@ class MemoryAdapter(Adapter):
         await asyncio.wait((task,))
         await self.unsubscribe([topic for topic, lanes in self._ens.subscribers.items() if self._lane in lanes])
         self._lane.room.set()
-        _leave(self._ens)
-        self._ens = None
+        ens, self._ens = self._ens, None
+        ens.users -= 1
+        if not ens.users and _systems.get(ens.name) is ens:
+            del _systems[ens.name]
 
     def _opened(self) -> _Ens:
         if self._ens is None:

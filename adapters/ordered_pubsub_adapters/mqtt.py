@@ -42,10 +42,10 @@ which is text, would take 0.6 µs more on either side and 45 to 70 bytes more, a
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import ssl
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from secrets import token_hex
 from typing import Any
 
@@ -60,11 +60,9 @@ from ordered_pubsub.adapter import Capabilities, Frame
 from ordered_pubsub.errors import AdapterError, ConfigurationError, OrderedPubSubError
 from ordered_pubsub_adapters._mqtt_fast import FastClient, Packed, is_fit
 from ordered_pubsub_adapters._mqtt_properties import headers_of, pack_headers, properties, properties_of, read_headers
-from ordered_pubsub_adapters.base import CLOSE_S, BrokerAdapter, Connection, NamedFrames, Window
+from ordered_pubsub_adapters.base import CLOSE_S, BrokerAdapter, Connection, NamedFrames, Window, in_time
 from ordered_pubsub_adapters.names import NameRules
 from ordered_pubsub_adapters.urls import BrokerUrl, UrlRules, whole
-
-_log = logging.getLogger(__name__)
 
 QOS, KEEPALIVE_S, SESSION_S = 1, 60, 300
 WINDOW = 64
@@ -117,18 +115,6 @@ def not_taken(topic: str, reason: ReasonCode) -> AdapterError:
     return AdapterError(f"the broker refused an event on {topic!r}: {reason}{_OF_PUBLISHING.get(str(reason), '')}")
 
 
-def not_granted(name: str, reason: ReasonCode, qos: int) -> str | None:
-    """Of the part of a SUBACK for one topic; None if there is no reason to complain."""
-    if reason.is_failure:
-        return f"the broker refused the subscription to {name!r}: {reason}; does it let this user subscribe there?"
-    if reason.value < qos:
-        return (
-            f"the broker grants QoS {reason.value} on {name!r}, and QoS {qos} was asked for: take ?qos={reason.value}, or allow "
-            "more there"
-        )
-    return None
-
-
 def not_connected(error: Exception, host: str, port: int, url: BrokerUrl) -> OrderedPubSubError:
     """Of an attempt that did not get as far as MQTT."""
     if isinstance(error, OrderedPubSubError):
@@ -170,7 +156,6 @@ class MqttConnection(Connection):
         self._qos = adapter.qos
         self._heard = 0
         """how many messages and acknowledgements have come: says whether there may be more to read"""
-        self._dropped = 0
         self._is_welcome = False
         self._client: Any = None
         """paho's, as soon as it was made"""
@@ -269,13 +254,10 @@ class MqttConnection(Connection):
         adapter.unreleased.clear()
         adapter.unfinished.clear()
         if adapter.was_connected and self._qos and adapter.session_s and adapter.names.subscribed:
-            _log.warning(
-                "%s: the broker has forgotten the session, and with it what was published meanwhile on %d topics: the client was "
-                "away for more than %d s (session_s), or the broker was started again without what it had stored. Subscriptions "
-                "that miss events wait for them: close them, and subscribe again",
-                adapter.shown,
-                len(adapter.names.subscribed),
-                adapter.session_s,
+            adapter.warn_of_loss(
+                "the broker has forgotten the session",
+                f"{adapter.session_s} s (session_s)",
+                "the broker was started again without what it had stored",
             )
 
     # -- paho on the event loop ---------------------------------------------------------------------------------------
@@ -361,7 +343,7 @@ class MqttConnection(Connection):
             self._on_all_written(None, None, sock)
             self._loop.remove_reader(sock)
 
-    def _on_socket_close(self, client: Any, data: Any, sock: Any) -> None:
+    def _on_socket_close(self, *_: Any) -> None:
         self._detach()
         self._closed.set()
 
@@ -395,9 +377,8 @@ class MqttConnection(Connection):
         """Say good-bye if it is the last connection, so that the broker forgets the session, and hang up."""
         if self._socket is not None and is_last:
             self._client.disconnect(properties=properties(PacketTypes.DISCONNECT, SessionExpiryInterval=0))
-            waiting = asyncio.ensure_future(self._closed.wait())
-            await asyncio.wait((waiting,), timeout=CLOSE_S)
-            waiting.cancel()
+            with suppress(AdapterError):
+                await in_time(self._closed.wait(), CLOSE_S, "it does not close")
         if self.adapter.attempt is None:
             self._hang_up()
 
@@ -456,7 +437,7 @@ class MqttConnection(Connection):
         adapter = self.adapter
         topic = adapter.names.topic_of(name)
         if not qos and adapter.held_bytes > HELD_BYTES_MAX:
-            self._dropped += 1
+            self.dropped += 1
             return
         adapter.received(self, None if topic is None else Frame(topic, payload, headers), (mid, qos))
 
@@ -467,13 +448,7 @@ class MqttConnection(Connection):
             for mid, qos in tokens:
                 if qos:
                     accept(mid, qos)
-        if self._dropped:
-            _log.warning(
-                "%s: %d messages of QoS 0 were dropped, since the application did not take them",
-                self.adapter.shown,
-                self._dropped,
-            )
-            self._dropped = 0
+        self.report_dropped("messages of QoS 0")
 
     # -- subscriptions ------------------------------------------------------------------------------------------------
 
@@ -483,9 +458,16 @@ class MqttConnection(Connection):
         for chunk in self._chunks(names):
             reasons = await self._answer(*self._client.subscribe([(name, options) for name in chunk]))
             for name, reason in zip(chunk, reasons, strict=True):
-                complaint = not_granted(name, reason, self._qos)
-                if complaint is not None:
-                    raise AdapterError(f"{self.adapter.shown}: {complaint}")
+                if reason.is_failure:
+                    raise AdapterError(
+                        f"{self.adapter.shown}: the broker refused the subscription to {name!r}: {reason}; does it let this user "
+                        "subscribe there?"
+                    )
+                if reason.value < self._qos:
+                    raise AdapterError(
+                        f"{self.adapter.shown}: the broker grants QoS {reason.value} on {name!r}, and QoS {self._qos} was asked "
+                        f"for: take ?qos={reason.value}, or allow more there"
+                    )
 
     async def unsubscribe(self, names: Sequence[str]) -> None:
         """In pieces, each answered."""

@@ -11,6 +11,8 @@ A subscriber names its topics one by one, so the way back is a look-up in what i
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import lru_cache
 from hashlib import blake2b
 
 import attrs
@@ -40,9 +42,9 @@ class NameRules:
 
     def name_of(self, topic: str) -> str:
         """The broker's name of a valid topic."""
-        name = self._pattern.sub(_digits, topic).replace("/", self.separator)
+        name = self._pattern.sub(lambda match: _digits(match[0]), topic).replace("/", self.separator)
         if name.startswith(self.reserved):
-            name = _digits_of(name[0]) + name[1:]
+            name = _digits(name[0]) + name[1:]
         if len(encoded := name.encode()) > self.bytes_max:
             digest = blake2b(topic.encode(), digest_size=DIGEST_BYTES).hexdigest()
             head = encoded[: self.bytes_max - len(CUT) - len(digest)].decode(errors="ignore")
@@ -55,11 +57,7 @@ class NameRules:
         return re.compile(f"[{re.escape(self.special + separator)}{_NOWHERE}]")
 
 
-def _digits(match: re.Match[str]) -> str:
-    return _digits_of(match[0])
-
-
-def _digits_of(character: str) -> str:
+def _digits(character: str) -> str:
     return "".join(f"%{byte:02X}" for byte in character.encode())
 
 
@@ -70,17 +68,12 @@ class NameTable:
     rules: NameRules
     names_max: int = 65_536
     """names of topics that are only published on are kept up to this number"""
-    _names: dict[str, str] = attrs.field(factory=dict)
+    name_of: Callable[[str], str] = attrs.field(init=False)
+    """the broker's name of a topic"""
     _topics: dict[str, str] = attrs.field(factory=dict)
 
-    def name_of(self, topic: str) -> str:
-        """The broker's name of a topic."""
-        name = self._names.get(topic)
-        if name is None:
-            if len(self._names) >= self.names_max:
-                self._names.clear()
-            name = self._names[topic] = self.rules.name_of(topic)
-        return name
+    def __attrs_post_init__(self) -> None:
+        self.name_of = lru_cache(self.names_max)(self.rules.name_of)
 
     def subscribe(self, topic: str) -> str:
         """The name of a topic whose messages will come."""

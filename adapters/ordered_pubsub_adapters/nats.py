@@ -329,7 +329,6 @@ class CoreConnection(NatsConnection):
         self._out, self._into = Client(self), Client(self)
         self._topics: dict[bytes, str] = {}
         self._subscriptions: dict[str, Any] = {}
-        self._dropped = 0
 
     async def open(self, host: str, port: int) -> None:
         """Connect twice."""
@@ -392,7 +391,7 @@ class CoreConnection(NatsConnection):
         held = adapter.held_bytes
         is_full = held > HELD_BYTES_MAX and (not adapter.is_changing or held > HELD_BYTES_MAX_WHILE_CHANGING)
         if is_full and not self._into.is_fast:
-            self._dropped += 1
+            self.dropped += 1
             return
         adapter.received(self, Frame(topic, data, headers))
         if is_full:
@@ -401,13 +400,7 @@ class CoreConnection(NatsConnection):
     def taken(self, tokens: Sequence[Any]) -> None:
         """There is room again."""
         self._into.reopen()
-        if self._dropped:
-            _log.warning(
-                "%s: %d messages were dropped, since the application did not take them",
-                self.adapter.shown,
-                self._dropped,
-            )
-            self._dropped = 0
+        self.report_dropped("messages")
 
 
 # -- the adapter ------------------------------------------------------------------------------------------------------
@@ -425,12 +418,7 @@ def stream_name(value: str) -> str:
 RULES = UrlRules(
     ports={"nats": PORT, "tls": PORT},
     encrypted=("tls",),
-    parameters={
-        "jetstream": stream_name,
-        "create": one_of("true", "false"),
-        "creds": file_name,
-        "nkey": file_name,
-    },
+    parameters={"jetstream": stream_name, "create": one_of("true", "false"), "creds": file_name, "nkey": file_name},
 )
 # A server reads lines of 4,096 bytes.
 NAMES = NameRules(separator=".", special="*>", bytes_max=1_024, reserved=("$", "_INBOX"))

@@ -183,7 +183,9 @@ class StreamConnection(NatsConnection):
         if reply.startswith(ACKNOWLEDGE):
             self._take(subject, reply, headers, data)
         elif subject == self._pull_inbox:
-            self._take_notice(headers)
+            # The server will not send all that it was asked for: it would be too many bytes, or the consumer is gone.
+            self._asked_for -= int(headers.get("Nats-Pending-Messages") or 0)
+            self._pull()
         else:
             self._acknowledged += 1
             if data.startswith(self._taken_by_stream):
@@ -311,11 +313,6 @@ class StreamConnection(NatsConnection):
             self.adapter.received(self, Frame(topic, data, headers))
         elif self._asked_for <= PULL_MAX // 2:
             self._pull()
-
-    def _take_notice(self, headers: Headers) -> None:
-        """The server will not send all that it was asked for: it would be too many bytes, or the consumer is gone."""
-        self._asked_for -= int(headers.get("Nats-Pending-Messages") or 0)
-        self._pull()
 
     async def _audit(self) -> None:
         """Begin anew when the consumer is gone, or has sent what did not come, or does not know that it was asked."""
@@ -483,7 +480,8 @@ class Stream:
         async with self._turn:
             state = await self._read(connection)
             if missing := uncovered(state, subjects):
-                self._check_may(state, missing)
+                if not self.may_create:
+                    raise self._missing() if state is None else self._lacking(state, missing)
                 async with turn(connection, self.name):
                     state = await self._extended(connection, subjects)
             assert state is not None
@@ -525,13 +523,9 @@ class Stream:
                 )
         return StreamState(config, answer["created"], answer["state"]["last_seq"])
 
-    def _check_may(self, state: StreamState | None, missing: Sequence[str]) -> None:
-        if self.may_create:
-            return
-        if state is None:
-            raise self._missing()
+    def _lacking(self, state: StreamState, missing: Sequence[str]) -> ConfigurationError:
         subjects = ", ".join(state.subjects) or "none"
-        raise ConfigurationError(
+        return ConfigurationError(
             f"{self.adapter.shown}: stream {self.name!r} does not store {', '.join(map(repr, missing[:3]))} (its subjects: "
             f"{subjects}). Give it a subject that covers it, as in: nats stream edit {self.name} --subjects "
             f"'{subjects},{missing[0]}'; or let it be done here, with &create=true"

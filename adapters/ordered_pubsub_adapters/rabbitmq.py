@@ -104,7 +104,11 @@ _ADVICE = {
 
 def explain(error: BaseException) -> str:
     """What pika reports, in words that say what to do, if that is known."""
-    text = _words(_innermost(error))
+    error = _innermost(error)
+    if isinstance(error, OSError) or not error.args:
+        text = str(error) or type(error).__name__
+    else:  # alone, where pika would put its arguments in brackets and quotes
+        text = str(getattr(error, "reply_text", error.args[-1]))
     advice = next((advice for mark, advice in _ADVICE.items() if mark in text), None)
     return f"{text} ({advice})" if advice else text
 
@@ -115,13 +119,6 @@ def _innermost(error: BaseException) -> BaseException:
         if isinstance(cause, BaseException):
             return _innermost(cause)
     return error
-
-
-def _words(error: BaseException) -> str:
-    """An error's text alone, where pika would put its arguments in brackets and quotes."""
-    if isinstance(error, OSError) or not error.args:
-        return str(error) or type(error).__name__
-    return str(getattr(error, "reply_text", error.args[-1]))
 
 
 # -- headers ----------------------------------------------------------------------------------------------------------
@@ -194,13 +191,6 @@ class Refused(AdapterError):
         self.code = code
 
 
-def _over(reason: Exception) -> AdapterError:
-    """The error for a channel that was closed."""
-    if isinstance(reason, ChannelClosedByBroker):
-        return Refused(explain(reason), reason.reply_code)
-    return AdapterError(explain(reason))
-
-
 @attrs.define(eq=False)
 class Channel:
     """A channel of a connection. Every wait ends when the channel does."""
@@ -229,7 +219,10 @@ class Channel:
 
     def _check_open(self) -> None:
         if self.ended.done():
-            raise _over(self.ended.result())
+            reason = self.ended.result()
+            if isinstance(reason, ChannelClosedByBroker):
+                raise Refused(explain(reason), reason.reply_code)
+            raise AdapterError(explain(reason))
 
     async def close(self) -> None:
         """Close it, and return when the broker knows."""
@@ -248,7 +241,7 @@ class Wire:
         """done when it can be used, or never will"""
         self.ended: asyncio.Future[Exception] = loop.create_future()
         """done when it is closed, with the reason"""
-        self.on_unreadable: Callable[[], None] = _nothing
+        self.on_unreadable: Callable[[], object] = lambda: None
         self._services = LoopServices(self._unreadable)
         self.pika = AsyncioConnection(
             pika.ConnectionParameters(
@@ -319,10 +312,6 @@ class Wire:
             await asyncio.wait((self.ended,), timeout=CLOSE_S)
 
 
-def _nothing() -> None:
-    """Nobody needs to know."""
-
-
 # -- a connection -----------------------------------------------------------------------------------------------------
 
 
@@ -351,7 +340,9 @@ class RabbitMqConnection(Connection):
         await self._declare_exchange(wire)
         self._publishing = channel = await wire.channel()
         self._frame_max = wire.pika.params.frame_max
-        wire.pika.add_on_connection_blocked_callback(self._blocked)
+        wire.pika.add_on_connection_blocked_callback(
+            lambda _, notice: self.adapter.tell(f"takes no messages until it has room again: {notice.method.reason}")
+        )
         wire.pika.add_on_connection_unblocked_callback(lambda *_: self.adapter.tell("takes messages again"))
         await channel.call(channel.pika.confirm_delivery, self._confirmed)
         self._depend_on(wire, channel)
@@ -392,9 +383,6 @@ class RabbitMqConnection(Connection):
                 return False
             raise
         return True
-
-    def _blocked(self, _: Any, notice: Any) -> None:
-        self.adapter.tell(f"takes no messages until it has room again: {notice.method.reason}")
 
     async def close(self, is_last: bool) -> None:
         """Delete the queue, if it will not be needed any more, and disconnect."""
@@ -461,36 +449,35 @@ class RabbitMqConnection(Connection):
 
     async def _consume(self) -> None:
         """Connect to consume, and have the queue; refused, it leaves nothing."""
-        wire = await self._connect("consuming")
+        adapter, wire = self.adapter, await self._connect("consuming")
         try:
-            await self._begin_consuming(wire)
+            was_lost = adapter.has_queue and not await self._is_there(wire, "queue_declare", adapter.queue)
+            async with wire.passing_channel() as channel:
+                await channel.call(
+                    channel.pika.queue_declare,
+                    adapter.queue,
+                    durable=adapter.delivery_mode == PERSISTENT,
+                    arguments={"x-queue-type": "classic", "x-expires": adapter.expires_s * 1000},
+                )
+            adapter.has_queue, self.brings_again = True, not was_lost
+            self._consuming = channel = await wire.channel()
+            channel.pika.add_on_cancel_callback(lambda _: self.end("the queue was deleted"))
+            wire.on_unreadable = self._drop_unreadable
+            await channel.call(channel.pika.basic_qos, prefetch_count=PREFETCH)
+            await channel.call(channel.pika.basic_consume, adapter.queue, self._came)
         except BaseException:
             self._consuming = None
             self._wires.remove(wire)
             await wire.close()
             raise
-        assert self._consuming is not None
-        self._depend_on(wire, self._consuming)
-
-    async def _begin_consuming(self, wire: Wire) -> None:
-        adapter = self.adapter
-        was_lost = adapter.has_queue and not await self._is_there(wire, "queue_declare", adapter.queue)
-        async with wire.passing_channel() as channel:
-            arguments = {"x-queue-type": "classic", "x-expires": adapter.expires_s * 1000}
-            await channel.call(
-                channel.pika.queue_declare,
-                adapter.queue,
-                durable=adapter.delivery_mode == PERSISTENT,
-                arguments=arguments,
-            )
-        adapter.has_queue, self.brings_again = True, not was_lost
-        self._consuming = channel = await wire.channel()
-        channel.pika.add_on_cancel_callback(lambda _: self.end("the queue was deleted"))
-        wire.on_unreadable = self._drop_unreadable
-        await channel.call(channel.pika.basic_qos, prefetch_count=PREFETCH)
-        await channel.call(channel.pika.basic_consume, adapter.queue, self._came)
+        self._depend_on(wire, channel)
         if was_lost:
-            _log.warning("%s", adapter.loss)
+            is_durable = adapter.delivery_mode == PERSISTENT
+            adapter.warn_of_loss(
+                f"the queue {adapter.queue!r} was gone when its client came back",
+                f"{adapter.expires_s} s (expires_s)",
+                "somebody deleted it, or the broker lost its disk" if is_durable else "the broker was started again",
+            )
 
     def _came(self, _: Any, method: Any, properties: pika.BasicProperties, body: bytes) -> None:
         self._received = tag = method.delivery_tag
@@ -587,14 +574,3 @@ class RabbitMqAdapter(BrokerAdapter):
     def make_connection(self) -> RabbitMqConnection:
         """New connections of pika's."""
         return RabbitMqConnection(self)
-
-    @property
-    def loss(self) -> str:
-        """What is to be said of a queue that was gone."""
-        is_durable = self.delivery_mode == PERSISTENT
-        why = "somebody deleted it, or the broker lost its disk" if is_durable else "the broker was started again"
-        return (
-            f"the queue {self.queue!r} was gone when its client came back, and with it what was published meanwhile on "
-            f"{len(self.names.subscribed)} topics: the client was away for more than {self.expires_s} s (expires_s), or {why}. "
-            "Subscriptions that miss events wait for them: close them, and subscribe again"
-        )

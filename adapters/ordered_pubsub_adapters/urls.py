@@ -16,13 +16,15 @@ from __future__ import annotations
 import re
 import ssl
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote
 
 import attrs
 
+from ordered_pubsub.config.schema import ClientTls
+from ordered_pubsub.config.tls import client_context
 from ordered_pubsub.errors import ConfigurationError
-from ordered_pubsub_adapters.credentials import make_context, read_secret
 
 Reader = Callable[[str], Any]
 """Makes a parameter's value of its text, or raises a `ValueError` that says what fits."""
@@ -30,6 +32,8 @@ Reader = Callable[[str], Any]
 CONNECT_TIMEOUT_S = 10.0
 TIMEOUT_MAX_S = 3600.0
 PORT_MAX = 65_535
+SECRET_BYTES_MAX = 65_536
+"""A password file that is longer is some other file."""
 
 _URL = re.compile(
     r"(?P<scheme>[^:/?#]+)://(?P<authority>[^/?#]*)(?P<path>/[^?#]*)?(\?(?P<query>[^#]*))?(?P<fragment>#.*)?"
@@ -79,19 +83,21 @@ def whole(least: int, most: int) -> Reader:
     return read
 
 
-def seconds(least: float, most: float = TIMEOUT_MAX_S) -> Reader:
-    """A reader of durations."""
+def number(least: float, most: float, fits: str) -> Reader:
+    """A reader of numbers."""
 
     def read(value: str) -> float:
-        try:
-            number = float(value)
-        except ValueError:
-            number = -1.0
-        if not least <= number <= most:
-            raise ValueError(f"seconds from {least:g} to {most:g}")
-        return number
+        with suppress(ValueError):
+            if least <= float(value) <= most:
+                return float(value)
+        raise ValueError(fits)
 
     return read
+
+
+def seconds(least: float, most: float = TIMEOUT_MAX_S) -> Reader:
+    """A reader of durations."""
+    return number(least, most, f"seconds from {least:g} to {most:g}")
 
 
 COMMON: Mapping[str, Reader] = {
@@ -149,13 +155,29 @@ class BrokerUrl:
     def read_password(self) -> str | None:
         """The password: of the URL, or of the file that it names, which is read anew."""
         name = self.get("password_file")
-        return self.password if name is None else read_secret(self.shown, name)
+        if name is None:
+            return self.password
+        where = f"{self.shown}: password_file={name!r}"
+        try:
+            with open(name, "rb") as file:
+                secret = file.read(SECRET_BYTES_MAX + 1)
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(f"{where} cannot be read: {error}") from error
+        if len(secret) > SECRET_BYTES_MAX:
+            raise ConfigurationError(f"{where} cannot be read: it has more than {SECRET_BYTES_MAX} bytes")
+        try:
+            return secret.decode().rstrip("\r\n")
+        except UnicodeDecodeError:
+            raise ConfigurationError(f"{where} is not UTF-8 text; expected the password alone") from None
 
     def tls_context(self) -> ssl.SSLContext | None:
         """How to speak TLS with the broker, its certificate and name checked; None if the scheme is not encrypted."""
         if not self.is_encrypted:
             return None
-        return make_context(self.shown, *(self.get(name) for name in TLS_PARAMETERS))
+        try:
+            return client_context(ClientTls(**{name: self.get(name) for name in TLS_PARAMETERS}))
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{self.shown}: {error}") from error
 
 
 def read_url(url: str, rules: UrlRules) -> BrokerUrl:
@@ -168,7 +190,21 @@ def read_url(url: str, rules: UrlRules) -> BrokerUrl:
     scheme = match["scheme"].lower()
     user_info, at, hosts = match["authority"].rpartition("@")
     where = _shown(scheme, user_info, at, hosts, match)
-    _check_marks(url, where, match, rules)
+    path = match["path"] or ""
+    if _UNFIT.search(url):
+        raise ConfigurationError(f"{where}: a URL has no spaces and no control characters; write a space as %20")
+    if match["fragment"] or "@" in path:
+        raise ConfigurationError(
+            f"{where}: expected {_form(rules)}; there is a '#', or an '@' behind the host: {_ADVICE}"
+        )
+    if path not in ("", "/") and not rules.has_path:
+        raise ConfigurationError(
+            f"{where}: expected {_form(rules)}; there is a path behind the host. Leave it out, or {_ADVICE}"
+        )
+    if _LOOSE_PERCENT.search(url):
+        raise ConfigurationError(
+            f"{where}: '%' stands before two hexadecimal digits; write the character itself as %25"
+        )
     user, colon, password = user_info.partition(":")
     found = BrokerUrl(
         scheme=scheme,
@@ -177,8 +213,8 @@ def read_url(url: str, rules: UrlRules) -> BrokerUrl:
         is_encrypted=scheme in rules.encrypted,
         user=_decode(where, "the user", user) if user else None,
         password=_decode(where, "the password", password) if colon else None,
-        path=_decode(where, "the path", match["path"][1:]) if match["path"] else None,
-        parameters=_read_parameters(where, match["query"] or "", {**rules.parameters, **COMMON}),
+        path=_decode(where, "the path", path[1:]) if path else None,
+        parameters=read_parameters(where, match["query"] or "", {**rules.parameters, **COMMON}),
     )
     _check_together(found)
     return found
@@ -204,23 +240,6 @@ def _shown(scheme: str, user_info: str, at: str, hosts: str, match: re.Match[str
     return f"{scheme}://{f'{user}:***' if colon else '***' if user else ''}{at}{hosts}"
 
 
-def _check_marks(url: str, where: str, match: re.Match[str], rules: UrlRules) -> None:
-    if _UNFIT.search(url):
-        raise ConfigurationError(f"{where}: a URL has no spaces and no control characters; write a space as %20")
-    if match["fragment"] or "@" in (match["path"] or ""):
-        raise ConfigurationError(
-            f"{where}: expected {_form(rules)}; there is a '#', or an '@' behind the host: {_ADVICE}"
-        )
-    if match["path"] not in (None, "/") and not rules.has_path:
-        raise ConfigurationError(
-            f"{where}: expected {_form(rules)}; there is a path behind the host. Leave it out, or {_ADVICE}"
-        )
-    if _LOOSE_PERCENT.search(url):
-        raise ConfigurationError(
-            f"{where}: '%' stands before two hexadecimal digits; write the character itself as %25"
-        )
-
-
 def _read_host(where: str, text: str, port: int) -> tuple[str, int]:
     match = _HOST.fullmatch(text)
     if match is None:
@@ -236,7 +255,8 @@ def _read_host(where: str, text: str, port: int) -> tuple[str, int]:
         raise ConfigurationError(f"{where}: a port does not fit; a port is {error}; {_ADVICE}") from None
 
 
-def _read_parameters(where: str, query: str, readers: Mapping[str, Reader]) -> dict[str, Any]:
+def read_parameters(where: str, query: str, readers: Mapping[str, Reader]) -> dict[str, Any]:
+    """What stands behind the question mark, or a `ConfigurationError` that says which parameter does not fit."""
     values: dict[str, Any] = {}
     for item in filter(None, query.split("&")):
         name, _, value = item.partition("=")

@@ -16,6 +16,20 @@ from ordered_pubsub.errors import OrderedPubSubError, UsageError
 
 INTERRUPTED = 130
 """What shells expect of a process that Ctrl-C ended."""
+COMMANDS = {
+    "demo": (demo, "show total order across topics on this machine"),
+    "serve": (serve, "run a stage: give numbers to events, over the network"),
+    "pub": (pub, "publish events on a topic"),
+    "sub": (sub, "print the events of topics in one order"),
+    "status": (status, "show how the stages are"),
+    "store": (store, "look at a stage's store, and copy what is good of a damaged one"),
+    "bench": (bench, "measure this library against the plain client library"),
+    "audit": (audit, "judge what subscribers were notified of"),
+    "group-sizes": (group_sizes, "say how big timestamps are"),
+    "config": (config, "check a configuration, or make a token"),
+    "keys": (keys, "change the keys by which events are tagged"),
+}
+"""Each module says what its command is in full (`DESCRIPTION`, `EPILOG`), and adds its options, with what runs it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,15 +61,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"ordered-pubsub {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    demo.add_command(commands)
-    serve.add_command(commands)
-    pub.add_command(commands)
-    sub.add_command(commands)
-    status.add_command(commands)
-    store.add_command(commands)
-    bench.add_command(commands)
-    audit.add_command(commands)
-    group_sizes.add_command(commands)
-    config.add_command(commands)
-    keys.add_command(commands)
+    for name, (module, words) in COMMANDS.items():
+        command = commands.add_parser(
+            name,
+            help=words,
+            description=module.DESCRIPTION,
+            epilog=module.EPILOG,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_options(command)
     return parser

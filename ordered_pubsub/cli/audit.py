@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ordered_pubsub.cli.spark import add_master, spark_session
 from ordered_pubsub.errors import UsageError
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from ordered_pubsub.spark.jobs import Audit
 
+DESCRIPTION = "Judges recorded notifications of any number of subscribers: one order, everything, once."
 EPILOG = """\
 examples:
   ordered-pubsub sub trades quotes --json > desk-1.jsonl      # of each subscriber a file, while it runs
@@ -28,15 +29,8 @@ exit code: 0 if nothing was found, 1 if something was, 2 if the call does not fi
 """
 
 
-def add_command(commands: Any) -> None:
-    """Add this command to the parser of the command line."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "audit",
-        help="judge what subscribers were notified of",
-        description="Judges recorded notifications of any number of subscribers: one order, everything, once.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
     parser.add_argument(
         "paths", metavar="PATH", nargs="+", help="a .jsonl file for each subscriber, or Parquet for all"
     )

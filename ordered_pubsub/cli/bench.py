@@ -18,7 +18,6 @@ from ordered_pubsub.bench.plan import (
     Amounts,
     BenchPlan,
     SetupKind,
-    Variant,
     check_ens,
     kind_of,
     variants_of,
@@ -27,11 +26,16 @@ from ordered_pubsub.bench.processes import BenchError
 from ordered_pubsub.bench.profiles import profile_all
 from ordered_pubsub.bench.report import describe, describe_machine, describe_plan
 from ordered_pubsub.bench.rounds import measure, rigged
+from ordered_pubsub.cli.clients import number, whole
 from ordered_pubsub.errors import UsageError
 
 OWN_STAGE = "its own"
 """The durability of a stage that runs already."""
 
+DESCRIPTION = (
+    "Measures events per second, latency and processor time of this library and of the plain client library, "
+    "side by side on the same broker."
+)
 EPILOG = """\
 examples:
   ordered-pubsub bench --ens mqtt://127.0.0.1:1883
@@ -47,22 +51,8 @@ docs/benchmarks.md says how to read the table. Exit code: 0 if everything could 
 """
 
 
-def add_command(commands: Any) -> None:
-    """Add this command to the parser of the command line."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "bench",
-        help="measure this library against the plain client library",
-        description="Measures events per second, latency and processor time of this library and of the plain client library, "
-        "side by side on the same broker.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    _add_what(parser)
-    _add_how(parser)
-    parser.set_defaults(run=command)
-
-
-def _add_what(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
     what = parser.add_argument_group("what is measured (one of these)").add_mutually_exclusive_group(required=True)
     what.add_argument("--ens", metavar="URL", help="the broker that runs there")
     what.add_argument(
@@ -70,38 +60,31 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
     )
     what.add_argument("--all", action="store_true", help="private ones of all kinds")
     what.add_argument("--numbers", action="store_true", help="a stage alone, without a broker")
-    parser.add_argument("--sequencer", metavar="ADDRESS", help="a stage that runs already, instead of one of our own")
-    parser.add_argument(
-        "--durability", choices=DURABILITIES, help="of our own stage (default: both, reported separately)"
-    )
-    parser.add_argument("--packed", action="store_true", help="measure events that share messages as well")
-
-
-def _add_how(parser: argparse.ArgumentParser) -> None:
-    whole, seconds, default = _whole(1, 10_000_000), _seconds(0.05, 600.0), Amounts()
-    parser.add_argument(
-        "--rounds", type=_whole(1, 1_000), default=default.rounds, metavar="N", help="default: %(default)s"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("--sequencer", metavar="ADDRESS", help="a stage that runs already, instead of one of our own")
+    add("--durability", choices=DURABILITIES, help="of our own stage (default: both, reported separately)")
+    add("--packed", action="store_true", help="measure events that share messages as well")
+    events, default = whole(1, 10_000_000), Amounts()
+    add("--rounds", type=whole(1, 1_000), default=default.rounds, metavar="N", help="default: %(default)s")
+    add(
         "--seconds",
-        type=seconds,
+        type=number(0.05, 600.0),
         default=default.seconds,
         metavar="S",
         help="of each measurement, about (default: %(default)g)",
     )
-    parser.add_argument("--events", type=whole, metavar="N", help="of each measurement, instead of --seconds")
-    parser.add_argument(
-        "--rate", type=_seconds(1.0, 100_000.0), default=default.rate, metavar="N",
+    add("--events", type=events, metavar="N", help="of each measurement, instead of --seconds")
+    add(
+        "--rate", type=number(1.0, 100_000.0), default=default.rate, metavar="N",
         help="events per second while latency is measured (default: %(default)g)",
     )  # fmt: skip
-    parser.add_argument(
-        "--run", dest="run_length", type=whole, default=default.run, metavar="N",
+    add(
+        "--run", dest="run_length", type=events, default=default.run, metavar="N",
         help="events in a row on one topic, before it is the other one's turn (default: %(default)s)",
     )  # fmt: skip
-    parser.add_argument(
-        "--json", metavar="FILE", help="write all figures there; - is the standard output, without tables"
-    )
-    parser.add_argument("--profile", metavar="DIR", help="profile one more round, and write the profiles there")
+    add("--json", metavar="FILE", help="write all figures there; - is the standard output, without tables")
+    add("--profile", metavar="DIR", help="profile one more round, and write the profiles there")
+    parser.set_defaults(run=command)
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -144,20 +127,15 @@ def _durabilities(arguments: argparse.Namespace) -> Sequence[str]:
     return DURABILITIES if arguments.durability is None else (arguments.durability,)
 
 
-def _variants(arguments: argparse.Namespace) -> list[Variant]:
-    if arguments.sequencer is None:
-        return variants_of(_durabilities(arguments), arguments.packed)
-    if arguments.durability is not None:
-        raise UsageError(
-            "--durability is for a stage that is started here; that of --sequencer has its own: leave one out"
-        )
-    return variants_of([OWN_STAGE], arguments.packed)
-
-
 def _measure_setup(
     kind: SetupKind, ens: str | None, arguments: argparse.Namespace, amounts: Amounts, report: Reporting
 ) -> None:
-    variants = _variants(arguments)
+    if arguments.sequencer is not None and arguments.durability is not None:
+        raise UsageError(
+            "--durability is for a stage that is started here; that of --sequencer has its own: leave one out"
+        )
+    durabilities = _durabilities(arguments) if arguments.sequencer is None else [OWN_STAGE]
+    variants = variants_of(durabilities, arguments.packed)
     machine = describe_machine()
     with _broker(kind, ens, report.progress) as (url, pid):
         plan = BenchPlan(kind=kind, ens=url, variants=variants, amounts=amounts, sequencer=arguments.sequencer)
@@ -218,25 +196,3 @@ class Reporting:
             Path(self._file).write_text(text + "\n")
         except OSError as error:
             raise BenchError(f"--json {self._file}: cannot be written: {error.strerror}") from error
-
-
-def _whole(least: int, most: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
-            raise argparse.ArgumentTypeError(f"{text!r} does not fit; expected a whole number from {least} to {most}")
-        return int(text)
-
-    return read
-
-
-def _seconds(least: float, most: float) -> Callable[[str], float]:
-    def read(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = least - 1.0
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} does not fit; expected a number from {least:g} to {most:g}")
-        return value
-
-    return read

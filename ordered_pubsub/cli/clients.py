@@ -14,10 +14,13 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import ordered_pubsub
 from ordered_pubsub.adapter import scheme_of
+from ordered_pubsub.config.addresses import LOOPBACK, Address
 from ordered_pubsub.config.reading import load
 from ordered_pubsub.config.schema import ClientSection
 from ordered_pubsub.connecting import Connecting
@@ -34,24 +37,21 @@ def add_client_options(parser: argparse.ArgumentParser, has_ens: bool = True) ->
     group = parser.add_argument_group(
         "connection", "what is not given is taken from the environment (ORDERED_PUBSUB_ENS, ...) and the configuration"
     )
-    group.add_argument(
-        "--config", metavar="FILE", help="the configuration (default: ordered_pubsub.toml, if it is there)"
-    )
+    add = group.add_argument
+    add("--config", metavar="FILE", help="the configuration (default: ordered_pubsub.toml, if it is there)")
     if has_ens:
-        group.add_argument("--ens", metavar="URL", help="the broker, such as mqtt://127.0.0.1:1883")
-    group.add_argument(
+        add("--ens", metavar="URL", help="the broker, such as mqtt://127.0.0.1:1883")
+    add(
         "--sequencer",
         metavar="ADDRESS",
         action="append",
         help="a stage, such as ops://127.0.0.1:7411; several are separated by commas, or given one by one",
     )
-    group.add_argument("--token-file", metavar="FILE", help="the file that holds the token to show to the stages")
+    add("--token-file", metavar="FILE", help="the file that holds the token to show to the stages")
     if has_ens:
-        group.add_argument("--name", help="the name of this client, which its events carry as their publisher")
-        group.add_argument(
-            "--delivery", metavar="LEVEL", help="'exactly-once' (the default), 'ordered' or 'best-effort'"
-        )
-    group.add_argument(
+        add("--name", help="the name of this client, which its events carry as their publisher")
+        add("--delivery", metavar="LEVEL", help="'exactly-once' (the default), 'ordered' or 'best-effort'")
+    add(
         "--call-timeout",
         type=seconds,
         metavar="S",
@@ -62,12 +62,23 @@ def add_client_options(parser: argparse.ArgumentParser, has_ens: bool = True) ->
 def given(arguments: argparse.Namespace) -> dict[str, Any]:
     """What the options say, as arguments of `connect`."""
     options = vars(arguments)
-    sequencer = None
-    if arguments.sequencer is not None:
-        sequencer = [part.strip() for text in arguments.sequencer for part in text.split(",")]
+    sequencer = None if arguments.sequencer is None else named_stages(arguments)
     found = {key: options.get(key) for key in ("ens", "name", "delivery", "token_file")}
     found |= {"sequencer": sequencer, "timeout_s": arguments.call_timeout}
     return {key: value for key, value in found.items() if value is not None}
+
+
+def named_stages(arguments: argparse.Namespace) -> list[str]:
+    """The addresses of `--sequencer`."""
+    return [part.strip() for text in arguments.sequencer or () for part in text.split(",")]
+
+
+def stages_to_ask(arguments: argparse.Namespace, client: ClientSection) -> list[Address]:
+    """Where the stages are: as is said of the client; or those of the configuration, or one of this machine."""
+    if client.addresses:
+        return list(client.addresses)
+    stages = load(arguments.config).configuration.stage
+    return [stage.advertised for stage in stages if stage.advertised is not None] or [Address(LOOPBACK)]
 
 
 def client_section(arguments: argparse.Namespace) -> ClientSection:
@@ -93,13 +104,35 @@ def connect(arguments: argparse.Namespace, **settings: Any) -> Connecting:
 
 def seconds(text: str) -> float:
     """A number of seconds above 0, for argparse."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} does not fit; expected a number of seconds above 0")
-    return value
+    with suppress(ValueError):
+        if 0 < float(text) < float("inf"):
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r} does not fit; expected a number of seconds above 0")
+
+
+def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """A reader of whole numbers, for argparse."""
+
+    def read(text: str) -> int:
+        with suppress(ValueError):
+            if least <= (value := int(text)) and (most is None or value <= most):
+                return value
+        reach = "on" if most is None else f"to {most}"
+        raise argparse.ArgumentTypeError(f"{text!r} does not fit; expected a whole number from {least} {reach}")
+
+    return read
+
+
+def number(least: float, most: float) -> Callable[[str], float]:
+    """A reader of numbers, for argparse."""
+
+    def read(text: str) -> float:
+        with suppress(ValueError):
+            if least <= float(text) <= most:
+                return float(text)
+        raise argparse.ArgumentTypeError(f"{text!r} does not fit; expected a number from {least:g} to {most:g}")
+
+    return read
 
 
 def note_wildcards(topics: Sequence[str]) -> None:
@@ -128,7 +161,8 @@ async def _run_until_signal(work: Coroutine[Any, Any, int]) -> int:
 
     def end(number: signal.Signals) -> None:
         ended_by.append(number)
-        loop.call_later(PATIENCE_S, _say_how_to_end_at_once)
+        advice = "ordered-pubsub: closing takes a while; once more ends it at once"
+        loop.call_later(PATIENCE_S, partial(print, advice, file=sys.stderr, flush=True))
         for one in ENDED_BY:  # the second one is not ours
             loop.remove_signal_handler(one)
         task.cancel()
@@ -142,10 +176,6 @@ async def _run_until_signal(work: Coroutine[Any, Any, int]) -> int:
         if not ended_by:
             raise
         return ENDED_BY[ended_by[0]]
-
-
-def _say_how_to_end_at_once() -> None:
-    print("ordered-pubsub: closing takes a while; once more ends it at once", file=sys.stderr, flush=True)
 
 
 class OneLine(logging.Formatter):

@@ -23,6 +23,7 @@ from ordered_pubsub.config.schema import RIGHTS, ClientSection, Configuration, I
 from ordered_pubsub.core.topics import check_pattern, check_topic, matches
 from ordered_pubsub.errors import ConfigurationError
 
+DESCRIPTION = "Checks a configuration and shows what was made of it, or makes a token."
 EPILOG = """\
 examples:
   ordered-pubsub config check
@@ -33,15 +34,8 @@ exit code: 0 if a client or a stage would take the configuration, 2 if not
 """
 
 
-def add_command(commands: Any) -> None:
-    """Add this command to the parser of the command line."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "config",
-        help="check a configuration, or make a token",
-        description="Checks a configuration and shows what was made of it, or makes a token.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     _add_check(actions)
     _add_token(actions)
@@ -55,12 +49,11 @@ def _add_check(actions: Any) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "file", nargs="?", metavar="FILE", help="default: ORDERED_PUBSUB_CONFIG, or ./ordered_pubsub.toml"
-    )
-    parser.add_argument("--stage", metavar="NAME", help="check as well that this stage can be served here")
-    parser.add_argument("--topic", action="append", default=[], metavar="NAME", help="say which stage owns this topic")
-    parser.add_argument("--json", action="store_true", help="print one JSON object, for machines")
+    add = parser.add_argument
+    add("file", nargs="?", metavar="FILE", help="default: ORDERED_PUBSUB_CONFIG, or ./ordered_pubsub.toml")
+    add("--stage", metavar="NAME", help="check as well that this stage can be served here")
+    add("--topic", action="append", default=[], metavar="NAME", help="say which stage owns this topic")
+    add("--json", action="store_true", help="print one JSON object, for machines")
     parser.set_defaults(run=check_command)
 
 
@@ -72,13 +65,12 @@ def _add_token(actions: Any) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", metavar="NAME", help="what the identity is called")
-    parser.add_argument("--output", metavar="FILE", help="where the token goes (default: NAME.token)")
-    parser.add_argument(
-        "--publish", action="append", default=[], metavar="PATTERN", help="let it publish on these topics"
-    )
-    parser.add_argument("--subscribe", action="append", default=[], metavar="PATTERN", help="let it subscribe to these")
-    parser.add_argument("--stage", action="store_true", help="let it link as a stage")
+    add = parser.add_argument
+    add("name", metavar="NAME", help="what the identity is called")
+    add("--output", metavar="FILE", help="where the token goes (default: NAME.token)")
+    add("--publish", action="append", default=[], metavar="PATTERN", help="let it publish on these topics")
+    add("--subscribe", action="append", default=[], metavar="PATTERN", help="let it subscribe to these")
+    add("--stage", action="store_true", help="let it link as a stage")
     parser.set_defaults(run=token_command)
 
 
@@ -91,7 +83,14 @@ def check_command(arguments: argparse.Namespace) -> int:
     topics = [check_topic(name) for name in arguments.topic]
     notes = [*loaded.notes, *_notes_of_files(loaded.configuration, arguments.stage)]
     if arguments.json:
-        print(json.dumps(_as_json(loaded, topics, notes)))
+        found = {
+            "file": loaded.path,
+            "environment": dict(loaded.environment),
+            "configuration": dump(loaded.configuration),
+            "topics": {topic: _about_topic(loaded.configuration, topic) for topic in topics},
+            "warnings": notes,
+        }
+        print(json.dumps(found))
     else:
         print("\n".join(_as_text(loaded, topics, notes)))
     return 0
@@ -110,49 +109,35 @@ def _notes_of_files(configuration: Configuration, stage: str | None) -> Iterator
             check_files(section)
 
 
-def _as_json(loaded: Loaded, topics: list[str], notes: list[str]) -> dict[str, Any]:
-    return {
-        "file": loaded.path,
-        "environment": dict(loaded.environment),
-        "configuration": dump(loaded.configuration),
-        "topics": {topic: _about_topic(loaded.configuration, topic) for topic in topics},
-        "warnings": notes,
-    }
-
-
 def _as_text(loaded: Loaded, topics: list[str], notes: list[str]) -> Iterator[str]:
     configuration = loaded.configuration
     yield f"file: {loaded.path or 'none, so the defaults'}"
     yield from (f"environment: {name} sets {key}" for name, key in loaded.environment)
-    yield from _client_lines(configuration.client)
-    for rank, stage in enumerate(configuration.stages):
-        yield from _stage_lines(rank, stage)
-    yield from _topic_lines(configuration)
-    yield from _identity_lines(configuration)
-    for topic in topics:
-        yield from _owner_lines(topic, _about_topic(configuration, topic))
-    yield from (f"warning: {note}" for note in notes)
-
-
-def _client_lines(client: ClientSection) -> Iterator[str]:
+    client = configuration.client
     ens = "none, so memory://" if client.ens is None else kinds.redacted(client.ens)
     yield f"client: ens {ens}; stages {_listed(str(address) for address in client.addresses)}"
-
-
-def _stage_lines(rank: int, stage: StageSection) -> Iterator[str]:
-    tls = " with TLS" if stage.tls is not None else ""
-    reached = f"reached at {stage.advertised}" if stage.advertised is not None else "reached wherever it listens"
-    yield f"stage {stage.name}: rank {rank}; listens at {stage.address.host_and_port}{tls}, {reached}"
-    yield f"  topics {_listed(stage.topics)}; store {stage.store}, durability {stage.durability}"
-    if stage.http_address is not None:
-        yield f"  health and metrics at http://{stage.http_address.host_and_port}"
-
-
-def _topic_lines(configuration: Configuration) -> Iterator[str]:
+    for rank, stage in enumerate(configuration.stages):
+        tls = " with TLS" if stage.tls is not None else ""
+        reached = f"reached at {stage.advertised}" if stage.advertised is not None else "reached wherever it listens"
+        yield f"stage {stage.name}: rank {rank}; listens at {stage.address.host_and_port}{tls}, {reached}"
+        yield f"  topics {_listed(stage.topics)}; store {stage.store}, durability {stage.durability}"
+        if stage.http_address is not None:
+            yield f"  health and metrics at http://{stage.http_address.host_and_port}"
     is_open = configuration.topics == "open"
     yield f"topics: {configuration.topics}, so {'any topic may be used' if is_open else 'only these topics may be used'}"
     for rule in configuration.topic:
         yield f"  {rule.pattern}: delivery {rule.delivery}"
+    yield from _identity_lines(configuration)
+    for topic in topics:
+        about = _about_topic(configuration, topic)
+        if not about["is_listed"]:
+            yield f"topic {topic}: refused, since no [[topic]] lists it"
+            continue
+        why = f"by its pattern {about['pattern']}" if about["pattern"] else "by its hash, since no pattern matches"
+        yield f"topic {topic}: belongs to stage {about['stage']}, {why}"
+        for right in ("publish", "subscribe"):
+            yield f"  may {right}: {'everybody' if about[right] is None else _listed(about[right])}"
+    yield from (f"warning: {note}" for note in notes)
 
 
 def _identity_lines(configuration: Configuration) -> Iterator[str]:
@@ -205,16 +190,6 @@ def _who_may(configuration: Configuration, right: str, topic: str) -> list[str] 
     return None if identities is None else [each.name for each in identities if each.may(right, topic)]
 
 
-def _owner_lines(topic: str, about: dict[str, Any]) -> Iterator[str]:
-    if not about["is_listed"]:
-        yield f"topic {topic}: refused, since no [[topic]] lists it"
-        return
-    why = f"by its pattern {about['pattern']}" if about["pattern"] else "by its hash, since no pattern matches"
-    yield f"topic {topic}: belongs to stage {about['stage']}, {why}"
-    for right in ("publish", "subscribe"):
-        yield f"  may {right}: {'everybody' if about[right] is None else _listed(about[right])}"
-
-
 # -- token ------------------------------------------------------------------------------------------------------------
 
 
@@ -230,18 +205,11 @@ def token_command(arguments: argparse.Namespace) -> int:
     }
     file, token = output or f"{name}.token", make_token()
     write_token(file, token)
-    print("\n".join(_identity_text(name, hash_token(token), allow, arguments.stage)))
+    rights = [f"{right} = {_toml(patterns)}" for right, patterns in allow.items()] + ["stage = true"] * arguments.stage
+    print(f"\n[[identity]]\nname = {_toml(name)}\ntoken_sha256 = {_toml(hash_token(token))}")
+    print(f"allow = {{ {', '.join(rights)} }}")
     print(f"the token is in {file}, which only you can read; clients show it by token_file", file=sys.stderr)
     return 0
-
-
-def _identity_text(name: str, digest: str, allow: dict[str, list[str]], is_stage: bool) -> Iterator[str]:
-    rights = [f"{right} = {_toml(patterns)}" for right, patterns in allow.items()] + ["stage = true"] * is_stage
-    yield ""
-    yield "[[identity]]"
-    yield f"name = {_toml(name)}"
-    yield f"token_sha256 = {_toml(digest)}"
-    yield f"allow = {{ {', '.join(rights)} }}"
 
 
 def _toml(value: object) -> str:

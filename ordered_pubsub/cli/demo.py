@@ -14,7 +14,6 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable
 from itertools import zip_longest
 from typing import Any
 from uuid import uuid4
@@ -22,7 +21,7 @@ from uuid import uuid4
 import attrs
 
 from ordered_pubsub.adapter import redacted
-from ordered_pubsub.cli.clients import report_trouble
+from ordered_pubsub.cli.clients import named_stages, report_trouble, whole
 from ordered_pubsub.cli.demonstration import SUBSCRIBERS, DemoPlan, Result, run
 from ordered_pubsub.errors import UsageError
 
@@ -32,6 +31,7 @@ CELL = 18
 PREFIX = "ordered-pubsub-demo"
 """Below it are the topics that are used on a real broker, which may have others."""
 
+DESCRIPTION = "Shows two subscribers of the same topics: what the ENS gives them, and what they are notified of."
 EPILOG = """\
 examples:
   ordered-pubsub demo
@@ -72,17 +72,13 @@ def as_json(plan: DemoPlan, result: Result) -> dict[str, Any]:
         "publishers": plan.publishers,
         "events": len(result.labels),
         "subscribers": len(SUBSCRIBERS),
-        "pairs": _pairs(result),
+        "pairs": result.pairs,
         "ens_disagreements": result.ens_disagreements,
         "ens_against_order": result.against_order,
         "ordered_disagreements": result.ordered_disagreements,
         "missing": result.missing,
         "duration_s": round(result.duration_s, 3),
     }
-
-
-def _pairs(result: Result) -> int:
-    return len(result.labels) * (len(result.labels) - 1) // 2
 
 
 def as_text(plan: DemoPlan, result: Result, paint: Paint) -> str:
@@ -127,24 +123,19 @@ def _remark(plan: DemoPlan, result: Result) -> list[str]:
 
 def _rows(result: Result, paint: Paint) -> list[str]:
     rows = []
-    for number, (given, notified) in enumerate(zip(_heads(result.given), _heads(result.notified), strict=False), 1):
+    given_rows, notified_rows = (
+        zip_longest(*(order[:ROWS] for order in orders)) for orders in (result.given, result.notified)
+    )
+    for number, (given, notified) in enumerate(zip(given_rows, notified_rows, strict=False), 1):
         cells = _pair(given, result, paint) + "  " + _pair(notified, result, paint)
         rows.append(f"{number:4}  {cells}".rstrip())
     return rows
 
 
-def _heads(orders: list[list[str]]) -> list[tuple[str | None, ...]]:
-    return list(zip_longest(*(order[:ROWS] for order in orders)))
-
-
 def _pair(events: tuple[str | None, ...], result: Result, paint: Paint) -> str:
     same = len(set(events)) == 1
-    cells = "".join(_fit(result.labels.get(event or "", "-")) for event in events)
+    cells = "".join(result.labels.get(event or "", "-")[: CELL - 1].ljust(CELL) for event in events)
     return paint(cells + ("same  " if same else "differ"), GREEN if same else RED)
-
-
-def _fit(text: str) -> str:
-    return text[: CELL - 1].ljust(CELL)
 
 
 def _counts(result: Result, paint: Paint, is_broker: bool) -> list[str]:
@@ -152,7 +143,7 @@ def _counts(result: Result, paint: Paint, is_broker: bool) -> list[str]:
     rows = [
         ("events", len(result.labels), ()),
         ("subscribers", len(SUBSCRIBERS), ()),
-        ("pairs of events", _pairs(result), ()),
+        ("pairs of events", result.pairs, ()),
         ("pairs that the ENS gave in different order", ens, (BOLD, RED) if ens else ()),
         ("pairs notified in different order", ordered, (BOLD, RED if ordered else GREEN)),
     ]
@@ -168,29 +159,17 @@ def _counts(result: Result, paint: Paint, is_broker: bool) -> list[str]:
 # -- the command ------------------------------------------------------------------------------------------------------
 
 
-def add_command(commands: Any) -> None:
-    """Add this command to the parser of the command line."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "demo",
-        help="show total order across topics on this machine",
-        description="Shows two subscribers of the same topics: what the ENS gives them, and what they are notified of.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--seed", type=_whole(0, 2**63), default=7, metavar="N", help="draw another run (default: 7)")
-    parser.add_argument("--topics", type=_whole(1, 100), default=4, metavar="N", help="how many topics (default: 4)")
-    parser.add_argument(
-        "--events", type=_whole(1, 100_000), default=1_000, metavar="N", help="how many events (default: 1000)"
-    )
-    parser.add_argument(
-        "--publishers", type=_whole(1, 100), default=3, metavar="N", help="how many publishers (default: 3)"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object, for machines")
-    parser.add_argument("--ens", metavar="URL", help="a real broker instead, such as mqtt://127.0.0.1:1883")
-    parser.add_argument(
-        "--sequencer", metavar="ADDRESS", action="append", help="with --ens: a stage (default: one in this process)"
-    )
-    parser.add_argument("--token-file", metavar="FILE", help="with --sequencer: the token to show to the stage")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    add = parser.add_argument
+    add("--seed", type=whole(0, 2**63), default=7, metavar="N", help="draw another run (default: 7)")
+    add("--topics", type=whole(1, 100), default=4, metavar="N", help="how many topics (default: 4)")
+    add("--events", type=whole(1, 100_000), default=1_000, metavar="N", help="how many events (default: 1000)")
+    add("--publishers", type=whole(1, 100), default=3, metavar="N", help="how many publishers (default: 3)")
+    add("--json", action="store_true", help="print one JSON object, for machines")
+    add("--ens", metavar="URL", help="a real broker instead, such as mqtt://127.0.0.1:1883")
+    add("--sequencer", metavar="ADDRESS", action="append", help="with --ens: a stage (default: one in this process)")
+    add("--token-file", metavar="FILE", help="with --sequencer: the token to show to the stage")
     parser.set_defaults(run=command)
 
 
@@ -212,24 +191,10 @@ def _plan(arguments: argparse.Namespace) -> DemoPlan:
         if arguments.sequencer is not None:
             raise UsageError("--sequencer goes with --ens: the ENS of the demo itself embeds its stage")
         return plan
-    sequencer = tuple(part.strip() for text in arguments.sequencer or () for part in text.split(","))
     return attrs.evolve(
         plan,
         ens=arguments.ens,
-        sequencer=sequencer,
+        sequencer=tuple(named_stages(arguments)),
         token_file=arguments.token_file,
         prefix=f"{PREFIX}/{uuid4().hex[:8]}/",
     )
-
-
-def _whole(least: int, most: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = least - 1
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} does not fit; expected a whole number from {least} to {most}")
-        return value
-
-    return read

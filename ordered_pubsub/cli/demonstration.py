@@ -14,12 +14,13 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from random import Random
 
 import attrs
 
 import ordered_pubsub
-from ordered_pubsub.adapter import Adapter, Capabilities, Frame, FramesHandler, StateHandler, load_adapter
+from ordered_pubsub.adapter import Adapter, Frame, FramesHandler, StateHandler, load_adapter
 from ordered_pubsub.config.addresses import Address
 from ordered_pubsub.config.schema import Configuration, StageSection
 from ordered_pubsub.connecting import Connecting
@@ -84,6 +85,11 @@ class Result:
     duration_s: float
 
     @property
+    def pairs(self) -> int:
+        """How many pairs of events there are."""
+        return len(self.labels) * (len(self.labels) - 1) // 2
+
+    @property
     def ens_disagreements(self) -> int:
         """Pairs of events that the ENS gave in different order."""
         return count_disagreements(*self.given)
@@ -119,77 +125,37 @@ def count_disagreements(one: Sequence[str], two: Sequence[str]) -> int:
     inversions = seen = 0
     for event in one:
         if event in place:
-            inversions += seen - _count_up_to(tree, place[event])
-            _add(tree, place[event])
+            at = place[event]
+            inversions += seen
+            while at:
+                inversions -= tree[at]
+                at &= at - 1
+            at = place[event]
+            while at < len(tree):
+                tree[at] += 1
+                at += at & -at
             seen += 1
     return inversions
-
-
-def _count_up_to(tree: list[int], place: int) -> int:
-    count = 0
-    while place:
-        count += tree[place]
-        place &= place - 1
-    return count
-
-
-def _add(tree: list[int], place: int) -> None:
-    while place < len(tree):
-        tree[place] += 1
-        place += place & -place
 
 
 # -- the run ----------------------------------------------------------------------------------------------------------
 
 
-class TappedAdapter(Adapter):
+def tapped_adapter(url: str, tap: Callable[[Frame], None]) -> Adapter:
     """An adapter that shows what the ENS delivers, before the client has it."""
+    adapter = load_adapter(url)
+    open_untapped = adapter.open
 
-    def __init__(self, inner: Adapter, tap: Callable[[Frame], None]) -> None:
-        super().__init__(inner.url)
-        self._inner = inner
-        self._tap = tap
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """Those of the ENS."""
-        return self._inner.capabilities
-
-    @property
-    def frame_bytes_max(self) -> int | None:
-        """What the ENS takes."""
-        return self._inner.frame_bytes_max
-
-    @property
-    def local_system(self) -> str | None:
-        """That of the ENS."""
-        return self._inner.local_system
-
-    async def open(self, on_frames: FramesHandler, on_state: StateHandler) -> None:
-        """Open, and listen."""
-
+    async def open_tapped(on_frames: FramesHandler, on_state: StateHandler) -> None:
         async def tapped(frames: Sequence[Frame]) -> None:
             for frame in frames:
-                self._tap(frame)
+                tap(frame)
             await on_frames(frames)
 
-        await self._inner.open(tapped, on_state)
+        await open_untapped(tapped, on_state)
 
-    async def publish(self, frames: Sequence[Frame]) -> None:
-        """Hand frames over."""
-        await self._inner.publish(frames)
-
-    async def subscribe(self, topics: Sequence[str]) -> None:
-        """Let the frames of these topics come."""
-        await self._inner.subscribe(topics)
-
-    async def unsubscribe(self, topics: Sequence[str]) -> None:
-        """Let them come no more."""
-        await self._inner.unsubscribe(topics)
-
-    async def close(self) -> None:
-        """Disconnect."""
-        await self._inner.close()
+    adapter.open = open_tapped  # type: ignore[method-assign]  # of this one only
+    return adapter
 
 
 async def run(plan: DemoPlan) -> Result:
@@ -201,7 +167,7 @@ async def run(plan: DemoPlan) -> Result:
     async with _stage_for(plan) as plan, AsyncExitStack() as clients:
         reading = []
         for name, tapped, order in zip(SUBSCRIBERS, given, notified, strict=True):
-            adapter = TappedAdapter(load_adapter(plan.url), _tap_into(tapped))
+            adapter = tapped_adapter(plan.url, partial(_note, tapped))
             client = await clients.enter_async_context(plan.connect(adapter, name))
             subscription = await client.subscribe(*plan.topic_names)
             reading.append(asyncio.create_task(_read(subscription, plan.events, order)))
@@ -227,11 +193,8 @@ async def _stage_for(plan: DemoPlan) -> AsyncIterator[DemoPlan]:
         await server.close()
 
 
-def _tap_into(order: list[str]) -> Callable[[Frame], None]:
-    def tap(frame: Frame) -> None:
-        order.extend(arrival.body.id for arrival in read_arrivals(frame))
-
-    return tap
+def _note(order: list[str], frame: Frame) -> None:
+    order.extend(arrival.body.id for arrival in read_arrivals(frame))
 
 
 async def _read(subscription: ordered_pubsub.Subscription, count: int, notified: list[str]) -> None:

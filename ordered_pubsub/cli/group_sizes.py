@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ordered_pubsub.bench.report import table
 from ordered_pubsub.cli.spark import add_master, spark_session
@@ -21,6 +21,7 @@ LIMIT = 20
 TABLES = (".parquet", ".csv", ".jsonl")
 PLOTS = (".png", ".svg", ".pdf")
 
+DESCRIPTION = "Says how big the timestamps of each topic are, by who subscribes to what."
 EPILOG = """\
 examples:
   ordered-pubsub group-sizes subscriptions.csv                            # columns subscription, topic, and order
@@ -35,31 +36,17 @@ matplotlib.
 """
 
 
-def add_command(commands: Any) -> None:
-    """Add this command to the parser of the command line."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "group-sizes",
-        help="say how big timestamps are",
-        description="Says how big the timestamps of each topic are, by who subscribes to what.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "path", metavar="PATH", nargs="?", type=Path, help="the subscriptions: .parquet, .csv or .jsonl"
-    )
-    parser.add_argument(
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    add = parser.add_argument
+    add("path", metavar="PATH", nargs="?", type=Path, help="the subscriptions: .parquet, .csv or .jsonl")
+    add(
         "--publications", metavar="FILE", type=Path, help="topics with rates, or events with positions: sizes of deltas"
     )
-    parser.add_argument(
-        "--limit", metavar="N", type=int, default=LIMIT, help=f"show the N biggest topics (default: {LIMIT})"
-    )
-    parser.add_argument(
-        "--model", action="store_true", help="instead of PATH: draw subscriptions as in the paper (half a minute)"
-    )
-    parser.add_argument(
-        "--clients", metavar="N", type=int, default=CLIENTS, help=f"with --model: so many (default: {CLIENTS:,})"
-    )
-    parser.add_argument("--plot", metavar="FILE", type=Path, help="with --model: draw the curves")
+    add("--limit", metavar="N", type=int, default=LIMIT, help=f"show the N biggest topics (default: {LIMIT})")
+    add("--model", action="store_true", help="instead of PATH: draw subscriptions as in the paper (half a minute)")
+    add("--clients", metavar="N", type=int, default=CLIENTS, help=f"with --model: so many (default: {CLIENTS:,})")
+    add("--plot", metavar="FILE", type=Path, help="with --model: draw the curves")
     add_master(parser)
     parser.set_defaults(run=command)
 

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from typing import Any
 
-from ordered_pubsub.cli.clients import add_client_options, client_section, run
+from ordered_pubsub.cli.clients import add_client_options, client_section, run, stages_to_ask
 from ordered_pubsub.client.home.home import NOBODY
-from ordered_pubsub.config.addresses import LOOPBACK, Address
-from ordered_pubsub.config.reading import load
+from ordered_pubsub.config.addresses import Address
 from ordered_pubsub.config.schema import ClientSection
 from ordered_pubsub.connecting import stage_home
 from ordered_pubsub.errors import Timeout
@@ -21,6 +19,7 @@ from ordered_pubsub.wire.sessions import make_session
 ASK_S = 10.0
 LOOK_S = 0.1
 
+DESCRIPTION = "Changes keys. If the stages ask for a token, it needs the right 'administer'."
 EPILOG = """\
 examples:
   ordered-pubsub keys rotate
@@ -32,15 +31,8 @@ exit code: 0 if the stage that was asked uses new keys, 1 if that took too long,
 """
 
 
-def add_command(commands: Any) -> None:
-    """Add this command to the parser of the command line."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "keys",
-        help="change the keys by which events are tagged",
-        description="Changes keys. If the stages ask for a token, it needs the right 'administer'.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
     parser.add_argument("action", choices=["rotate"], help="let another epoch of keys begin")
     add_client_options(parser, has_ens=False)
     parser.set_defaults(run=command)
@@ -49,11 +41,7 @@ def add_command(commands: Any) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Ask, wait until it has happened, and say so."""
     client = client_section(arguments)
-    addresses = list(client.addresses)
-    if not addresses:
-        stages = load(arguments.config).configuration.stage
-        addresses = [stage.advertised for stage in stages if stage.advertised is not None] or [Address(LOOPBACK)]
-    return run(lambda: _rotate(client, addresses, arguments.call_timeout or ASK_S), "keys")
+    return run(lambda: _rotate(client, stages_to_ask(arguments, client), arguments.call_timeout or ASK_S), "keys")
 
 
 async def _rotate(client: ClientSection, addresses: list[Address], timeout_s: float) -> int:

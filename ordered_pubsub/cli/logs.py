@@ -20,15 +20,9 @@ def add_log_options(parser: argparse.ArgumentParser) -> None:
 def start_logging(arguments: argparse.Namespace) -> None:
     """Log as the user has chosen."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if arguments.log_format == "json" else TextFormatter())
+    plain = logging.Formatter("%(asctime)s %(levelname)-8s %(message)s")
+    handler.setFormatter(JsonFormatter() if arguments.log_format == "json" else plain)
     logging.basicConfig(handlers=[handler], level=arguments.log_level.upper(), force=True)
-
-
-class TextFormatter(logging.Formatter):
-    """For people."""
-
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)-8s %(message)s")
 
 
 class JsonFormatter(logging.Formatter):

@@ -12,10 +12,11 @@ import io
 import os
 import sys
 import threading
-from contextlib import suppress
 from queue import SimpleQueue
 
 import attrs
+
+from ordered_pubsub.client.waiting import tell
 
 
 @attrs.define(eq=False)
@@ -28,8 +29,9 @@ class Output:
         """Write; return when it is written. Cancelled, it may be, in part. Raises `BrokenPipeError` if nobody will read it."""
         if not text:
             return
-        descriptor = _descriptor()
-        if descriptor is None:
+        try:
+            descriptor = sys.stdout.fileno()
+        except (io.UnsupportedOperation, AttributeError):  # it was replaced by something without a descriptor
             sys.stdout.write(text)
             return
         if self._queue is None:
@@ -39,14 +41,6 @@ class Output:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.put((text.encode(sys.stdout.encoding or "utf-8", "backslashreplace"), future))
         await future
-
-
-def _descriptor() -> int | None:
-    """That of standard output, unless it was replaced by something without one."""
-    try:
-        return sys.stdout.fileno()
-    except (io.UnsupportedOperation, AttributeError):
-        return None
 
 
 def _write_all(descriptor: int, queue: SimpleQueue[tuple[bytes, asyncio.Future[None]]]) -> None:
@@ -59,14 +53,4 @@ def _write_all(descriptor: int, queue: SimpleQueue[tuple[bytes, asyncio.Future[N
                 view = view[os.write(descriptor, view) :]
         except OSError as trouble:
             error = trouble
-        with suppress(RuntimeError):  # the loop is closed, and nobody waits for this
-            future.get_loop().call_soon_threadsafe(_tell, future, error)
-
-
-def _tell(future: asyncio.Future[None], error: OSError | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(error)
+        tell(future, error)

@@ -42,6 +42,7 @@ FAILURES_SHOWN_MAX = 10
 PROGRESS_AFTER_S = 1.0
 PROGRESS_EVERY_S = 0.5
 
+DESCRIPTION = "Publishes each DATA as an event, or each line of standard input."
 EPILOG = """\
 examples:
   ordered-pubsub pub trades '{"symbol": "ACME", "price": 101.5}' --ens mqtt://127.0.0.1:1883 --sequencer ops://127.0.0.1:7411
@@ -55,26 +56,14 @@ exit code: 0 if all events were published, 1 if one was not, 2 if the call does 
 """
 
 
-def add_command(commands: Any) -> None:
-    """Add this command to the parser of the command line."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "pub",
-        help="publish events on a topic",
-        description="Publishes each DATA as an event, or each line of standard input.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("topic", metavar="TOPIC", help="what to publish on")
-    parser.add_argument(
-        "data", metavar="DATA", nargs="+", help="an event; a single '-' is standard input, an event a line"
-    )
-    parser.add_argument(
-        "--raw", action="store_true", help="publish DATA as the bytes that they are, not as JSON or text"
-    )
-    parser.add_argument(
-        "--header", metavar="NAME=VALUE", action="append", type=_header, default=[], help="a header of each event"
-    )
-    parser.add_argument("--quiet", action="store_true", help="print no receipts and no summary")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    add = parser.add_argument
+    add("topic", metavar="TOPIC", help="what to publish on")
+    add("data", metavar="DATA", nargs="+", help="an event; a single '-' is standard input, an event a line")
+    add("--raw", action="store_true", help="publish DATA as the bytes that they are, not as JSON or text")
+    add("--header", metavar="NAME=VALUE", action="append", type=_header, default=[], help="a header of each event")
+    add("--quiet", action="store_true", help="print no receipts and no summary")
     add_client_options(parser)
     parser.set_defaults(run=command)
 
@@ -206,7 +195,9 @@ class PublishCommand:
 
     async def _publish(self, line: TextLine, is_raw: bool) -> None:
         try:
-            data = self._data_of(line, is_raw)
+            if not line.is_whole:
+                raise UsageError(f"it has {line.size} bytes, more than an event may have (payload_bytes_max)")
+            data = line.data if is_raw else read_data(line.data)
             while (future := self._put(data)) is None:
                 self._room.clear()
                 await self._room.wait()
@@ -219,11 +210,6 @@ class PublishCommand:
         else:
             self._waiting.append((line.number, future))
             self._news.set()
-
-    def _data_of(self, line: TextLine, is_raw: bool) -> Any:
-        if not line.is_whole:
-            raise UsageError(f"it has {line.size} bytes, more than an event may have (payload_bytes_max)")
-        return line.data if is_raw else read_data(line.data)
 
     def _put(self, data: Any) -> asyncio.Future[Receipt] | None:
         try:
@@ -262,7 +248,9 @@ class PublishCommand:
 
     async def _settle(self, number: int, future: asyncio.Future[Receipt]) -> None:
         try:
-            receipt = await within(self.timeout_s, future, self._waiting_for, self._give_up_at)
+            receipt = await within(
+                self.timeout_s, future, lambda: str(self.client.status()["waiting_for"]), self._give_up_at
+            )
         except OrderedPubSubError as error:
             self._fail(number, error)
             if self._give_up_at is None:
@@ -272,9 +260,6 @@ class PublishCommand:
         self.published += 1
         if not self.is_quiet:
             self._receipts.append(f"{receipt.topic} {receipt.number} {receipt.id}\n")
-
-    def _waiting_for(self) -> str:
-        return str(self.client.status()["waiting_for"])
 
     def _fail(self, number: int, error: Exception) -> None:
         if isinstance(error, (UnavailableError, SessionExpired)):

@@ -32,7 +32,11 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """What glibc's `mallopt` calls them."""
 HAND_OVER_S = 0.0005
 """So soon the loop lets the thread go on that has waited for the disk: answers wait for it."""
-_EXAMPLES = """\
+DESCRIPTION = (
+    "Runs one stage, or all stages of a configuration. SIGTERM drains and stops; SIGHUP reads identities, limits "
+    "and certificates again."
+)
+EPILOG = """\
 examples:
   ordered-pubsub serve
       one stage with defaults, at 127.0.0.1:7411, with its store in the current folder
@@ -41,16 +45,8 @@ examples:
 """
 
 
-def add_command(commands: Any) -> None:
-    """Add the command to the parser."""
-    parser = commands.add_parser(
-        "serve",
-        help="run a stage: give numbers to events, over the network",
-        description="Runs one stage, or all stages of a configuration. SIGTERM drains and stops; SIGHUP reads identities, limits "
-        "and certificates again.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
     parser.add_argument(
         "--config", metavar="FILE", help="the configuration (default: ordered_pubsub.toml, if it is there)"
     )
@@ -64,7 +60,12 @@ def _run(arguments: argparse.Namespace) -> int:
     start_logging(arguments)
 
     def read() -> Loaded:
-        return _with_listen(load(arguments.config), arguments)
+        """The configuration, with the address of the command line in the place of the stage's own."""
+        loaded = load(arguments.config)
+        configuration = loaded.configuration
+        chosen = {stage.name: stage for stage in stages_to_serve(configuration, arguments.stage, arguments.listen)}
+        stages = tuple(chosen.get(stage.name, stage) for stage in configuration.stages)
+        return attrs.evolve(loaded, configuration=attrs.evolve(configuration, stage=stages))
 
     loaded = read()
     for note in loaded.notes:
@@ -75,14 +76,6 @@ def _run(arguments: argparse.Namespace) -> int:
     give_memory_back()
     run_on_fastest_loop(serving.run(_ready))
     return 0
-
-
-def _with_listen(loaded: Loaded, arguments: argparse.Namespace) -> Loaded:
-    """The configuration, with the address of the command line in the place of the stage's own."""
-    configuration = loaded.configuration
-    chosen = {stage.name: stage for stage in stages_to_serve(configuration, arguments.stage, arguments.listen)}
-    stages = tuple(chosen.get(stage.name, stage) for stage in configuration.stages)
-    return attrs.evolve(loaded, configuration=attrs.evolve(configuration, stage=stages))
 
 
 def _ready(serving: Serving) -> None:

@@ -16,11 +16,10 @@ from typing import Any
 
 import attrs
 
-from ordered_pubsub.cli.clients import add_client_options, client_section, run, seconds
+from ordered_pubsub.cli.clients import add_client_options, client_section, run, seconds, stages_to_ask
 from ordered_pubsub.cli.sub import printable
 from ordered_pubsub.client.home.home import NOBODY
-from ordered_pubsub.config.addresses import LOOPBACK, Address
-from ordered_pubsub.config.reading import load
+from ordered_pubsub.config.addresses import Address
 from ordered_pubsub.config.schema import ClientSection
 from ordered_pubsub.connecting import stage_home
 from ordered_pubsub.errors import OrderedPubSubError
@@ -32,6 +31,7 @@ NUMBERS = ("clients", "subscriptions", "topics", "events", "pending")
 NAMED_COLUMNS = ("named subscription", "topics", "acknowledged", "behind")
 NAMED_NUMBERS = ("topics", "acknowledged", "behind")
 
+DESCRIPTION = "Asks stages how they are. If they ask for a token, it needs the right 'administer'."
 EPILOG = """\
 examples:
   ordered-pubsub status
@@ -45,15 +45,8 @@ exit code: 0 if all stages answered and are ready, 1 if one did not or is not, 2
 """
 
 
-def add_command(commands: Any) -> None:
-    """Add this command to the parser of the command line."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "status",
-        help="show how the stages are",
-        description="Asks stages how they are. If they ask for a token, it needs the right 'administer'.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
     parser.add_argument("--json", action="store_true", help="print one JSON object (with --watch, one a line)")
     parser.add_argument("--watch", type=seconds, metavar="S", help="ask again every S seconds, until Ctrl-C")
     add_client_options(parser, has_ens=False)
@@ -63,15 +56,8 @@ def add_command(commands: Any) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Ask, print, and say by the exit code whether all is well."""
     client = client_section(arguments)
-    addresses = _addresses(arguments, client)
+    addresses = stages_to_ask(arguments, client)
     return run(lambda: _watch(arguments, client, addresses), "status")
-
-
-def _addresses(arguments: argparse.Namespace, client: ClientSection) -> list[Address]:
-    if client.addresses:
-        return list(client.addresses)
-    stages = load(arguments.config).configuration.stage
-    return [stage.advertised for stage in stages if stage.advertised is not None] or [Address(LOOPBACK)]
 
 
 async def _watch(arguments: argparse.Namespace, client: ClientSection, addresses: Sequence[Address]) -> int:
@@ -132,7 +118,7 @@ class Overview:
         lines = _table([COLUMNS, *rows], NUMBERS) if rows else []
         named = self._named()
         lines += ["", *_table([NAMED_COLUMNS, *named], NAMED_NUMBERS)] if named else []
-        lines += [_trouble(stage, reason) for stage, reason in self.troubles]
+        lines += [reason if stage in reason else f"{stage}: {reason}" for stage, reason in self.troubles]
         return [printable(line) for line in lines]
 
     def _named(self) -> list[tuple[str, ...]]:
@@ -168,7 +154,14 @@ async def look(client: ClientSection, addresses: Sequence[Address], timeout_s: f
         silent = set(_names(known)) - set(known)
         learned = [address for finding in found for address in finding.learned if silent]
         asking = [address for address in dict.fromkeys(learned) if address not in findings]
-    return _overview(findings)
+    known = _reports(findings)
+    names = _names(known)
+    reports = [(known[name].address, known[name].report or {}) for name in names if name in known]
+    troubles = [(str(finding.address), finding.trouble) for finding in findings.values() if finding.report is None]
+    missing = [name for name in names if name not in known]
+    if len(troubles) < len(missing):
+        troubles += [(f"stage {name!r}", "it is part of this system, and did not answer") for name in missing]
+    return Overview(reports, troubles)
 
 
 async def _ask(client: ClientSection, address: Address, timeout_s: float) -> StatusFinding:
@@ -201,22 +194,7 @@ def _names(known: dict[str, StatusFinding]) -> list[str]:
     return list(dict.fromkeys(stage[0] for report in reports for stage in report["topology"]))
 
 
-def _overview(findings: dict[Address, StatusFinding]) -> Overview:
-    known = _reports(findings)
-    names = _names(known)
-    reports = [(known[name].address, known[name].report or {}) for name in names if name in known]
-    troubles = [(str(finding.address), finding.trouble) for finding in findings.values() if finding.report is None]
-    missing = [name for name in names if name not in known]
-    if len(troubles) < len(missing):
-        troubles += [(f"stage {name!r}", "it is part of this system, and did not answer") for name in missing]
-    return Overview(reports, troubles)
-
-
 # -- the table --------------------------------------------------------------------------------------------------------
-
-
-def _trouble(stage: str, reason: str) -> str:
-    return reason if stage in reason else f"{stage}: {reason}"
 
 
 def _row(report: dict[str, Any]) -> tuple[str, ...]:
@@ -234,13 +212,8 @@ def _row(report: dict[str, Any]) -> tuple[str, ...]:
 
 def _table(rows: Sequence[Sequence[str]], numbers: Sequence[str]) -> list[str]:
     """Columns under their headings, which are the first row; those with numbers are set to the right."""
-    headings = rows[0]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(_cells(row, headings, widths, numbers)).rstrip() for row in rows]
-
-
-def _cells(row: Sequence[str], headings: Sequence[str], widths: Sequence[int], numbers: Sequence[str]) -> list[str]:
-    return [
-        cell.rjust(width) if heading in numbers else cell.ljust(width)
-        for heading, cell, width in zip(headings, row, widths, strict=True)
-    ]
+    columns = []
+    for heading, *cells in zip(*rows, strict=True):
+        width = max(map(len, (heading, *cells)))
+        columns.append([f"{cell:{'>' if heading in numbers else '<'}{width}}" for cell in (heading, *cells)])
+    return ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]

@@ -6,11 +6,12 @@ import argparse
 import os
 import time
 from pathlib import Path
-from typing import Any
 
+from ordered_pubsub.cli.clients import whole
 from ordered_pubsub.core.checking import COUNT_MAX
 from ordered_pubsub.server.store.salvage import check, salvage
 
+DESCRIPTION = "Says whether a store is whole, and what is damaged; copies what is good into a new one."
 EPILOG = """\
 examples:
   ordered-pubsub store check ordered_pubsub-main.db
@@ -22,15 +23,8 @@ exit code: 0 if it is whole, or all of it was copied; 1 if something is damaged,
 """
 
 
-def add_command(commands: Any) -> None:
-    """Add the command to the parser."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "store",
-        help="look at a stage's store, and copy what is good of a damaged one",
-        description="Says whether a store is whole, and what is damaged; copies what is good into a new one.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     checking = verbs.add_parser("check", help="read all of it, and say what is in it")
     checking.add_argument("store", metavar="STORE", help="the file that is the stage's `store`")
@@ -41,18 +35,11 @@ def add_command(commands: Any) -> None:
     salvaging.add_argument(
         "--leave-out",
         metavar="N",
-        type=numbers,
+        type=whole(1, COUNT_MAX),
         help="how many numbers may have been given after what is good, beyond those that the mark tells of (1000000; without a "
         "mark it must be said)",
     )
     salvaging.set_defaults(run=_salvage)
-
-
-def numbers(text: str) -> int:
-    count = int(text)
-    if not 0 < count <= COUNT_MAX:
-        raise ValueError
-    return count
 
 
 def _file(path: str) -> Path:

@@ -11,12 +11,11 @@ import asyncio
 import json
 import sys
 from base64 import b64encode
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Callable
 
 import attrs
 
-from ordered_pubsub.cli.clients import add_client_options, connect, note_wildcards, run, seconds
+from ordered_pubsub.cli.clients import add_client_options, connect, note_wildcards, run, seconds, whole
 from ordered_pubsub.cli.output import Output
 from ordered_pubsub.client.event import Event
 from ordered_pubsub.client.subscription import Subscription
@@ -29,6 +28,7 @@ BATCH_EVENTS_MAX = 1_000
 STALLED_AFTER_S = 5.0
 """When the same event has been waited for this long, the user is told; and again after twice as long."""
 
+DESCRIPTION = "Prints the events that are published from now on, in one order over all the topics, one a line."
 EPILOG = """\
 examples:
   ordered-pubsub sub trades quotes --ens mqtt://127.0.0.1:1883 --sequencer ops://127.0.0.1:7411
@@ -44,35 +44,23 @@ exit code: 0 if it ended as asked for, 1 if fewer events came than asked for or 
 """
 
 
-def add_command(commands: Any) -> None:
-    """Add this command to the parser of the command line."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "sub",
-        help="print the events of topics in one order",
-        description="Prints the events that are published from now on, in one order over all the topics, one a line.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("topics", metavar="TOPIC", nargs="+", help="what to subscribe to")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line, for machines")
-    parser.add_argument("--count", type=_count, metavar="N", help="end after so many events")
-    parser.add_argument("--timeout", type=seconds, metavar="S", help="end after so many seconds")
-    parser.add_argument("--order", choices=tuple(WEIGHTS), default="total", help="default: total, over all the topics")
-    parser.add_argument(
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    add = parser.add_argument
+    add("topics", metavar="TOPIC", nargs="+", help="what to subscribe to")
+    add("--json", action="store_true", help="print one JSON object a line, for machines")
+    add("--count", type=whole(1), metavar="N", help="end after so many events")
+    add("--timeout", type=seconds, metavar="S", help="end after so many seconds")
+    add("--order", choices=tuple(WEIGHTS), default="total", help="default: total, over all the topics")
+    add(
         "--unordered",
         choices=UNORDERED,
         default=None,
         help="what becomes of messages of plain clients, which have no order",
     )
-    parser.add_argument("--quiet", action="store_true", help="do not say on standard error when it begins")
+    add("--quiet", action="store_true", help="do not say on standard error when it begins")
     add_client_options(parser)
     parser.set_defaults(run=command)
-
-
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text[:18]) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} does not fit; expected a whole number from 1 on")
-    return int(text[:18])
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -173,7 +161,10 @@ def as_json(event: Event) -> str:
         "publisher": event.publisher,
         "published_at": event.published_at,
         "out_of_order": event.out_of_order,
-        "headers": _headers(event.headers),
+        "headers": {
+            name: {"base64": b64encode(value).decode()} if isinstance(value, bytes) else value
+            for name, value in event.headers.items()
+        },
     }
     try:
         if event.error is None and not isinstance(event.data, bytes):
@@ -181,10 +172,3 @@ def as_json(event: Event) -> str:
     except ValueError:
         pass  # NaN and its kin, which Python reads and JSON does not have
     return json.dumps({**about, "data_base64": b64encode(event.raw).decode()}, separators=(",", ":"))
-
-
-def _headers(headers: Mapping[str, bytes | str]) -> dict[str, Any]:
-    return {
-        name: {"base64": b64encode(value).decode()} if isinstance(value, bytes) else value
-        for name, value in headers.items()
-    }

@@ -65,10 +65,11 @@ class Client:
         self._engine = engine
         self._settings = engine.settings
         self._delivery = delivery
+        frame_bytes_max = engine.adapter.frame_bytes_max or sys.maxsize
         self._payload_bytes_max = min(
             engine.settings.payload_bytes_max,
             engine.home.payload_bytes_max or sys.maxsize,
-            _without_metadata(engine.adapter.frame_bytes_max or sys.maxsize),
+            max(frame_bytes_max - max(METADATA_BYTES, frame_bytes_max // METADATA_SHARE), 0),
         )
         self._publisher = engine.publisher
         prefix = engine.key.nonce + "-"
@@ -153,7 +154,11 @@ class Client:
         """A publication, checked and written as bytes; without an id of ours. May be called from any thread."""
         if type(topic) is not str or topic not in self._may_publish:
             topic = check_topic(topic)
-            self._check_may_publish(topic)
+            if self._delivery != BEST_EFFORT:
+                _check_given(self._engine.home.levels, [topic], self._delivery or EXACTLY_ONCE)
+            if len(self._may_publish) >= TOPICS_REMEMBERED_MAX:
+                self._may_publish.clear()
+            self._may_publish[topic] = True
         payload, content_type = dump(data, self._settings.serializer)
         checked = NO_HEADERS if headers is None else check_headers(headers)
         size = held = len(payload)
@@ -169,14 +174,6 @@ class Client:
             return Outgoing(topic, "", payload, content_type, checked, size, held)
         identity = check_id(identity)
         return Outgoing(topic, identity, payload, content_type, checked, size + len(identity.encode()), held)
-
-    def _check_may_publish(self, topic: str) -> None:
-        """Raise if a topic gives less than this client demands."""
-        if self._delivery != BEST_EFFORT:
-            _check_given(self._engine.home.levels, [topic], self._delivery or EXACTLY_ONCE)
-        if len(self._may_publish) >= TOPICS_REMEMBERED_MAX:
-            self._may_publish.clear()
-        self._may_publish[topic] = True
 
     def _check_loop(self) -> None:
         try:
@@ -226,7 +223,11 @@ class Client:
         checked = check_topics(topics) if topics or name is None else []
         if where is not None:
             Filter.parse(where)
-        _check_handlers(notify=notify, on_bad_event=on_bad_event)
+        for key, handler in (("notify", notify), ("on_bad_event", on_bad_event)):
+            if handler is not None and not callable(handler):
+                raise UsageError(
+                    f"{key}={handler!r} does not fit; {key} is a plain or async function that takes an event"
+                )
         handling = self._handling(notify, retry, dead_letter)
         level = self._level(order, delivery)
         if ttl_s is not None and level != "best-effort":
@@ -458,11 +459,6 @@ class Client:
             _log.warning("while closing after %s", type(error).__name__, exc_info=True)
 
 
-def _without_metadata(frame_bytes_max: int) -> int:
-    """What is left for payload and headers of a frame."""
-    return max(frame_bytes_max - max(METADATA_BYTES, frame_bytes_max // METADATA_SHARE), 0)
-
-
 def _clock_of(start: object, topics: list[str]) -> dict[str, int] | None:
     """The clock at which a subscription begins; None for its place in the order."""
     if start == "new":
@@ -490,12 +486,6 @@ def _seconds_of(start: object) -> float:
         return start.timestamp()
     assert isinstance(start, (int, float))
     return float(start)
-
-
-def _check_handlers(**handlers: object) -> None:
-    for key, handler in handlers.items():
-        if handler is not None and not callable(handler):
-            raise UsageError(f"{key}={handler!r} does not fit; {key} is a plain or async function that takes an event")
 
 
 def check_id(identity: object) -> str:

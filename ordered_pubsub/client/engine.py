@@ -27,12 +27,7 @@ from ordered_pubsub.core.client.session import Session
 from ordered_pubsub.core.client.subscription import SETTLED, ClientSubscription, TopicChange
 from ordered_pubsub.core.liveness.lease import Lease
 from ordered_pubsub.core.liveness.lifeline import Lifeline
-from ordered_pubsub.core.messages import (
-    Answer,
-    Keys,
-    Refusal,
-    ToSession,
-)
+from ordered_pubsub.core.messages import Answer, Keys, Refusal, ToSession
 from ordered_pubsub.core.order.registrar import WRONG_EPOCH
 from ordered_pubsub.core.recovery.owner_log import AET_S
 from ordered_pubsub.core.subscriber.starving import BrokerSilence, Starving
@@ -131,8 +126,9 @@ class Engine:
             for step in early:
                 step()
             self.adapter.on_failure = self.fail
-            await self.adapter.open(self._take_frames, self._ens_changed)
-            self._ens_changed(True, "connected")
+            ens_changed = partial(self._note, "ens")
+            await self.adapter.open(self._take_frames, ens_changed)
+            ens_changed(True, "connected")
         except BaseException:
             await self.home.close()
             raise
@@ -148,11 +144,6 @@ class Engine:
     def session(self) -> Session:
         """Its requests."""
         return self.machine.session
-
-    @property
-    def lifeline(self) -> Lifeline:
-        """Says that it is there."""
-        return self.machine.lifeline
 
     # -- the machine --------------------------------------------------------------------------------------------------
 
@@ -181,7 +172,11 @@ class Engine:
                     self._report_outcome(change)
         finally:
             self._is_settling = False
-        self._report_found()
+        found, machine.found = machine.found, []
+        for search in found:
+            future = self._searching.get(search)
+            if future is not None and not future.done():
+                future.set_result(None)
         if not self.is_over:
             self.reception.operate()
             self.publisher.go_on()
@@ -224,14 +219,6 @@ class Engine:
         elif change.refusal is not None:
             future.set_exception(error_of_change(change.refusal))
 
-    def _report_found(self) -> None:
-        """Whoever waits for where topics were is told."""
-        found, self.machine.found = self.machine.found, []
-        for search in found:
-            future = self._searching.get(search)
-            if future is not None and not future.done():
-                future.set_result(None)
-
     def _plan(self) -> None:
         """See to it that the machine is told the time when that matters."""
         if self.is_over:
@@ -260,10 +247,6 @@ class Engine:
 
     def _queue(self, runs: list[tuple[str, list[Outgoing]]]) -> None:
         self.session.publish_runs(runs, self.loop.time())
-        self._pump()
-
-    def _pump(self) -> None:
-        """Send what was queued."""
         if not self.is_over:
             self.send()
             if self._tick_handle is None:
@@ -357,21 +340,15 @@ class Engine:
         self._note("stage", is_connected, reason)
         machine = self.now()
         if is_connected:
-            self._take_times()
+            # The stages decide who has been silent for too long, so their times hold, whatever others have said.
+            times, now = self.home.times, self.loop.time()
+            machine.lifeline.change_time(times.session_ttl_s, now)
+            self.publisher.outbox.batches.lease.change_time(times.lease_s, now)
             machine.inspection.has_tags = self.home.has_tags
             machine.connected()
         else:
             machine.disconnected()
         self.settle()
-
-    def _take_times(self) -> None:
-        """The stages decide who has been silent for too long, so theirs hold, whatever others have said."""
-        times, now = self.home.times, self.loop.time()
-        self.lifeline.change_time(times.session_ttl_s, now)
-        self.publisher.outbox.batches.lease.change_time(times.lease_s, now)
-
-    def _ens_changed(self, is_connected: bool, reason: str) -> None:
-        self._note("ens", is_connected, reason)
 
     def _note(self, what: str, is_connected: bool, reason: str) -> None:
         if self.state[what] != is_connected:

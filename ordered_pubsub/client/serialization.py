@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from ordered_pubsub.client._remembering import Remembered
+from ordered_pubsub.client.remembering import Remembered
 from ordered_pubsub.errors import ConfigurationError, ProtocolError, UsageError
 from ordered_pubsub.wire.content import BYTES, JSON
 from ordered_pubsub.wire.pack import Unreadable
@@ -52,7 +52,17 @@ def dump(data: Any, serializer: Serializer | None) -> tuple[bytes, str]:
     if isinstance(data, (bytes, bytearray, memoryview)):
         return bytes(data), BYTES
     if serializer is not None:
-        return _dump_with(serializer, data), serializer.content_type
+        try:
+            payload = serializer.dumps(data)
+        except Exception as error:
+            raise UsageError(
+                f"the serializer for {serializer.content_type} refused data of type {type(data).__name__}: {error}"
+            ) from error
+        if not isinstance(payload, bytes):
+            raise UsageError(
+                f"the serializer for {serializer.content_type} returned {type(payload).__name__}; expected bytes"
+            )
+        return payload, serializer.content_type
     try:
         return _json.encode(data).encode(), JSON
     except (TypeError, ValueError, RecursionError) as error:
@@ -60,20 +70,6 @@ def dump(data: Any, serializer: Serializer | None) -> tuple[bytes, str]:
             f"data of type {type(data).__name__} cannot be written as JSON: {error}. Publish mappings, lists, numbers and "
             "text, or bytes, or connect with serializer="
         ) from error
-
-
-def _dump_with(serializer: Serializer, data: Any) -> bytes:
-    try:
-        payload = serializer.dumps(data)
-    except Exception as error:
-        raise UsageError(
-            f"the serializer for {serializer.content_type} refused data of type {type(data).__name__}: {error}"
-        ) from error
-    if not isinstance(payload, bytes):
-        raise UsageError(
-            f"the serializer for {serializer.content_type} returned {type(payload).__name__}; expected bytes"
-        )
-    return payload
 
 
 def load(payload: bytes, content_type: object, serializer: Serializer | None) -> Any:

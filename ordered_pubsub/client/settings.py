@@ -9,21 +9,17 @@ import attrs
 from ordered_pubsub.client.serialization import Serializer, check_serializer
 from ordered_pubsub.config.schema import ClientSettings
 from ordered_pubsub.core.levels import LEVELS
-from ordered_pubsub.errors import ConfigurationError, UsageError
+from ordered_pubsub.errors import ConfigurationError, Timeout, UsageError, WouldBlock
 from ordered_pubsub.wire.event_frames import content_type_bytes
 
 
-def _serializer(_: Any, __: Any, value: object) -> None:
+def _serializer(_: Any, __: Any, value: Any) -> None:
     if value is not None:
         check_serializer(value)
-        _check_content_type(value)
-
-
-def _check_content_type(serializer: Any) -> None:
-    try:
-        content_type_bytes(serializer.content_type)
-    except UsageError as error:
-        raise ConfigurationError(f"serializer={serializer!r} does not fit: {error}") from None
+        try:
+            content_type_bytes(value.content_type)
+        except UsageError as error:
+            raise ConfigurationError(f"serializer={value!r} does not fit: {error}") from None
 
 
 @attrs.frozen(kw_only=True)
@@ -38,6 +34,25 @@ class Settings(ClientSettings):
         """Those of a configuration, with a serializer."""
         names = [field.name for field in attrs.fields(ClientSettings)]
         return cls(**{name: getattr(section, name) for name in names}, serializer=serializer)
+
+    def has_room(self, events: int, size: int, more: int) -> bool:
+        """Whether a publication of so many bytes may be unfinished beside these; where there are none, any may."""
+        return not events or (events < self.pipeline_events_max and size + more <= self.pipeline_bytes_max)
+
+    def full(self, events: int, size: int) -> WouldBlock:
+        """Of a publication for which there is no room."""
+        return WouldBlock(
+            f"{events} publications with {size} bytes have no receipt yet; at most {self.pipeline_events_max} "
+            f"(pipeline_events_max) and {self.pipeline_bytes_max} (pipeline_bytes_max) may be: wait for earlier ones first, or "
+            "use publish(), which waits"
+        )
+
+    def stayed_full(self, topic: str, waited_for: str) -> Timeout:
+        """Of a publication for which there was no room for too long."""
+        return Timeout(
+            f"the event for {topic!r} was not published: the pipeline stayed full for as long as a call may take "
+            f"({self.timeout_s:g} s, timeout_s); waited for {waited_for}"
+        )
 
     def changed(self, **given: Any) -> Settings:
         """These settings, but for what is given and not None."""

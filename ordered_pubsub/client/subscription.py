@@ -352,7 +352,14 @@ class Subscription:
     async def _is_wanted(self, event: Event, holder: object) -> bool:
         """Whether an event that was taken is for the application. A bad one is handled here; cancelled, it was not taken."""
         try:
-            is_good = await self._is_good(event)
+            is_good = self._on_bad_event is None or event.error is None
+            if self._on_bad_event is not None and not is_good:
+                try:
+                    outcome = self._on_bad_event(event)
+                    if isawaitable(outcome):
+                        await outcome
+                except Exception as error:
+                    self._fail(error, "its handler of bad events failed")
         except BaseException:
             self._give_back([event], holder)
             raise
@@ -361,18 +368,6 @@ class Subscription:
             self._in_hand.take(event.notification)
             self.note_handled(event)
         return is_good
-
-    async def _is_good(self, event: Event) -> bool:
-        """Whether an event is for the application; a bad one goes to the handler of bad events, if there is one."""
-        if self._on_bad_event is None or event.error is None:
-            return True
-        try:
-            outcome = self._on_bad_event(event)
-            if isawaitable(outcome):
-                await outcome
-        except Exception as error:
-            self._fail(error, "its handler of bad events failed")
-        return False
 
     async def _run_handler(self, notify: Handling) -> None:
         _handling.set(self)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from ordered_pubsub.errors import Timeout
@@ -34,3 +35,16 @@ def forget_outcome(future: asyncio.Future[_Result]) -> None:
     """Nobody waits for this any more: its error need not be reported as one that was never seen."""
     if not future.cancelled():
         future.exception()
+
+
+def tell(future: asyncio.Future[None], error: BaseException | None) -> None:
+    """Say from another thread that something is done, or failed. If the loop is closed, nobody waits for it."""
+
+    def settle() -> None:
+        if not future.done() and error is None:
+            future.set_result(None)
+        elif not future.done() and error is not None:
+            future.set_exception(error)
+
+    with suppress(RuntimeError):
+        future.get_loop().call_soon_threadsafe(settle)

@@ -101,7 +101,10 @@ def _split(text: str, rest: str) -> tuple[str, int]:
         host, bracket, tail = rest[1:].partition("]")
         if not bracket:
             raise _not_one(text, "its bracket does not end")
-        return _read_ipv6(text, host), _read_port(text, tail)
+        try:
+            return str(IPv6Address(host)), _read_port(text, tail)
+        except ValueError:
+            raise _not_one(text, "what stands in brackets is not an IPv6 address") from None
     if rest.count(":") > 1:
         raise _not_one(text, "an IPv6 address stands in brackets, as in [::1]:7411")
     host, separator, port = rest.partition(":")
@@ -114,13 +117,6 @@ def _read_port(text: str, tail: str) -> int:
     if not _PORT.fullmatch(tail) or int(tail[1:]) > _PORT_MAX:
         raise _not_one(text, f"what comes after the host is a colon and a port from 1 to {_PORT_MAX}")
     return int(tail[1:])
-
-
-def _read_ipv6(text: str, host: str) -> str:
-    try:
-        return str(IPv6Address(host))
-    except ValueError:
-        raise _not_one(text, "what stands in brackets is not an IPv6 address") from None
 
 
 def _read_host(text: str, host: str) -> str:

@@ -14,19 +14,19 @@ COMPARED_MAX = 100
 
 def find_advice(configuration: Configuration) -> tuple[str, ...]:
     """Warnings: nothing that would be refused, in the order of the file."""
+    switches = (
+        (configuration.insecure_allow_anyone, "insecure_allow_anyone: whoever reaches a stage may do everything"),
+        (
+            configuration.insecure_allow_plaintext,
+            "insecure_allow_plaintext: who can listen on the network can read tokens and events, and use them",
+        ),
+    )
     return (
-        *_of_the_switches(configuration),
+        *(said for is_on, said in switches if is_on),
         *_of_the_line(configuration),
         *_of_topics(configuration),
         *_of_identities(configuration),
     )
-
-
-def _of_the_switches(configuration: Configuration) -> Iterator[str]:
-    if configuration.insecure_allow_anyone:
-        yield "insecure_allow_anyone: whoever reaches a stage may do everything"
-    if configuration.insecure_allow_plaintext:
-        yield "insecure_allow_plaintext: who can listen on the network can read tokens and events, and use them"
 
 
 def _of_the_line(configuration: Configuration) -> Iterator[str]:
@@ -39,15 +39,10 @@ def _of_the_line(configuration: Configuration) -> Iterator[str]:
         for pattern, path in own:
             yield from _shadowed(pattern, path, patterns, "owns nothing more")
         patterns += own
-    yield from _of_reach(configuration.stage)
-
-
-def _of_reach(stages: tuple[StageSection, ...]) -> Iterator[str]:
-    if all(stage.address.is_loopback for stage in stages):
-        return
-    for index, stage in enumerate(stages):
+    are_all_here = all(stage.address.is_loopback for stage in configuration.stage)
+    for index, stage in enumerate(configuration.stage):
         reached = stage.advertised
-        if reached is not None and reached.is_loopback:
+        if reached is not None and reached.is_loopback and not are_all_here:
             yield (
                 f"stage[{index}] ({stage.name}) is reached at {reached}, so only from its own machine: say with advertise how "
                 "the others reach it"
@@ -108,12 +103,9 @@ def _of_identity(path: Path, identity: IdentitySection, configuration: Configura
                 yield f"{spell((*path, 'allow', right, place))} = {pattern!r} allows nothing: {denied[0][0]} has {denied[0][1]!r}"
     if identity.allow == type(identity.allow)():
         yield f"{here} may do nothing: what is not allowed is denied"
-    if identity.certificate is not None and not identity.token_sha256 and not _asks_for_certificates(configuration):
+    is_verified = any(stage.tls is not None and stage.tls.client_ca is not None for stage in configuration.stages)
+    if identity.certificate is not None and not identity.token_sha256 and not is_verified:
         yield f"{here} has only a certificate, and no stage has tls.client_ca to verify it by"
-
-
-def _asks_for_certificates(configuration: Configuration) -> bool:
-    return any(stage.tls is not None and stage.tls.client_ca is not None for stage in configuration.stages)
 
 
 def _of_links(configuration: Configuration, identities: tuple[IdentitySection, ...]) -> Iterator[str]:

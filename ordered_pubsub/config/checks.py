@@ -44,19 +44,15 @@ def stages_to_serve(
     if not chosen:
         raise ConfigurationError(f"there is no stage {name!r} in the configuration; there are {', '.join(names)}")
     if listen is not None:
-        chosen = (_listen_elsewhere(chosen, listen),)
+        if len(chosen) > 1:
+            raise ConfigurationError(
+                f"listen={listen!r} is for one stage, and the configuration has {len(chosen)}: name one of them "
+                f"({', '.join(stage.name for stage in chosen)})"
+            )
+        chosen = (attrs.evolve(chosen[0], listen=listen),)
         _check_listener(configuration, names.index(chosen[0].name), chosen[0])
     _check_on_one_machine(chosen)
     return chosen
-
-
-def _listen_elsewhere(chosen: tuple[StageSection, ...], listen: str) -> StageSection:
-    if len(chosen) > 1:
-        raise ConfigurationError(
-            f"listen={listen!r} is for one stage, and the configuration has {len(chosen)}: name one of them "
-            f"({', '.join(stage.name for stage in chosen)})"
-        )
-    return attrs.evolve(chosen[0], listen=listen)
 
 
 def _check_on_one_machine(chosen: tuple[StageSection, ...]) -> None:
@@ -202,9 +198,10 @@ def _check_topics(configuration: Configuration) -> None:
             raise Conflict(
                 path, f"is for topics with delivery='exactly-once'; of {topic.delivery!r} ones nothing is kept"
             )
-        if retention.keep_age_s > retention.max_age_s:
+        policy = retention.policy
+        if policy.keep_age_s > policy.max_age_s:
             raise Conflict(path, f"keeps for at least {retention.keep_age!r} and for at most {retention.max_age!r}")
-        if (retention.keep_size or 0) > (retention.max_size or retention.keep_size or 0):
+        if (policy.keep_bytes or 0) > (policy.max_bytes or policy.keep_bytes or 0):
             raise Conflict(path, f"keeps at least {retention.keep_bytes!r} and at most {retention.max_bytes!r}")
 
 

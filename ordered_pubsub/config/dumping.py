@@ -14,10 +14,10 @@ from typing import Any
 import attrs
 
 from ordered_pubsub.config import kinds
-from ordered_pubsub.config.kinds import Kind, Path, redacted, shown, spell
+from ordered_pubsub.config.kinds import Path, redacted, shown, spell
 from ordered_pubsub.config.lines import line_of
 from ordered_pubsub.config.records import keys_of
-from ordered_pubsub.config.schema import Configuration, SecuritySection, TimesSection
+from ordered_pubsub.config.schema import Configuration, TimesSection
 
 HASH_DIGITS_SHOWN = 8
 DIFFERENCES_SHOWN_MAX = 5
@@ -33,57 +33,44 @@ def dump(configuration: Configuration) -> dict[str, Any]:
 
 
 def _plain(value: object) -> Any:
-    if attrs.has(type(value)):
-        return {key: _shown_of(kind, getattr(value, key)) for key, kind in keys_of(type(value)).items()}
     if isinstance(value, tuple):
         return [_plain(element) for element in value]
-    return redacted(value) if isinstance(value, str) else value
-
-
-def _shown_of(kind: Kind, value: Any) -> Any:
-    if kind is kinds.HASHES:
-        return [digest[:HASH_DIGITS_SHOWN] + "..." for digest in value]
-    if kind.is_secret:
-        return None if value is None else "***"
-    return _plain(value)
+    if not attrs.has(type(value)):
+        return redacted(value) if isinstance(value, str) else value
+    plain: dict[str, Any] = {}
+    for key, kind in keys_of(type(value)).items():
+        inner = getattr(value, key)
+        if kind is kinds.HASHES:
+            plain[key] = [digest[:HASH_DIGITS_SHOWN] + "..." for digest in inner]
+        else:
+            plain[key] = "***" if kind.is_secret and inner is not None else _plain(inner)
+    return plain
 
 
 def common(configuration: Configuration) -> dict[str, Any]:
     """What all stages of a system must have in common, as plain data, with the lines where it is written."""
+    security = configuration.security.values
     plain: dict[str, Any] = {
         "topics": configuration.topics,
         "stage": [{"name": stage.name, "topics": list(stage.topics)} for stage in configuration.stages],
         "topic": [
-            {"pattern": topic.pattern, "delivery": topic.delivery, "retention": _retention(topic.retention)}
+            {
+                "pattern": topic.pattern,
+                "delivery": topic.delivery,
+                "retention": None if topic.retention is None else list(attrs.astuple(topic.retention.policy)),
+            }
             for topic in configuration.topic
         ],
         "group": [{"topics": list(group.topics)} for group in configuration.group],
-        "times": _times(configuration.times),
-        "security": _security(configuration.security),
+        "times": {key: kinds.age_s(getattr(configuration.times, key)) for key in keys_of(TimesSection)},
+        "security": {
+            "tags": security.tags,
+            "rotate_every": security.rotate_every_s,
+            "old_keys_valid_s": security.old_keys_valid_s,
+        },
     }
     found = ((path, line_of(configuration.lines, path)) for path, _ in _leaves(plain))
     return plain | {LINES: {spell(path): line for path, line in found if line is not None}}
-
-
-def _retention(retention: Any) -> list[Any] | None:
-    """As numbers: a day is 24 hours."""
-    if retention is None:
-        return None
-    return [retention.keep_age_s, retention.keep_size, retention.max_age_s, retention.max_size]
-
-
-def _times(times: TimesSection) -> dict[str, float]:
-    """As numbers as well, under the names that they have in the file."""
-    return {key: kinds.age_s(getattr(times, key)) for key in keys_of(TimesSection)}
-
-
-def _security(security: SecuritySection) -> dict[str, Any]:
-    values = security.values
-    return {
-        "tags": values.tags,
-        "rotate_every": values.rotate_every_s,
-        "old_keys_valid_s": values.old_keys_valid_s,
-    }
 
 
 def differences(ours: Mapping[str, Any], theirs: object) -> str:

@@ -57,13 +57,13 @@ class Unfit(ConfigurationError):
 
     def say(self, before: Path = ()) -> str:
         """The message, with the way to the record that the value is in."""
-        came = hidden(self.value) if self.is_secret else f"={shown(self.value)}"
+        came = f"={shown(self.value)}"
+        if self.is_secret:
+            size = f"{len(self.value)} characters" if isinstance(self.value, str) else type(self.value).__name__
+            came = f" ({size}, not shown)"
         tail = f" ({self.detail})" if self.detail else ""
-        return f"{spell((*before, *self.path))}{came} does not fit; {self._name} is {self.fits}{tail}"
-
-    @property
-    def _name(self) -> str:
-        return next((part for part in reversed(self.path) if isinstance(part, str)), "it")
+        name = next((part for part in reversed(self.path) if isinstance(part, str)), "it")
+        return f"{spell((*before, *self.path))}{came} does not fit; {name} is {self.fits}{tail}"
 
 
 def spell(path: Path) -> str:
@@ -100,13 +100,6 @@ def redacted(text: str) -> str:
     if separator and "://" in head:
         text = f"{head.partition('://')[0]}://***@{tail}"
     return _SECRET_PARAMETER.sub(r"\1***", text)
-
-
-def hidden(value: object) -> str:
-    """What is said of a value that may be a secret."""
-    return (
-        f" ({len(value)} characters, not shown)" if isinstance(value, str) else f" ({type(value).__name__}, not shown)"
-    )
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
@@ -178,17 +171,26 @@ def hashes_as_tuple(value: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(text.lower() if isinstance(text, str) else text for text in found)
 
 
+def setting(kind: Kind, default: Any = attrs.NOTHING, **options: Any) -> Any:
+    """A field of a record, for a key that a kind fits. If None is what it is when it is left out, that fits as well."""
+    if kind.is_list:
+        options.setdefault("converter", as_tuple)
+    return attrs.field(
+        default=default, validator=attrs.evolve(kind, is_optional=True) if default is None else kind, **options
+    )
+
+
 # -- numbers and switches ---------------------------------------------------------------------------------------------
 
 
-def whole(least: int, most: int = WHOLE_MAX, *, is_optional: bool = False) -> Kind:
+def whole(least: int, most: int = WHOLE_MAX) -> Kind:
     """A whole number from `least` to `most`."""
 
     def test(value: object) -> bool:
         return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
     reach = "on" if most == WHOLE_MAX else f"to {most}"
-    return Kind(f"a whole number from {least} {reach}", test, parse=int, is_optional=is_optional)
+    return Kind(f"a whole number from {least} {reach}", test, parse=int)
 
 
 def _is_number(value: object) -> bool:
@@ -209,13 +211,12 @@ def names_or_switch(value: Any) -> Any:
     return value if isinstance(value, bool) else one_or_more(value)
 
 
-def choice(*words: str, is_optional: bool = False) -> Kind:
+def choice(*words: str) -> Kind:
     """One of some words."""
     return Kind(
         "one of " + ", ".join(f'"{word}"' for word in words),
         lambda value: isinstance(value, str) and value in words,
         hint=lambda value: did_you_mean(value, words),
-        is_optional=is_optional,
     )
 
 
@@ -236,7 +237,6 @@ def text_kind(fits: str, test: Callable[[str], bool] = lambda _: True, **options
 
 
 NAME = Kind("1 to 128 printable characters without space around them", _is_name)
-NAME_OR_NONE = attrs.evolve(NAME, is_optional=True)
 STAGE_NAME = Kind(
     "1 to 64 letters, digits, '-', '_' and '.', not beginning with '-' or '.'",
     lambda value: isinstance(value, str) and _STAGE_NAME.fullmatch(value) is not None,
@@ -246,7 +246,6 @@ STAGES = Kind(
     lambda value: isinstance(value, bool) or (isinstance(value, tuple) and all(map(STAGE_NAME.test, value))),
 )
 FILE = text_kind("the path of a file", locate=lambda path, folder: os.path.join(folder, path))
-FILE_OR_NONE = attrs.evolve(FILE, is_optional=True)
 NAMES = Kind(
     "a list of names of clients, such as ['desk-*'], where '*' stands for any characters", _is_name, is_list=True
 )
@@ -257,9 +256,25 @@ HASHES = Kind(
     is_list=True,
     is_secret=True,  # somebody may have written the token itself
 )
-CERTIFICATE = attrs.evolve(
-    NAME, fits="the common name or alternative name of a client's certificate, exactly", is_optional=True
-)
+CERTIFICATE = attrs.evolve(NAME, fits="the common name or alternative name of a client's certificate, exactly")
+
+
+def is_named(pattern: str, name: str) -> bool:
+    """Whether a client's name is one of those that a pattern stands for: `*` is any characters, also none."""
+    first, *others = pattern.split("*")
+    if not others:
+        return name == first
+    *middle, last = others
+    if not name.startswith(first):
+        return False
+    at = len(first)
+    for text in middle:
+        # As early as it is there: later would leave less for those that follow, so nothing is tried twice.
+        found = name.find(text, at)
+        if found < 0:
+            return False
+        at = found + len(text)
+    return len(name) - len(last) >= at and name.endswith(last)
 
 
 # -- topics -----------------------------------------------------------------------------------------------------------
@@ -297,36 +312,25 @@ def size_bytes(value: object) -> int:
 AGE = Kind("seconds above 0, or a text such as '90s', '30min', '12h', '1d', '2w'", lambda value: age_s(value) > 0)
 
 
-def age(least: str, most: str, *, is_optional: bool = False) -> Kind:
+def age(least: str, most: str) -> Kind:
     """An age from `least` to `most`, which are texts such as "30s"."""
     return Kind(
         f"seconds, or a text such as '90s', '30min', '12h', '1d', '2w', from {least} to {most}",
         lambda value: age_s(least) <= age_s(value) <= age_s(most),
-        is_optional=is_optional,
     )
 
 
-SIZE_OR_NONE = Kind(
-    "a number of bytes above 0, or a text such as '10GB', '64MiB'",
-    lambda value: size_bytes(value) > 0,
-    is_optional=True,
-)
+SIZE = Kind("a number of bytes above 0, or a text such as '10GB', '64MiB'", lambda value: size_bytes(value) > 0)
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------
 
 
-def section(record: type, *, is_optional: bool = False) -> Kind:
+def section(record: type) -> Kind:
     """A table."""
-    return Kind("a table", lambda value: isinstance(value, record), section=record, is_optional=is_optional)
+    return Kind("a table", lambda value: isinstance(value, record), section=record)
 
 
-def sections(record: type, *, is_optional: bool = False) -> Kind:
+def sections(record: type) -> Kind:
     """A list of tables."""
-    return Kind(
-        "a list of tables",
-        lambda value: isinstance(value, record),
-        section=record,
-        is_list=True,
-        is_optional=is_optional,
-    )
+    return Kind("a list of tables", lambda value: isinstance(value, record), section=record, is_list=True)

@@ -79,7 +79,10 @@ def read_environment(environ: Mapping[str, str]) -> list[Given]:
                 f"{name} is unknown; {hint}{'; ' * bool(hint)}known are {', '.join(sorted(known))}"
             )
         path, kind = known[name]
-        given.append(Given(name, path, _parse(name, path, kind, text)))
+        try:
+            given.append(Given(name, path, kind.parse(text)))
+        except ValueError:
+            raise ConfigurationError(f"{name}: {Unfit(path, text, kind.fits)}") from None
     return given
 
 
@@ -89,13 +92,6 @@ def _is_of_others(name: str, text: str) -> bool:
         return True
     # Kubernetes' own is as in tcp://10.0.0.1:7411. A mere number is somebody's mistake.
     return rest.split("_")[-1] == "PORT" and "://" in text
-
-
-def _parse(name: str, path: Path, kind: Kind, text: str) -> object:
-    try:
-        return kind.parse(text)
-    except ValueError:
-        raise ConfigurationError(f"{name}: {Unfit(path, text, kind.fits)}") from None
 
 
 def read_arguments(arguments: Mapping[str, Any]) -> list[Given]:

@@ -15,7 +15,7 @@ import grp
 import os
 import pwd
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -23,12 +23,11 @@ import attrs
 from ordered_pubsub.config.advice import find_advice
 from ordered_pubsub.config.checks import Conflict, check
 from ordered_pubsub.config.kinds import Path, redacted
-from ordered_pubsub.config.later import find_what_comes_later, refuse_what_comes_later
 from ordered_pubsub.config.lines import find_lines, toml
 from ordered_pubsub.config.overlay import FILE_VARIABLE, read_arguments, read_environment
 from ordered_pubsub.config.records import NOT_IN_FILES, Source, read_record
 from ordered_pubsub.config.schema import Configuration
-from ordered_pubsub.errors import ConfigurationError
+from ordered_pubsub.errors import ConfigurationError, NotOffered
 
 DEFAULT_FILE = "ordered_pubsub.toml"
 FILE_BYTES_MAX = 1 << 20
@@ -63,7 +62,7 @@ def load(
     """
     environ = os.environ if environ is None else environ
     given = read_environment(environ)
-    found = _find_file(path, environ)
+    found = path or environ.get(FILE_VARIABLE) or (DEFAULT_FILE if os.path.lexists(DEFAULT_FILE) else None)
     text, mode = _read_file(found) if found is not None else ("", 0)
     folder = os.path.dirname(os.path.abspath(found)) if found is not None else ""
     tables = parse(text, found or "")
@@ -72,9 +71,17 @@ def load(
         one.put_over(tables, origins)
     source = Source(found or "", folder, find_lines(text), origins)
     configuration = read_tables(tables, source)
-    if (later := find_what_comes_later(configuration)) is not None:
-        refuse_what_comes_later(configuration, source.place(later[0]))
-    notes = (*_notes_about(mode, source, configuration), *find_advice(configuration))
+    if configuration.group:
+        raise NotOffered(
+            f"{source.place(('group', 0))}group[0] is not available yet: it comes with a later release; histories are not kept "
+            "yet; leave it out (subscriptions that hold several topics have them in one order anyway)"
+        )
+    notes = find_advice(configuration)
+    ens = configuration.client.ens
+    if mode & stat.S_IROTH and ens is not None and redacted(ens) != ens and ("client", "ens") not in origins:
+        said = "client.ens holds a password, and everybody on this machine can read it"
+        remedy = f"chmod o-r {source.name}, or give it by ORDERED_PUBSUB_ENS"
+        notes = (f"{source.place(('client', 'ens'))}{said}: {remedy}", *notes)
     return Loaded(configuration, found, notes, tuple((one.origin, one.key) for one in given))
 
 
@@ -102,7 +109,9 @@ def parse(text: str, name: str = "") -> dict[str, Any]:
 def read_tables(tables: Mapping[str, Any], source: Source | None = None) -> Configuration:
     """The configuration that tables hold."""
     source = source or Source()
-    _refuse_token(tables, source)
+    client = tables.get("client")
+    if isinstance(client, dict) and "token" in client and NOT_IN_FILES not in source.origins:
+        raise source.error(NOT_IN_FILES, _TOKEN_ELSEWHERE)
     configuration = read_record(Configuration, tables, (), source)
     configuration = attrs.evolve(configuration, folder=source.folder, lines=source.lines)
     try:
@@ -112,20 +121,7 @@ def read_tables(tables: Mapping[str, Any], source: Source | None = None) -> Conf
     return configuration
 
 
-def _refuse_token(tables: Mapping[str, Any], source: Source) -> None:
-    client = tables.get("client")
-    if isinstance(client, dict) and "token" in client and NOT_IN_FILES not in source.origins:
-        raise source.error(NOT_IN_FILES, _TOKEN_ELSEWHERE)
-
-
 # -- files ------------------------------------------------------------------------------------------------------------
-
-
-def _find_file(path: str | None, environ: Mapping[str, str]) -> str | None:
-    named = path or environ.get(FILE_VARIABLE)
-    if named:
-        return named
-    return DEFAULT_FILE if os.path.lexists(DEFAULT_FILE) else None
 
 
 def _read_file(path: str) -> tuple[str, int]:
@@ -176,12 +172,3 @@ def _is_private_group(group_id: int, user_id: int) -> bool:
     except KeyError:
         return False
     return group.gr_name == user and set(group.gr_mem) <= {user}
-
-
-def _notes_about(mode: int, source: Source, configuration: Configuration) -> Iterator[str]:
-    ens = configuration.client.ens
-    if mode & stat.S_IROTH and ens is not None and redacted(ens) != ens and ("client", "ens") not in source.origins:
-        yield (
-            f"{source.place(('client', 'ens'))}client.ens holds a password, and everybody on this machine can read it: chmod o-r "
-            f"{source.name}, or give it by ORDERED_PUBSUB_ENS"
-        )

@@ -58,11 +58,6 @@ def keys_of(record: type) -> dict[str, Kind]:
     return {field.name: field.validator for field in attrs.fields(record) if isinstance(field.validator, Kind)}
 
 
-def required_keys(record: type) -> list[str]:
-    """The keys that cannot be left out."""
-    return [field.name for field in attrs.fields(record) if field.default is attrs.NOTHING]
-
-
 def read_record(record: type[Record], table: object, path: Path, source: Source) -> Record:
     """The record of one table."""
     kinds = keys_of(record)
@@ -71,9 +66,9 @@ def read_record(record: type[Record], table: object, path: Path, source: Source)
     for key in table:
         if key not in kinds:
             raise source.error((*path, key), _unknown(path, key, list(kinds)))
-    for key in required_keys(record):
-        if key not in table:
-            raise source.error(path, f"{spell(path)} has no {key!r}; {key} is {kinds[key].fits}")
+    for field in attrs.fields(record):  # type: ignore[arg-type]  # a record is an attrs class
+        if field.default is attrs.NOTHING and field.name not in table:
+            raise source.error(path, f"{spell(path)} has no {field.name!r}; {field.name} is {kinds[field.name].fits}")
     values = {key: _read_value(kinds[key], value, (*path, key), source) for key, value in table.items()}
     try:
         return _located(record(**values), kinds, path, source)

@@ -8,14 +8,14 @@ it that says for what. Lists are tuples, and what was left out is the default, o
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import attrs
 
 from ordered_pubsub.config import kinds
 from ordered_pubsub.config.addresses import Address, parse_address, parse_listen
-from ordered_pubsub.config.kinds import as_tuple, hashes_as_tuple, names_or_switch, one_or_more
-from ordered_pubsub.config.naming import is_named
+from ordered_pubsub.config.kinds import hashes_as_tuple, is_named, names_or_switch, one_or_more, setting
 from ordered_pubsub.core.levels import EXACTLY_ONCE, Levels
 from ordered_pubsub.core.liveness.times import Times
 from ordered_pubsub.core.log.retention import Policies, Policy
@@ -58,7 +58,6 @@ TOKEN = kinds.Kind(
     f"{TOKEN_LENGTH_MIN} to {TOKEN_LENGTH_MAX} printable ASCII characters without spaces; "
     '"ordered-pubsub config token NAME" makes one',
     is_token,
-    is_optional=True,
     is_secret=True,
 )
 
@@ -83,31 +82,14 @@ def locate_store(text: str, folder: str) -> str:
     return text if path is None or not folder else "sqlite://" + os.path.join(folder, path)
 
 
-# attrs makes defaults before it looks at what was given, so what these get may be anything.
+def _made_of(key: str, kind: type, make: Callable[[Any], object]) -> Any:
+    """A default that another key decides. attrs makes defaults before it looks at what was given, so that may be anything."""
 
+    def default(section: object) -> object:
+        given = getattr(section, key)
+        return make(given if isinstance(given, kind) else kind())
 
-def _store_of(name: object) -> str:
-    return f"sqlite:ordered_pubsub-{name}.db" if isinstance(name, str) else MEMORY
-
-
-def _frame_bytes(payload_bytes_max: object) -> int:
-    return payload_bytes_max + FRAME_BYTES_MORE if isinstance(payload_bytes_max, int) else FRAME_BYTES_MORE
-
-
-def _buffered_bytes(frame_bytes_max: object) -> int:
-    return 4 * frame_bytes_max if isinstance(frame_bytes_max, int) else FRAME_BYTES_MOST
-
-
-def _buffered_by_identity(buffered_bytes_max: object) -> int:
-    return 8 * buffered_bytes_max if isinstance(buffered_bytes_max, int) else FRAME_BYTES_MOST
-
-
-def _received_by_identity(frame_bytes_max: object) -> int:
-    return max(16 * frame_bytes_max, 64 * MEBIBYTE) if isinstance(frame_bytes_max, int) else FRAME_BYTES_MOST
-
-
-def _split_sequencers(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",")]
+    return attrs.Factory(default, takes_self=True)
 
 
 def _is_ens(text: str) -> bool:
@@ -115,19 +97,16 @@ def _is_ens(text: str) -> bool:
     return bool(scheme and separator) and " " not in text
 
 
-ENS = kinds.text_kind("the URL of a broker, such as 'nats://127.0.0.1:4222' or 'memory://'", _is_ens, is_optional=True)
+ENS = kinds.text_kind("the URL of a broker, such as 'nats://127.0.0.1:4222' or 'memory://'", _is_ens)
 SEQUENCERS = kinds.text_kind(
     "the address of a stage, such as 'ops://127.0.0.1:7411', or a list of them",
     lambda text: bool(parse_address(text)),
-    parse=_split_sequencers,
+    parse=lambda text: [part.strip() for part in text.split(",")],
     is_list=True,
 )
 LISTEN = kinds.text_kind("an address to listen at, such as '127.0.0.1:7411'", lambda text: bool(parse_listen(text)))
-LISTEN_OR_NONE = attrs.evolve(LISTEN, is_optional=True)
 ADVERTISE = kinds.text_kind(
-    "the address at which others reach the stage, such as 'ops://stage-1:7411'",
-    lambda text: bool(parse_address(text)),
-    is_optional=True,
+    "the address at which others reach the stage, such as 'ops://stage-1:7411'", lambda text: bool(parse_address(text))
 )
 STORE = kinds.text_kind(
     "'sqlite:///absolute/path', 'sqlite:relative/path' or 'memory'",
@@ -140,11 +119,11 @@ STORE = kinds.text_kind(
 class ClientTls:
     """How a client trusts stages, and shows who it is, over TLS."""
 
-    ca: str | None = attrs.field(default=None, validator=kinds.FILE_OR_NONE)
+    ca: str | None = setting(kinds.FILE, None)
     """certificates of the authorities that stages are trusted by; left out: those of the system"""
-    cert: str | None = attrs.field(default=None, validator=kinds.FILE_OR_NONE)
+    cert: str | None = setting(kinds.FILE, None)
     """the client's own certificate, for stages that ask for one"""
-    key: str | None = attrs.field(default=None, validator=kinds.FILE_OR_NONE)
+    key: str | None = setting(kinds.FILE, None)
     """its private key"""
 
 
@@ -156,33 +135,33 @@ UNORDERED = ("refuse", "deliver")
 class ClientSettings:
     """How a client works, whatever it is connected to."""
 
-    unordered: str = attrs.field(default="refuse", validator=kinds.choice(*UNORDERED))
+    unordered: str = setting(kinds.choice(*UNORDERED), "refuse")
     """what becomes of messages that a plain client published, which have no place in the order"""
-    linger_s: float = attrs.field(default=0.0, validator=kinds.SECONDS_OR_NONE_AT_ALL)
+    linger_s: float = setting(kinds.SECONDS_OR_NONE_AT_ALL, 0.0)
     """how long a publication may wait for others to share its message"""
-    batch_events_max: int = attrs.field(default=1, validator=kinds.whole(1))
+    batch_events_max: int = setting(kinds.whole(1), 1)
     """events of one topic that may share a message of the ENS; 1: each has its own, and plain consumers can read it"""
-    timeout_s: float = attrs.field(default=60.0, validator=kinds.SECONDS)
+    timeout_s: float = setting(kinds.SECONDS, 60.0)
     """how long a call waits for its outcome"""
-    connect_timeout_s: float = attrs.field(default=5.0, validator=kinds.SECONDS_OR_NONE_AT_ALL)
+    connect_timeout_s: float = setting(kinds.SECONDS_OR_NONE_AT_ALL, 5.0)
     """how long connecting is tried again while no stage can be reached, since they may all be just starting; 0: not at all"""
-    pipeline_events_max: int = attrs.field(default=10_000, validator=kinds.whole(1))
+    pipeline_events_max: int = setting(kinds.whole(1), 10_000)
     """publications that may be unfinished at once"""
-    pipeline_bytes_max: int = attrs.field(default=64 * MEBIBYTE, validator=kinds.whole(1))
+    pipeline_bytes_max: int = setting(kinds.whole(1), 64 * MEBIBYTE)
     """bytes of payload and headers, and of timestamps once there are some, that may be unfinished at once"""
-    payload_bytes_max: int = attrs.field(default=MEBIBYTE, validator=kinds.whole(1))
+    payload_bytes_max: int = setting(kinds.whole(1), MEBIBYTE)
     """bytes that one event's payload and headers may have together"""
-    queue_events_max: int = attrs.field(default=100_000, validator=kinds.whole(1))
+    queue_events_max: int = setting(kinds.whole(1), 100_000)
     """events of one subscription whose turn has come and that the application has not taken yet"""
-    queue_bytes_max: int = attrs.field(default=64 * MEBIBYTE, validator=kinds.whole(1))
+    queue_bytes_max: int = setting(kinds.whole(1), 64 * MEBIBYTE)
     """the same in bytes of payload, headers and timestamps"""
-    unacknowledged_events_max: int = attrs.field(default=100_000, validator=kinds.whole(1))
+    unacknowledged_events_max: int = setting(kinds.whole(1), 100_000)
     """events of one subscription with a name that the application has taken and that are not acknowledged, from the first on"""
-    buffer_events_max: int | None = attrs.field(default=None, validator=kinds.whole(1, is_optional=True))
+    buffer_events_max: int | None = setting(kinds.whole(1), None)
     """events of one subscription that wait for earlier ones; left out: 1,000,000, and 1,000 with best-effort delivery"""
-    buffer_bytes_max: int = attrs.field(default=256 * MEBIBYTE, validator=kinds.whole(1))
+    buffer_bytes_max: int = setting(kinds.whole(1), 256 * MEBIBYTE)
     """the same in bytes of payload, headers and timestamps"""
-    ttl_s: float = attrs.field(default=1.0, validator=kinds.SECONDS)
+    ttl_s: float = setting(kinds.SECONDS, 1.0)
     """how long an event waits for earlier ones with best-effort delivery"""
 
 
@@ -190,23 +169,19 @@ class ClientSettings:
 class ConnectionSettings:
     """What a client is connected to, and as whom."""
 
-    ens: str | None = attrs.field(
-        default=None, validator=ENS, repr=lambda text: repr(None if text is None else kinds.redacted(text))
-    )
+    ens: str | None = setting(ENS, None, repr=lambda text: repr(None if text is None else kinds.redacted(text)))
     """the URL of the event notification service; its scheme picks the adapter"""
-    sequencer: tuple[str, ...] = attrs.field(default=(), converter=one_or_more, validator=SEQUENCERS)
+    sequencer: tuple[str, ...] = setting(SEQUENCERS, (), converter=one_or_more)
     """one or several stages: any will do, the rest is learned"""
-    name: str | None = attrs.field(default=None, validator=kinds.NAME_OR_NONE)
+    name: str | None = setting(kinds.NAME, None)
     """what the client's events carry as their publisher; one client of a system has it at a time"""
-    delivery: str | None = attrs.field(
-        default=None, validator=kinds.choice("exactly-once", "ordered", "best-effort", is_optional=True)
-    )
+    delivery: str | None = setting(kinds.choice("exactly-once", "ordered", "best-effort"), None)
     """the level that subscriptions have unless they say otherwise"""
-    token: str | None = attrs.field(default=None, validator=TOKEN, repr=False)
+    token: str | None = setting(TOKEN, None, repr=False)
     """only through ORDERED_PUBSUB_TOKEN: a file that is not a `token_file` is read by too many"""
-    token_file: str | None = attrs.field(default=None, validator=kinds.FILE_OR_NONE)
+    token_file: str | None = setting(kinds.FILE, None)
     """the file that holds the client's token, and that nobody else may read"""
-    tls: ClientTls | None = attrs.field(default=None, validator=kinds.section(ClientTls, is_optional=True))
+    tls: ClientTls | None = setting(kinds.section(ClientTls), None)
     """given: TLS is spoken to all stages, also to those at ops://"""
 
 
@@ -225,11 +200,11 @@ class ClientSection(ClientSettings, ConnectionSettings):
 class StageTls:
     """How a stage shows who it is, and whether it asks who a client is, over TLS."""
 
-    cert: str = attrs.field(validator=kinds.FILE)
+    cert: str = setting(kinds.FILE)
     """the stage's certificate, with those between it and its authority"""
-    key: str = attrs.field(validator=kinds.FILE)
+    key: str = setting(kinds.FILE)
     """its private key"""
-    client_ca: str | None = attrs.field(default=None, validator=kinds.FILE_OR_NONE)
+    client_ca: str | None = setting(kinds.FILE, None)
     """given: a client may show a certificate of these authorities, and is the identity that names it"""
 
 
@@ -237,26 +212,26 @@ class StageTls:
 class StageSection:
     """`[[stage]]`: one stage of the line; the first has rank 0, the highest."""
 
-    name: str = attrs.field(validator=kinds.STAGE_NAME)
+    name: str = setting(kinds.STAGE_NAME)
     """what it is called, here and at every other stage"""
-    listen: str = attrs.field(default=DEFAULT_LISTEN, validator=LISTEN)
+    listen: str = setting(LISTEN, DEFAULT_LISTEN)
     """the address that it listens at; without a host it is loopback"""
-    advertise: str | None = attrs.field(default=None, validator=ADVERTISE)
+    advertise: str | None = setting(ADVERTISE, None)
     """how clients and other stages reach it; left out: at `listen`"""
-    topics: tuple[str, ...] = attrs.field(default=(), converter=as_tuple, validator=kinds.PATTERNS)
+    topics: tuple[str, ...] = setting(kinds.PATTERNS, ())
     """patterns of the topics that it owns; those that nobody names are spread over all stages"""
-    store: str = attrs.field(default=attrs.Factory(lambda self: _store_of(self.name), takes_self=True), validator=STORE)
+    store: str = setting(STORE, _made_of("name", str, "sqlite:ordered_pubsub-{}.db".format))
     """where its journal is"""
-    durability: str = attrs.field(
-        default=attrs.Factory(lambda self: "none" if self.store == MEMORY else "fsync", takes_self=True),
-        validator=kinds.choice("fsync", "os", "none"),
+    durability: str = setting(
+        kinds.choice("fsync", "os", "none"),
+        _made_of("store", str, lambda store: "none" if store == MEMORY else "fsync"),
     )
     """what has happened when it answers: the disk has it, the operating system has it, or nothing; in memory: nothing"""
-    http: str | None = attrs.field(default=None, validator=LISTEN_OR_NONE)
+    http: str | None = setting(LISTEN, None)
     """the address of /healthz and /metrics, without TLS and for everybody; left out: there is none"""
-    tls: StageTls | None = attrs.field(default=None, validator=kinds.section(StageTls, is_optional=True))
+    tls: StageTls | None = setting(kinds.section(StageTls), None)
     """given: only TLS is spoken at `listen`"""
-    token_file: str | None = attrs.field(default=None, validator=kinds.FILE_OR_NONE)
+    token_file: str | None = setting(kinds.FILE, None)
     """the file that holds the token that it shows to other stages, and that nobody else may read"""
 
     @property
@@ -287,52 +262,31 @@ class StageSection:
 class RetentionSection:
     """How long the events of a topic are kept that everybody has acknowledged, and how long at most."""
 
-    keep_age: str | float = attrs.field(default="1d", validator=kinds.AGE)
+    keep_age: str | float = setting(kinds.AGE, "1d")
     """at least so long for those who come late"""
-    keep_bytes: str | int | None = attrs.field(default=None, validator=kinds.SIZE_OR_NONE)
+    keep_bytes: str | int | None = setting(kinds.SIZE, None)
     """and at least so much"""
-    max_age: str | float = attrs.field(default="1w", validator=kinds.AGE)
+    max_age: str | float = setting(kinds.AGE, "1w")
     """never longer, whoever has not acknowledged"""
-    max_bytes: str | int | None = attrs.field(default=None, validator=kinds.SIZE_OR_NONE)
+    max_bytes: str | int | None = setting(kinds.SIZE, None)
     """never more"""
 
     @property
     def policy(self) -> Policy:
-        """What the stages make of it."""
-        return Policy(self.keep_age_s, self.keep_size, self.max_age_s, self.max_size)
-
-    @property
-    def keep_age_s(self) -> float:
-        """`keep_age` in seconds."""
-        return kinds.age_s(self.keep_age)
-
-    @property
-    def max_age_s(self) -> float:
-        """`max_age` in seconds."""
-        return kinds.age_s(self.max_age)
-
-    @property
-    def keep_size(self) -> int | None:
-        """`keep_bytes` as a number."""
-        return None if self.keep_bytes is None else kinds.size_bytes(self.keep_bytes)
-
-    @property
-    def max_size(self) -> int | None:
-        """`max_bytes` as a number."""
-        return None if self.max_bytes is None else kinds.size_bytes(self.max_bytes)
+        """What the stages make of it, in seconds and bytes."""
+        keep, most = (None if size is None else kinds.size_bytes(size) for size in (self.keep_bytes, self.max_bytes))
+        return Policy(kinds.age_s(self.keep_age), keep, kinds.age_s(self.max_age), most)
 
 
 @attrs.frozen(kw_only=True)
 class TopicSection:
     """`[[topic]]`: what topics give; of several that match, the first."""
 
-    pattern: str = attrs.field(validator=kinds.PATTERN)
+    pattern: str = setting(kinds.PATTERN)
     """which topics"""
-    delivery: str = attrs.field(default=DEFAULT_DELIVERY, validator=kinds.choice("exactly-once", "ordered"))
+    delivery: str = setting(kinds.choice("exactly-once", "ordered"), DEFAULT_DELIVERY)
     """their level"""
-    retention: RetentionSection | None = attrs.field(
-        default=None, validator=kinds.section(RetentionSection, is_optional=True)
-    )
+    retention: RetentionSection | None = setting(kinds.section(RetentionSection), None)
     """how long their events are kept"""
 
 
@@ -340,7 +294,7 @@ class TopicSection:
 class GroupSection:
     """`[[group]]`: topics whose common history is wanted in one decided order."""
 
-    topics: tuple[str, ...] = attrs.field(converter=as_tuple, validator=kinds.TOPICS)
+    topics: tuple[str, ...] = setting(kinds.TOPICS)
     """two or more"""
 
 
@@ -348,17 +302,17 @@ class GroupSection:
 class Rights:
     """What an identity may do (`allow`), or may not, whatever else is said (`deny`)."""
 
-    publish: tuple[str, ...] = attrs.field(default=(), converter=as_tuple, validator=kinds.PATTERNS)
+    publish: tuple[str, ...] = setting(kinds.PATTERNS, ())
     """publish on topics that match one of these patterns"""
-    subscribe: tuple[str, ...] = attrs.field(default=(), converter=as_tuple, validator=kinds.PATTERNS)
+    subscribe: tuple[str, ...] = setting(kinds.PATTERNS, ())
     """be notified of events of topics that match one of these patterns"""
-    transact: bool = attrs.field(default=False, validator=kinds.SWITCH)
+    transact: bool = setting(kinds.SWITCH, False)
     """use transactions"""
-    move: bool = attrs.field(default=False, validator=kinds.SWITCH)
+    move: bool = setting(kinds.SWITCH, False)
     """move clients"""
-    administer: bool = attrs.field(default=False, validator=kinds.SWITCH)
+    administer: bool = setting(kinds.SWITCH, False)
     """see and change what belongs to others"""
-    stage: bool | tuple[str, ...] = attrs.field(default=False, converter=names_or_switch, validator=kinds.STAGES)
+    stage: bool | tuple[str, ...] = setting(kinds.STAGES, False, converter=names_or_switch)
     """link as these stages of this system; true: as any"""
 
     def covers(self, right: str, topic: str | None = None) -> bool:
@@ -375,17 +329,17 @@ class Rights:
 class IdentityLimits:
     """What one identity may take up at a stage; what is left out is what [limits] says."""
 
-    sessions: int | None = attrs.field(default=None, validator=kinds.whole(1, is_optional=True))
+    sessions: int | None = setting(kinds.whole(1), None)
     """as `sessions_per_identity_max`"""
-    subscriptions: int | None = attrs.field(default=None, validator=kinds.whole(1, is_optional=True))
+    subscriptions: int | None = setting(kinds.whole(1), None)
     """as `subscriptions_per_identity_max`"""
-    held_topics: int | None = attrs.field(default=None, validator=kinds.whole(1, is_optional=True))
+    held_topics: int | None = setting(kinds.whole(1), None)
     """as `held_topics_per_identity_max`"""
-    pairs: int | None = attrs.field(default=None, validator=kinds.whole(0, is_optional=True))
+    pairs: int | None = setting(kinds.whole(0), None)
     """as `pairs_per_identity_max`"""
-    topics: int | None = attrs.field(default=None, validator=kinds.whole(1, is_optional=True))
+    topics: int | None = setting(kinds.whole(1), None)
     """as `topics_per_identity_max`"""
-    state_bytes: int | None = attrs.field(default=None, validator=kinds.whole(MEBIBYTE, is_optional=True))
+    state_bytes: int | None = setting(kinds.whole(MEBIBYTE), None)
     """as `state_bytes_per_identity_max`"""
 
     def over(self, quota: Quota) -> Quota:
@@ -399,20 +353,20 @@ class IdentityLimits:
 class IdentitySection:
     """`[[identity]]`: somebody who may connect, how that is known, and with which rights."""
 
-    name: str = attrs.field(validator=kinds.NAME)
+    name: str = setting(kinds.NAME)
     """what it is called in logs and errors"""
-    token_sha256: tuple[str, ...] = attrs.field(default=(), converter=hashes_as_tuple, validator=kinds.HASHES)
+    token_sha256: tuple[str, ...] = setting(kinds.HASHES, (), converter=hashes_as_tuple)
     """the hash of its token; of two tokens while one takes the other's place"""
-    certificate: str | None = attrs.field(default=None, validator=kinds.CERTIFICATE)
+    certificate: str | None = setting(kinds.CERTIFICATE, None)
     """whoever shows a certificate with exactly this name is this identity"""
-    names: tuple[str, ...] = attrs.field(default=(), converter=as_tuple, validator=kinds.NAMES)
+    names: tuple[str, ...] = setting(kinds.NAMES, ())
     """patterns of the names that its clients may take, and sign by, and nobody else's"""
-    allow: Rights = attrs.field(factory=Rights, validator=kinds.section(Rights))
+    allow: Rights = setting(kinds.section(Rights), attrs.Factory(Rights))
     """what it may do; nothing unless it is said"""
-    deny: Rights = attrs.field(factory=Rights, validator=kinds.section(Rights))
+    deny: Rights = setting(kinds.section(Rights), attrs.Factory(Rights))
     """what it may not do, also if it is allowed"""
 
-    limits: IdentityLimits | None = attrs.field(default=None, validator=kinds.section(IdentityLimits, is_optional=True))
+    limits: IdentityLimits | None = setting(kinds.section(IdentityLimits), None)
     """what it may take up, where that is not what [limits] says"""
 
     def may(self, right: str, topic: str | None = None) -> bool:
@@ -433,57 +387,54 @@ class IdentitySection:
 class LimitsSection:
     """`[limits]`: what a stage takes from its clients."""
 
-    payload_bytes_max: int = attrs.field(default=MEBIBYTE, validator=kinds.whole(1, PAYLOAD_BYTES_MOST))
+    payload_bytes_max: int = setting(kinds.whole(1, PAYLOAD_BYTES_MOST), MEBIBYTE)
     """bytes that one event's payload and headers may have together"""
-    frame_bytes_max: int = attrs.field(
-        default=attrs.Factory(lambda self: _frame_bytes(self.payload_bytes_max), takes_self=True),
-        validator=kinds.whole(FRAME_BYTES_LEAST, FRAME_BYTES_MOST),
+    frame_bytes_max: int = setting(
+        kinds.whole(FRAME_BYTES_LEAST, FRAME_BYTES_MOST),
+        _made_of("payload_bytes_max", int, lambda size: size + FRAME_BYTES_MORE),
     )
     """bytes of one frame, from somebody whom the stage knows; left out: 3 MiB more than a payload"""
-    buffered_bytes_max: int = attrs.field(
-        default=attrs.Factory(lambda self: _buffered_bytes(self.frame_bytes_max), takes_self=True),
-        validator=kinds.whole(FRAME_BYTES_LEAST),
+    buffered_bytes_max: int = setting(
+        kinds.whole(FRAME_BYTES_LEAST), _made_of("frame_bytes_max", int, lambda size: 4 * size)
     )
     """bytes that may wait to be sent on one connection, before it is closed; left out: four frames"""
-    buffered_bytes_per_identity_max: int = attrs.field(
-        default=attrs.Factory(lambda self: _buffered_by_identity(self.buffered_bytes_max), takes_self=True),
-        validator=kinds.whole(FRAME_BYTES_LEAST),
+    buffered_bytes_per_identity_max: int = setting(
+        kinds.whole(FRAME_BYTES_LEAST), _made_of("buffered_bytes_max", int, lambda size: 8 * size)
     )
     """the same on all connections of one identity; left out: eight connections' worth"""
-    received_bytes_per_identity_max: int = attrs.field(
-        default=attrs.Factory(lambda self: _received_by_identity(self.frame_bytes_max), takes_self=True),
-        validator=kinds.whole(FRAME_BYTES_LEAST),
+    received_bytes_per_identity_max: int = setting(
+        kinds.whole(FRAME_BYTES_LEAST), _made_of("frame_bytes_max", int, lambda size: max(16 * size, 64 * MEBIBYTE))
     )
     """bytes of frames that are not complete or wait for their turn, of one identity; left out: 16 frames, or 64 MiB if more"""
-    frame_s: float = attrs.field(default=30.0, validator=kinds.SECONDS)
+    frame_s: float = setting(kinds.SECONDS, 30.0)
     """how long a frame may take from its first byte to its last"""
-    connections_max: int = attrs.field(default=10_000, validator=kinds.whole(1))
+    connections_max: int = setting(kinds.whole(1), 10_000)
     """connections in all"""
-    connections_per_identity_max: int = attrs.field(default=1_000, validator=kinds.whole(1))
+    connections_per_identity_max: int = setting(kinds.whole(1), 1_000)
     """connections of one identity"""
-    names_per_identity_max: int = attrs.field(default=10_000, validator=kinds.whole(1))
+    names_per_identity_max: int = setting(kinds.whole(1), 10_000)
     """names of clients of one identity that one stage keeps"""
-    connections_per_address_max: int = attrs.field(default=1_000, validator=kinds.whole(1))
+    connections_per_address_max: int = setting(kinds.whole(1), 1_000)
     """connections from one network address"""
-    subscriptions_per_client_max: int = attrs.field(default=1_000, validator=kinds.whole(1))
+    subscriptions_per_client_max: int = setting(kinds.whole(1), 1_000)
     """subscriptions of one client"""
-    topics_per_subscription_max: int = attrs.field(default=1_000, validator=kinds.whole(1))
+    topics_per_subscription_max: int = setting(kinds.whole(1), 1_000)
     """topics of one subscription"""
-    sessions_per_identity_max: int = attrs.field(default=10_000, validator=kinds.whole(1))
+    sessions_per_identity_max: int = setting(kinds.whole(1), 10_000)
     """sessions of one identity that a stage remembers; those not heard of for longest are forgotten for new ones"""
-    subscriptions_per_identity_max: int = attrs.field(default=10_000, validator=kinds.whole(1))
+    subscriptions_per_identity_max: int = setting(kinds.whole(1), 10_000)
     """subscriptions of one identity, with a name and without, at one stage"""
-    held_topics_per_identity_max: int = attrs.field(default=200_000, validator=kinds.whole(1))
+    held_topics_per_identity_max: int = setting(kinds.whole(1), 200_000)
     """topics of all these together"""
-    pairs_per_identity_max: int = attrs.field(default=2_000_000, validator=kinds.whole(0))
+    pairs_per_identity_max: int = setting(kinds.whole(0), 2_000_000)
     """pairs of topics of all these that are ordered against each other"""
-    topics_per_identity_max: int = attrs.field(default=100_000, validator=kinds.whole(1))
+    topics_per_identity_max: int = setting(kinds.whole(1), 100_000)
     """topics that one identity was the first to publish on, as long as they do not rest"""
-    state_bytes_per_identity_max: int = attrs.field(default=64 * MEBIBYTE, validator=kinds.whole(MEBIBYTE))
+    state_bytes_per_identity_max: int = setting(kinds.whole(MEBIBYTE), 64 * MEBIBYTE)
     """bytes of all that, about"""
-    authentication_s: float = attrs.field(default=5.0, validator=kinds.SECONDS)
+    authentication_s: float = setting(kinds.SECONDS, 5.0)
     """how long a connection may take to say who it is"""
-    unauthenticated_bytes_max: int = attrs.field(default=8_192, validator=kinds.whole(1_024))
+    unauthenticated_bytes_max: int = setting(kinds.whole(1_024), 8_192)
     """bytes that a connection may send before it has said who it is"""
 
 
@@ -491,11 +442,11 @@ class LimitsSection:
 class TimesSection:
     """`[times]`: how long the stages wait for who is silent, the same at all of them."""
 
-    session_ttl: str | float = attrs.field(default="5min", validator=kinds.age("30s", "1d"))
+    session_ttl: str | float = setting(kinds.age("30s", "1d"), "5min")
     """a subscription without a name ends so long after its client was last heard of"""
-    named_ttl: str | float = attrs.field(default="1w", validator=kinds.age("1h", "52w"))
+    named_ttl: str | float = setting(kinds.age("1h", "52w"), "1w")
     """the same of one with a name"""
-    lease: str | float = attrs.field(default="30s", validator=kinds.age("5s", "1h"))
+    lease: str | float = setting(kinds.age("5s", "1h"), "30s")
     """numbers without an event may become void so long after their publisher was last heard of"""
 
     @property
@@ -508,11 +459,11 @@ class TimesSection:
 class SecuritySection:
     """`[security]`: how subscribers know that what the broker brings is genuine; the same at all stages."""
 
-    tags: bool = attrs.field(default=True, validator=kinds.SWITCH)
+    tags: bool = setting(kinds.SWITCH, True)
     """whether the stages tag events; without, whoever writes to the broker is believed, and no other system may use its topics"""
-    rotate_every: str | float | None = attrs.field(default=None, validator=kinds.age("1min", "52w", is_optional=True))
+    rotate_every: str | float | None = setting(kinds.age("1min", "52w"), None)
     """how often the keys of tags are changed; left out: only when it is wanted, or somebody loses a right"""
-    old_keys_valid_s: float = attrs.field(default=OLD_KEYS_VALID_S, validator=kinds.SECONDS)
+    old_keys_valid_s: float = setting(kinds.SECONDS, OLD_KEYS_VALID_S)
     """how long events are good that were tagged before a change of keys"""
 
     @property
@@ -526,31 +477,23 @@ class SecuritySection:
 class Configuration:
     """One file, with the environment and arguments over it."""
 
-    client: ClientSection = attrs.field(factory=ClientSection, validator=kinds.section(ClientSection))
-    stage: tuple[StageSection, ...] = attrs.field(
-        default=(), converter=as_tuple, validator=kinds.sections(StageSection)
-    )
+    client: ClientSection = setting(kinds.section(ClientSection), attrs.Factory(ClientSection))
+    stage: tuple[StageSection, ...] = setting(kinds.sections(StageSection), ())
     """in the order of their ranks; see `stages`"""
-    topics: str = attrs.field(default="open", validator=kinds.choice("open", "listed"))
+    topics: str = setting(kinds.choice("open", "listed"), "open")
     """whether a topic exists from its first use, or only if a [[topic]] names it"""
-    topic: tuple[TopicSection, ...] = attrs.field(
-        default=(), converter=as_tuple, validator=kinds.sections(TopicSection)
-    )
+    topic: tuple[TopicSection, ...] = setting(kinds.sections(TopicSection), ())
     """the first that matches a topic holds for it"""
-    group: tuple[GroupSection, ...] = attrs.field(
-        default=(), converter=as_tuple, validator=kinds.sections(GroupSection)
-    )
+    group: tuple[GroupSection, ...] = setting(kinds.sections(GroupSection), ())
     """no topic is in two"""
-    identity: tuple[IdentitySection, ...] | None = attrs.field(
-        default=None, converter=as_tuple, validator=kinds.sections(IdentitySection, is_optional=True)
-    )
+    identity: tuple[IdentitySection, ...] | None = setting(kinds.sections(IdentitySection), None)
     """who may connect; None (nothing is said): everybody, at loopback; empty (`identity = []`): nobody"""
-    limits: LimitsSection = attrs.field(factory=LimitsSection, validator=kinds.section(LimitsSection))
-    times: TimesSection = attrs.field(factory=TimesSection, validator=kinds.section(TimesSection))
-    security: SecuritySection = attrs.field(factory=SecuritySection, validator=kinds.section(SecuritySection))
-    insecure_allow_anyone: bool = attrs.field(default=False, validator=kinds.SWITCH)
+    limits: LimitsSection = setting(kinds.section(LimitsSection), attrs.Factory(LimitsSection))
+    times: TimesSection = setting(kinds.section(TimesSection), attrs.Factory(TimesSection))
+    security: SecuritySection = setting(kinds.section(SecuritySection), attrs.Factory(SecuritySection))
+    insecure_allow_anyone: bool = setting(kinds.SWITCH, False)
     """let everybody do everything, also at listeners that other machines reach, and without TLS"""
-    insecure_allow_plaintext: bool = attrs.field(default=False, validator=kinds.SWITCH)
+    insecure_allow_plaintext: bool = setting(kinds.SWITCH, False)
     """let tokens and events travel without TLS between machines"""
     folder: str = attrs.field(default="", eq=False)
     """where relative paths begin; not a key itself, nor are `lines`"""

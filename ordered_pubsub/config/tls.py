@@ -28,6 +28,6 @@ def load_key(context: ssl.SSLContext, cert: str, key: str | None) -> None:
         context.load_cert_chain(cert, key, password=lambda: "")
     except (OSError, ValueError) as error:
         raise ConfigurationError(
-            f"tls: cert={cert!r}, key={key!r} cannot be used: {error}; expected PEM files, the key belonging to the "
+            f"tls: cert={cert!r}, key={key or cert!r} cannot be used: {error}; expected PEM files, the key belonging to the "
             "certificate and without passphrase"
         ) from error

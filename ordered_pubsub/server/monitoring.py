@@ -29,53 +29,41 @@ _BEARER = b"bearer "
 _HEAD_ENDS = re.compile(rb"\r?\n\r?\n")
 
 _METRICS = {
-    # name: (type, where it stands in the status, what it is)
-    "ready": ("gauge", ("ready",), "Whether requests are taken."),
-    "clients": ("gauge", ("clients",), "Clients at home at this stage."),
-    "connections": ("gauge", ("connections",), "Connections in all."),
-    "rejected_connections_total": ("counter", ("rejected_connections",), "Connections that were not let in."),
-    "topics": ("gauge", ("topics",), "Topics whose numbers are given here."),
-    "subscriptions": ("gauge", ("subscriptions",), "Subscriptions that hold topics of this stage."),
-    "sessions": ("gauge", ("sessions",), "Clients whose requests are remembered."),
-    "pending_requests": ("gauge", ("pending",), "Requests under way."),
-    "unacknowledged_frames": ("gauge", ("outbox",), "Frames that other stages have not acknowledged."),
-    "requests_total": ("counter", ("since_start", "requests"), "Requests that clients at home sent."),
-    "refusals_total": (
-        "counter",
-        ("since_start", "refusals"),
-        "Requests of clients at home that were refused, by whatever stage.",
-    ),
-    "events_total": ("counter", ("since_start", "events"), "Events that were numbered and are complete."),
-    "changes_total": ("counter", ("since_start", "changes"), "Changes of subscriptions that are complete."),
+    # name: (where it stands in the status, what it is); what is a total is a counter, all else a gauge
+    "ready": ("ready", "Whether requests are taken."),
+    "clients": ("clients", "Clients at home at this stage."),
+    "connections": ("connections", "Connections in all."),
+    "rejected_connections_total": ("rejected_connections", "Connections that were not let in."),
+    "topics": ("topics", "Topics whose numbers are given here."),
+    "subscriptions": ("subscriptions", "Subscriptions that hold topics of this stage."),
+    "sessions": ("sessions", "Clients whose requests are remembered."),
+    "pending_requests": ("pending", "Requests under way."),
+    "unacknowledged_frames": ("outbox", "Frames that other stages have not acknowledged."),
+    "requests_total": ("since_start.requests", "Requests that clients at home sent."),
+    "refusals_total": ("since_start.refusals", "Requests of clients at home that were refused, by whatever stage."),
+    "events_total": ("since_start.events", "Events that were numbered and are complete."),
+    "changes_total": ("since_start.changes", "Changes of subscriptions that are complete."),
     "reminders_total": (
-        "counter",
-        ("since_start", "reminders"),
+        "since_start.reminders",
         "Times that a home stage was told that its clients have not acknowledged all of a topic: the ENS brings it late, or not.",
     ),
-    "recalls_total": ("counter", ("since_start", "recalls"), "Questions of home stages for what their clients miss."),
-    "recalled_numbers_total": ("counter", ("since_start", "recalled_numbers"), "Numbers that these asked for."),
-    "dropped_total": (
-        "counter",
-        ("since_start", "dropped"),
-        "What was not taken on, since its identity had too much waiting.",
-    ),
+    "recalls_total": ("since_start.recalls", "Questions of home stages for what their clients miss."),
+    "recalled_numbers_total": ("since_start.recalled_numbers", "Numbers that these asked for."),
+    "dropped_total": ("since_start.dropped", "What was not taken on, since its identity had too much waiting."),
     "unfit_messages_total": (
-        "counter",
-        ("since_start", "unfit_messages"),
+        "since_start.unfit_messages",
         "Messages of other stages that cannot be, and were dropped.",
     ),
     "topics_behind": (
-        "gauge",
-        ("behind",),
+        "behind",
         "Topics that a client says to have more of than was given here: an older copy of the store, or a client that lies.",
     ),
     "healed_total": (
-        "counter",
-        ("healed",),
+        "healed",
         "Times that something met an error that nobody had thought of, and was begun again: the log says which.",
     ),
-    "commits_total": ("counter", ("since_start", "commits"), "Batches that were written to the store."),
-    "commit_seconds_total": ("counter", ("since_start", "commit_s"), "How long writing them took."),
+    "commits_total": ("since_start.commits", "Batches that were written to the store."),
+    "commit_seconds_total": ("since_start.commit_s", "How long writing them took."),
 }
 _NOT_ARRIVED = "ordered_pubsub_not_arrived_total"
 
@@ -84,11 +72,11 @@ def metrics(status: dict[str, Any]) -> str:
     """A stage's status as Prometheus reads it."""
     lines: list[str] = []
     label = json.dumps(status["stage"])
-    for name, (kind, path, words) in _METRICS.items():
+    for name, (path, words) in _METRICS.items():
         value: Any = status
-        for key in path:
+        for key in path.split("."):
             value = value[key]
-        full = f"ordered_pubsub_{name}"
+        full, kind = f"ordered_pubsub_{name}", "counter" if name.endswith("_total") else "gauge"
         lines += [f"# HELP {full} {words}", f"# TYPE {full} {kind}", f"{full}{{stage={label}}} {_number(value)}"]
     lines += ["# HELP ordered_pubsub_link_up Whether the link to another stage is there."]
     lines += ["# TYPE ordered_pubsub_link_up gauge"]
@@ -135,7 +123,8 @@ class Monitoring:
         return found
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        address = _address_of(writer)
+        peer = writer.get_extra_info("peername")
+        address = str(peer[0]) if isinstance(peer, tuple) else "local"
         self._make_room(address)
         self._serving[writer] = address
         try:
@@ -144,7 +133,8 @@ class Monitoring:
                 writer.transport.abort()
                 return
             writer.write(self._answer(head.split(b"\n", 1)[0].split(), _token_in(head)))
-            await asyncio.wait_for(_end(writer), REQUEST_S)
+            writer.close()
+            await asyncio.wait_for(writer.wait_closed(), REQUEST_S)
         except (OSError, EOFError, asyncio.TimeoutError):
             writer.transport.abort()  # whoever asks that way gets no answer
         finally:
@@ -190,11 +180,6 @@ class Monitoring:
             writer.transport.abort()
 
 
-def _address_of(writer: asyncio.StreamWriter) -> str:
-    peer = writer.get_extra_info("peername")
-    return str(peer[0]) if isinstance(peer, tuple) else "local"
-
-
 def _token_in(head: bytes) -> str:
     """The token that a request shows; empty if it shows none."""
     for line in head.split(b"\n")[1:]:
@@ -214,11 +199,6 @@ async def _read_head(reader: asyncio.StreamReader) -> bytes:
         if not piece or len(head) > REQUEST_BYTES_MAX:
             return b""
     return head
-
-
-async def _end(writer: asyncio.StreamWriter) -> None:
-    writer.close()
-    await writer.wait_closed()
 
 
 def _response(status: str, content_type: str, text: str, with_body: bool) -> bytes:

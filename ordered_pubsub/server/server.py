@@ -20,13 +20,13 @@ import attrs
 from ordered_pubsub.config.files import check_files, token_of
 from ordered_pubsub.config.kinds import NAME
 from ordered_pubsub.config.schema import Configuration, IdentitySection, LimitsSection, StageSection
-from ordered_pubsub.core.messages import ANYBODY, PeerMessage
+from ordered_pubsub.core.messages import ANYBODY
 from ordered_pubsub.core.order.registrar import EXPIRING
 from ordered_pubsub.core.topology import Topology
-from ordered_pubsub.errors import ConfigurationError, JournalDamaged, JournalError, ProtocolError, UnavailableError
+from ordered_pubsub.errors import ConfigurationError, JournalDamaged, JournalError, UnavailableError
 from ordered_pubsub.server.doors.access import Access, Proof, has_lost_keys
 from ordered_pubsub.server.doors.admission import Admission, Visitor
-from ordered_pubsub.server.doors.claims import Claimant, Claims
+from ordered_pubsub.server.doors.claims import Claims
 from ordered_pubsub.server.doors.clients import ClientConnection
 from ordered_pubsub.server.doors.rules import Rules
 from ordered_pubsub.server.doors.tls import StageTlsContexts
@@ -37,16 +37,7 @@ from ordered_pubsub.server.store.shelf import plainly
 from ordered_pubsub.server.store.store import Store, open_store
 from ordered_pubsub.supervision import Backoff, Repeated, Supervisor
 from ordered_pubsub.wire.channel import Channel
-from ordered_pubsub.wire.protocol import (
-    VERSION,
-    Claim,
-    Claimed,
-    ClientGreeting,
-    NamesGranted,
-    PeerGreeting,
-    Welcome,
-    encode,
-)
+from ordered_pubsub.wire.protocol import VERSION, Claim, ClientGreeting, PeerGreeting, Welcome, encode
 from ordered_pubsub.wire.sessions import NAMELESS, is_proven
 from ordered_pubsub.wire.tasks import end_task
 
@@ -127,7 +118,13 @@ class Server:
         )
         access = Access.of(configuration.identity)
         self.doors = Admission(configuration.limits, access, tls, self._admit_client, self._admit_peer, room=self.room)
-        self._make_links()
+        for rank, stage in enumerate(configuration.stages):
+            if rank != self.rank:
+                dialled = stage.advertised if rank < self.rank else None
+                self.links[rank] = PeerLink(
+                    rank, stage.name, dialled, self, self._greeting, self._common, lambda: self.doors.tls.client
+                )
+        self.node.neighbours.update(self.links)
         self.claims = Claims(
             self.rank,
             self.topology,
@@ -207,7 +204,7 @@ class Server:
                 break
         self.doors.trouble = ""
         for link in self.links.values():
-            link.renew("this stage has started again")
+            link.break_off("this stage has started again")
         _log.warning("stage %s: its store can be used again, and it goes on from there", self.section.name)
 
     def _shut_out(self, error: JournalError) -> None:
@@ -219,15 +216,6 @@ class Server:
         self.doors.trouble = trouble
         for connection in list(self._clients):
             connection.leave("unavailable", trouble)
-
-    def _make_links(self) -> None:
-        for rank, stage in enumerate(self.configuration.stages):
-            if rank != self.rank:
-                dialled = stage.advertised if rank < self.rank else None
-                self.links[rank] = PeerLink(
-                    rank, stage.name, dialled, self, self._greeting, self._common, lambda: self.doors.tls.client
-                )
-        self.node.neighbours.update(self.links)
 
     async def _listen(self) -> None:
         address = self.section.address
@@ -272,7 +260,11 @@ class Server:
         if not is_proven(greeting.session, greeting.secret, greeting.name):
             self.doors.reject(channel, "denied", "the secret that was shown is not that of the session")
             return
-        owner = self._owner_of(greeting.session)
+        there = self.node.askers.get(greeting.session)
+        known = self.node.driver.stage.state.requests.sessions.get(greeting.session)
+        owner = None if known is None else known.identity
+        if isinstance(there, ClientConnection):
+            owner = there.identity_name
         if owner not in (None, ANYBODY, visitor.identity.name):
             self.doors.reject(
                 channel, "denied", f"session {greeting.session!r} is another identity's: begin one of your own"
@@ -311,16 +303,7 @@ class Server:
         most = self.configuration.limits.names_per_identity_max
         return self.node.give_name(claim.name, claim.identity, claim.session, most, in_use, claim.is_given)
 
-    def _owner_of(self, session: str) -> str | None:
-        """The identity under which a session was begun, as far as this stage knows it."""
-        there = self.node.askers.get(session)
-        if isinstance(there, ClientConnection):
-            return there.identity_name
-        known = self.node.driver.stage.state.requests.sessions.get(session)
-        return None if known is None else known.identity
-
-    def _let_in(self, client: Claimant) -> None:
-        assert isinstance(client, ClientConnection)
+    def _let_in(self, client: ClientConnection) -> None:
         older = self.node.askers.get(client.session)
         if isinstance(older, ClientConnection) and older is not client:
             older.leave("unavailable", "the same session has come again on another connection")
@@ -335,18 +318,6 @@ class Server:
             self.node.client_is_gone(connection.session)
         if connection.name is not None:
             self.claims.client_left(connection)
-
-    def handle_claim(self, peer: int, claim: Claim) -> None:
-        """A home stage claims a name that is kept here, or gives one back."""
-        self.claims.handle_claim(peer, claim)
-
-    def handle_claimed(self, claimed: Claimed) -> None:
-        """The keeper of a name has answered."""
-        self.claims.handle_claimed(claimed)
-
-    def handle_names(self, peer: int, names: NamesGranted) -> None:
-        """A home stage says which of the names that are kept here its clients have."""
-        self.claims.handle_names(peer, names)
 
     # -- other stages -------------------------------------------------------------------------------------------------
 
@@ -371,22 +342,6 @@ class Server:
         """The link to a stage is there: go on where it broke, and tell it of the names that it keeps."""
         self.node.connected(peer)
         self.claims.linked(peer)
-
-    def disconnected(self, peer: int) -> None:
-        """The link to a stage is gone."""
-        self.node.disconnected(peer)
-
-    def handle_peer(self, peer: int, messages: list[PeerMessage]) -> None:
-        """A stage's state machine says something."""
-        self.node.handle_peer(peer, messages)
-
-    def is_behind(self, peer: int) -> bool:
-        """Whether so much of what a stage has said waits that no more is to be read."""
-        return self.node.is_behind(peer)
-
-    def drop(self, peer: int, error: ProtocolError) -> None:
-        """A stage has said something that cannot be read, and that may get lost."""
-        self.node.drop(peer, error)
 
     # -- while it runs ------------------------------------------------------------------------------------------------
 

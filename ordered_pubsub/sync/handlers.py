@@ -19,6 +19,7 @@ from typing import Any
 import attrs
 
 from ordered_pubsub.client.event import Event
+from ordered_pubsub.client.waiting import tell
 from ordered_pubsub.errors import UsageError
 
 IDLE_S = 1.0
@@ -56,8 +57,7 @@ class HandlerThread:
     def _run(self) -> None:
         while (call := self._next()) is not None:
             context, event, future = call
-            error = context.run(self._handle, event)
-            _tell(future, error)
+            tell(future, context.run(self._handle, event))
 
     def _next(self) -> _Call | None:
         call = None
@@ -72,9 +72,10 @@ class HandlerThread:
     def _handle(self, event: Event) -> Exception | None:
         try:
             result = self.handler(event)
-        except Exception as error:
-            return _carried(error)
-        except BaseException as error:  # such as SystemExit, which would end the loop that all clients share
+        except BaseException as error:
+            # A future cannot hold a StopIteration, and a SystemExit would end the loop that all clients share.
+            if isinstance(error, Exception) and not isinstance(error, StopIteration):
+                return error
             return RuntimeError(f"the handler raised {type(error).__name__}: {error}")
         if isawaitable(result):
             return UsageError(f"{self.handler!r} returned something to be awaited: {_PLAIN}")
@@ -82,26 +83,6 @@ class HandlerThread:
 
 
 _PLAIN = "handlers of ordered_pubsub.sync are plain functions, async ones are for ordered_pubsub.connect()"
-
-
-def _carried(error: Exception) -> Exception:
-    """An exception that a future can hold."""
-    if isinstance(error, StopIteration):
-        return RuntimeError(f"the handler raised StopIteration: {error}")
-    return error
-
-
-def _tell(future: asyncio.Future[None], error: Exception | None) -> None:
-    def tell() -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
-
-    with suppress(RuntimeError):  # the loop is closed, and nobody waits for it
-        future.get_loop().call_soon_threadsafe(tell)
 
 
 def check_plain(key: str, handler: Any) -> None:

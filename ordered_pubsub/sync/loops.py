@@ -46,17 +46,12 @@ class LoopThread:
         """who uses it: each with its client, once that is connected"""
         self._pid = os.getpid()
         self._gate = threading.Lock()
-        self._is_over = False
+        self.is_over = False
         """whether it takes nothing more"""
         self._thread = threading.Thread(target=self._run, name="ordered-pubsub", daemon=True)
         self._thread.start()
 
     # -- asking -------------------------------------------------------------------------------------------------------
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it takes nothing more."""
-        return self._is_over
 
     @property
     def is_elsewhere(self) -> bool:
@@ -76,7 +71,7 @@ class LoopThread:
         try:
             self.check_process()
             with self._gate:
-                if self._is_over:
+                if self.is_over:
                     raise Closed("the client is closed; connect another one")
                 return asyncio.run_coroutine_threadsafe(work, self.loop)
         except BaseException:
@@ -103,9 +98,9 @@ class LoopThread:
     def post(self, callback: Callable[[], None]) -> bool:
         """Let the loop call something soon; say whether it will."""
         with self._gate:
-            if not self._is_over:
+            if not self.is_over:
                 self.loop.call_soon_threadsafe(callback)
-            return not self._is_over
+            return not self.is_over
 
     def look(self, read: Callable[[], _Result]) -> _Result:
         """Read something that only the loop changes."""
@@ -128,7 +123,7 @@ class LoopThread:
             self.loop.run_forever()
         finally:
             with self._gate:
-                self._is_over = True
+                self.is_over = True
             try:
                 self.loop.run_until_complete(_end_tasks())
             finally:

@@ -22,25 +22,15 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Protocol
 
 import attrs
 
 from ordered_pubsub.client.client import Client
 from ordered_pubsub.client.event import Receipt
 from ordered_pubsub.client.outgoing.publisher import Outgoing
-from ordered_pubsub.errors import Closed, OrderedPubSubError, Timeout, WouldBlock
+from ordered_pubsub.client.settings import Settings
+from ordered_pubsub.errors import Closed, OrderedPubSubError
 from ordered_pubsub.sync.loops import LoopThread
-
-
-class BlockingOutcome(Protocol):
-    """Who is told what became of a publication: a future, for one."""
-
-    def set_result(self, result: Receipt, /) -> None:
-        """It has its receipt."""
-
-    def set_exception(self, exception: BaseException | None, /) -> None:
-        """It has none."""
 
 
 @attrs.define(eq=False)
@@ -63,6 +53,10 @@ class Receipts:
             self.future.set_exception(error)
 
 
+BlockingOutcome = Future[Receipt] | Receipts
+"""Who is told what became of a publication."""
+
+
 @attrs.define(eq=False)
 class BlockingOutbox:
     """Publications of one client that have no receipt yet."""
@@ -71,7 +65,8 @@ class BlockingOutbox:
     thread: LoopThread
     _room: threading.Condition = attrs.field(factory=threading.Condition)
     """guards all below; notified when there may be room"""
-    _unfinished_events: int = 0
+    unfinished_events: int = 0
+    """how many publications have no receipt yet"""
     _unfinished_bytes: int = 0
     _put: deque[tuple[Outgoing, BlockingOutcome]] = attrs.field(factory=deque)
     """not yet in the loop"""
@@ -83,11 +78,6 @@ class BlockingOutbox:
     """whether the loop has been told that something was put"""
     _is_closed: bool = False
 
-    @property
-    def unfinished_events(self) -> int:
-        """How many publications have no receipt yet."""
-        return self._unfinished_events
-
     # -- in -----------------------------------------------------------------------------------------------------------
 
     def put_nowait(self, item: Outgoing) -> Future[Receipt]:
@@ -96,11 +86,7 @@ class BlockingOutbox:
         with self._room:
             self._check_open()
             if self._queue or not self._has_room(item):
-                raise WouldBlock(
-                    f"{self._unfinished_events} publications with {self._unfinished_bytes} bytes have no receipt yet; at most "
-                    f"{self._settings.pipeline_events_max} (pipeline_events_max) and {self._settings.pipeline_bytes_max} "
-                    "(pipeline_bytes_max) may be: wait for earlier ones first, or use publish(), which waits"
-                )
+                raise self._settings.full(self.unfinished_events, self._unfinished_bytes)
             future: Future[Receipt] = Future()
             future.set_running_or_notify_cancel()  # what was put is not taken back
             self._take(item, future)
@@ -124,22 +110,16 @@ class BlockingOutbox:
             return self._is_closed or (self._queue[0] is ticket and self._has_room(item))
 
         if not may_go() and not self._room.wait_for(may_go, max(give_up_at - time.monotonic(), 0.0)):
-            raise Timeout(
-                f"the event for {item.topic!r} was not published: the pipeline stayed full for as long as a call may take "
-                f"({self._settings.timeout_s:g} s, timeout_s); {self._unfinished_events} earlier ones have no receipt"
-            )
+            earlier = f"{self.unfinished_events} publications without a receipt"
+            raise self._settings.stayed_full(item.topic, earlier)
         self._check_open()
         self._take(item, outcome)
 
     def _has_room(self, item: Outgoing) -> bool:
-        settings = self._settings
-        return not self._unfinished_events or (
-            self._unfinished_events < settings.pipeline_events_max
-            and self._unfinished_bytes + item.held <= settings.pipeline_bytes_max
-        )
+        return self._settings.has_room(self.unfinished_events, self._unfinished_bytes, item.held)
 
     def _take(self, item: Outgoing, outcome: BlockingOutcome) -> None:
-        self._unfinished_events += 1
+        self.unfinished_events += 1
         self._unfinished_bytes += item.held
         self._put.append((item, outcome))
         if not self._is_woken:
@@ -188,7 +168,7 @@ class BlockingOutbox:
 
     def _free(self, settled: Sequence[tuple[Outgoing, BlockingOutcome]]) -> None:
         with self._room:
-            self._unfinished_events -= len(settled)
+            self.unfinished_events -= len(settled)
             self._unfinished_bytes -= sum([item.held for item, _ in settled])
             if self._queue:
                 self._room.notify_all()
@@ -206,5 +186,5 @@ class BlockingOutbox:
             raise Closed(f"client {self.client.name!r} is closed and publishes nothing any more")
 
     @property
-    def _settings(self) -> Any:
+    def _settings(self) -> Settings:
         return self.client._settings

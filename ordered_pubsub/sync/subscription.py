@@ -29,7 +29,7 @@ import attrs
 from ordered_pubsub.client.event import Event
 from ordered_pubsub.client.subscription import Lag
 from ordered_pubsub.client.subscription import Subscription as AsyncSubscription
-from ordered_pubsub.errors import Closed, Timeout, UsageError
+from ordered_pubsub.errors import Closed, Timeout
 from ordered_pubsub.sync.loops import LoopThread, check_may_block
 
 BATCH_EVENTS_MAX = 1_000
@@ -189,30 +189,25 @@ class Subscription:
 
     def batches(self, max_events: int = 1_000, max_wait_s: float = 0.1) -> Iterator[list[Event]]:
         """The events in lists: what there is, or comes within `max_wait_s` of the first, up to `max_events`."""
-        if max_events < 1 or max_wait_s < 0:
-            raise UsageError(
-                f"batches() takes max_events from 1 on and max_wait_s from 0 on, not {max_events}, {max_wait_s}"
-            )
+        self._inner.batches(max_events, max_wait_s)  # raises what does not fit
         return self._batches(max_events, max_wait_s)
 
     def _batches(self, max_events: int, max_wait_s: float) -> Iterator[list[Event]]:
         for first in self:
             batch = [first]
             try:
-                self._complete(batch, max_events, time.monotonic() + max_wait_s)
+                give_up_at = time.monotonic() + max_wait_s
+                while len(batch) < max_events:
+                    with suppress(IndexError):
+                        batch.append(self._events.popleft())
+                        continue
+                    if not self._has_another(give_up_at):
+                        break
             except BaseException:
                 self._hand([])
                 self._events.extendleft(reversed(batch))  # interrupted: they were not taken
                 raise
             yield self._hand(batch)
-
-    def _complete(self, batch: list[Event], max_events: int, give_up_at: float) -> None:
-        while len(batch) < max_events:
-            with suppress(IndexError):
-                batch.append(self._events.popleft())
-                continue
-            if not self._has_another(give_up_at):
-                return
 
     def _has_another(self, give_up_at: float) -> bool:
         try:
@@ -226,34 +221,28 @@ class Subscription:
         with self._news:
             while not self._events:
                 if self._is_over:
-                    return self._end_of_events()
-                self._renew_budget()
+                    error = self._inner.error if self._is_dropped else self._error
+                    if error is not None:
+                        raise error
+                    return False
+                is_spent = self._budget_events <= 0 or self._budget_bytes <= 0
+                self._budget_events, self._budget_bytes = BUDGET_EVENTS, BUDGET_BYTES
+                if self._bringing is None:
+                    self._bringing = self._thread.submit(self._bring())
+                    self._bringing.add_done_callback(self._brought)
+                elif is_spent:
+                    self._thread.post(self._wanted.set)
                 timeout_s = None if give_up_at is None else give_up_at - time.monotonic()
                 if timeout_s is not None and timeout_s <= 0:
                     return None
                 self._news.wait(timeout_s)
         return True
 
-    def _end_of_events(self) -> bool:
-        error = self._inner.error if self._is_dropped else self._error
-        if error is not None:
-            raise error
-        return False
-
-    def _renew_budget(self) -> None:
-        is_spent = self._budget_events <= 0 or self._budget_bytes <= 0
-        self._budget_events, self._budget_bytes = BUDGET_EVENTS, BUDGET_BYTES
-        if self._bringing is None:
-            self._bringing = self._thread.submit(self._bring())
-            self._bringing.add_done_callback(self._brought)
-        elif is_spent:
-            self._thread.post(self._wanted.set)
-
     async def _bring(self) -> None:
         """In the loop: put what there is into `_events`, as far as the budget goes."""
         async for batch in self._inner.batches(BATCH_EVENTS_MAX, 0.0):
             self._put(batch)
-            while not self._has_budget() and not self._is_dropped:
+            while (self._budget_events <= 0 or self._budget_bytes <= 0) and not self._is_dropped:
                 self._wanted.clear()
                 await self._wanted.wait()
 
@@ -264,9 +253,6 @@ class Subscription:
                 self._budget_events -= len(batch)
                 self._budget_bytes -= sum([len(event.raw) for event in batch])
                 self._news.notify_all()
-
-    def _has_budget(self) -> bool:
-        return self._budget_events > 0 and self._budget_bytes > 0
 
     def _brought(self, bringing: futures.Future[None]) -> None:
         with self._news:

@@ -15,7 +15,7 @@ import asyncio
 import ssl
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from ordered_pubsub.errors import ProtocolError
 from ordered_pubsub.wire.framing import Deframer
@@ -27,11 +27,13 @@ GRACE_S = 1.0
 """How long a connection that was closed may take to send what was written before."""
 
 
-class Owner(Protocol):
-    """What a channel tells what happens."""
+class Owner:
+    """What a channel tells what happens. As it is here it owns a connection that is gone, or that nobody wants."""
+
+    __slots__ = ()
 
     def opened(self, channel: Channel) -> None:
-        """The connection is there, and as safe as was asked for."""
+        """The connection is there, and as safe as was asked for. Not told to who takes it over later."""
 
     def received(self, payloads: list[bytes]) -> None:
         """Frames came. A `ProtocolError` goes to `broken`."""
@@ -41,22 +43,6 @@ class Owner(Protocol):
 
     def lost(self, reason: str) -> None:
         """The connection is gone; nothing comes after this."""
-
-
-class Nobody:
-    """Owns a connection that is gone, or that nobody wants."""
-
-    def opened(self, channel: Channel) -> None:
-        """Never, or too late."""
-
-    def received(self, payloads: list[bytes]) -> None:
-        """Too late."""
-
-    def broken(self, error: ProtocolError) -> None:
-        """Too late."""
-
-    def lost(self, reason: str) -> None:
-        """At last."""
 
 
 class Channel(asyncio.Protocol):
@@ -213,9 +199,6 @@ class Channel(asyncio.Protocol):
         self.heard_at = self._loop.time()
         if self.arrival is not None:
             self.arrival(self)
-        self._begin()
-
-    def _begin(self) -> None:
         if not self.is_open:
             return  # not wanted
         if self._tls is None:
@@ -233,7 +216,10 @@ class Channel(asyncio.Protocol):
             if self._tls is not None:
                 data = self._uncover(self._tls, data)
             payloads = self._deframer.feed(data)
-            self._note_half(bool(payloads))
+            if not (self._deframer.waiting_bytes or (self._tls is not None and self._tls.waiting_bytes)):
+                self.half_since = None
+            elif payloads or self.half_since is None:
+                self.half_since = self.heard_at
             if payloads:
                 self.owner.received(payloads)
             self.count_held()
@@ -241,13 +227,6 @@ class Channel(asyncio.Protocol):
             self.owner.broken(error)
         except ssl.SSLError as error:
             self._end(describe(error))
-
-    def _note_half(self, is_another: bool) -> None:
-        """Take note of when the frame began that has not come to its end, if there is one."""
-        if not (self._deframer.waiting_bytes or (self._tls is not None and self._tls.waiting_bytes)):
-            self.half_since = None
-        elif is_another or self.half_since is None:
-            self.half_since = self.heard_at
 
     def _uncover(self, tls: TlsLayer, data: bytes) -> bytes:
         was_established = tls.is_established
@@ -278,5 +257,5 @@ class Channel(asyncio.Protocol):
         """Know nobody any more who knows this channel: then all that the connection had is given back at once, whoever opens
         however many, and not when Python looks for cycles, which takes the longer the more of them there are.
         """
-        self.owner = Nobody()
+        self.owner = Owner()
         self.arrival = self.farewell = self.measure = None

@@ -115,11 +115,6 @@ def check_headers(headers: Any) -> Mapping[str, bytes | str]:
             raise UsageError(f"header {name!r} is one that this library sets itself; choose another name")
         if not isinstance(value, (bytes, str)):
             raise UsageError(f"header {name!r} has a value of type {type(value).__name__}; expected text or bytes")
-    _check_header_sizes(headers)
-    return dict(headers)
-
-
-def _check_header_sizes(headers: Mapping[str, bytes | str]) -> None:
     longest = max(map(len, headers), default=0)
     if longest > HEADER_NAME_LENGTH_MAX:
         raise UsageError(f"a header's name has {longest} characters; at most {HEADER_NAME_LENGTH_MAX} are allowed")
@@ -129,6 +124,7 @@ def _check_header_sizes(headers: Mapping[str, bytes | str]) -> None:
             f"the headers take {size} bytes together on a broker (where bytes, and text other than plain ASCII, are written in "
             f"Base64); at most {HEADERS_BYTES_MAX} are allowed: use the payload"
         )
+    return dict(headers)
 
 
 def headers_bytes(headers: Mapping[str, bytes | str]) -> int:
@@ -300,10 +296,13 @@ def read_claims(frame: Frame, has_tags: bool = True) -> list[UntrustedStamp]:
         for batch in decode_pack(frame.payload):
             body = bytes(batch.stamp)
             stamp = decode_body(body)
-            if stamp.id:
-                claims.append(_read_alone(batch, body, stamp))
-            else:
+            if not stamp.id:
                 claims.append(UntrustedStamp(batch.tag, stamp, body[:-_NO_ID_BYTES], batch.events, None))
+                continue
+            events = bytes(batch.events)  # a stamp with an id is of one event, which was to travel by itself
+            if events[:1] != _ONE_EVENT:
+                raise ProtocolError(f"a pack has the stamp of one event, {stamp.id!r:.80}, and not one event")
+            claims.append(UntrustedStamp(batch.tag, stamp, head_of(body, stamp.id), events[1:], None))
         if not claims:
             raise ProtocolError("a pack has nothing in it")
         return claims
@@ -324,19 +323,16 @@ def read_claims(frame: Frame, has_tags: bool = True) -> list[UntrustedStamp]:
     return [UntrustedStamp(tag, stamp, head_of(body, stamp.id), content, frame)]
 
 
-def _read_alone(batch: PackedBatch, body: bytes, stamp: Stamp) -> UntrustedStamp:
-    """A stamp with an id is of one event, which was to travel by itself."""
-    events = bytes(batch.events)
-    if events[:1] != _ONE_EVENT:
-        raise ProtocolError(f"a pack has the stamp of one event, {stamp.id!r:.80}, and not one event")
-    return UntrustedStamp(batch.tag, stamp, head_of(body, stamp.id), events[1:], None)
-
-
 def arrivals_of(topic: str, claim: UntrustedStamp) -> list[Arrival]:
     """The events of what has turned out to be true. Raises a `ProtocolError` if it cannot be read all the same."""
     stamp, content = claim.stamp, claim.content
     if claim.frame is not None:
-        return [_arrival_of(topic, stamp, claim.frame)]
+        kind, headers = claim.frame.headers.get(CONTENT_TYPE), _user_headers(claim.frame)
+        body = Body(claim.frame.payload, kind, headers, stamp.publisher, stamp.id, stamp.published_at)
+        size = len(body.payload) + HELD_ENTRY_BYTES * len(stamp.entries)
+        if headers:
+            size += held_bytes(headers)
+        return [Arrival(topic, stamp.number, stamp.entries, stamp.marks, stamp.full, body, size)]
     arrivals: list[Arrival] = []
     number, entries, marks = stamp.number, stamp.entries, stamp.marks
     more = HELD_ENTRY_BYTES * len(entries)  # which all share if the batch is full
@@ -353,15 +349,6 @@ def arrivals_of(topic: str, claim: UntrustedStamp) -> list[Arrival]:
         more = 0
         number += 1
     return arrivals
-
-
-def _arrival_of(topic: str, stamp: Stamp, frame: Frame) -> Arrival:
-    headers = _user_headers(frame)
-    body = Body(frame.payload, frame.headers.get(CONTENT_TYPE), headers, stamp.publisher, stamp.id, stamp.published_at)
-    size = len(frame.payload) + HELD_ENTRY_BYTES * len(stamp.entries)
-    if headers:
-        size += held_bytes(headers)
-    return Arrival(topic, stamp.number, stamp.entries, stamp.marks, stamp.full, body, size)
 
 
 def read_arrivals(frame: Frame) -> list[Arrival]:

@@ -6,11 +6,27 @@ A length over the limit is refused when it is announced, before anything of the 
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import attrs
+import msgspec
 
 from ordered_pubsub.errors import ProtocolError
 
 HEAD_BYTES = 4
+
+
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What a decoder raises of bytes that are not what it reads."""
+_Read = TypeVar("_Read")
+
+
+def read(decoder: msgspec.msgpack.Decoder[_Read], what: str, data: bytes | memoryview | msgspec.Raw) -> _Read:
+    """What bytes say; raises a `ProtocolError` that says what is wrong with them."""
+    try:
+        return decoder.decode(data)
+    except UNREADABLE as error:
+        raise ProtocolError(f"{what} cannot be read: {error}") from error
 
 
 def frame(payload: bytes) -> bytes:

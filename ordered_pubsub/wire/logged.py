@@ -13,7 +13,7 @@ from ordered_pubsub.core.subscriber.buffer import Arrival
 from ordered_pubsub.core.trust.authenticity import digest_of
 from ordered_pubsub.errors import ProtocolError
 from ordered_pubsub.wire.event_frames import HELD_ENTRY_BYTES, Body, digests_by_event, held_bytes, written_together
-from ordered_pubsub.wire.pack import Logged, decode_logged, head_of_chunk, packed_headers, unreadable
+from ordered_pubsub.wire.pack import decode_logged, head_of_chunk, packed_headers, unreadable
 
 CHUNK_BYTES = 1 << 15
 """About so many bytes are read together, unless one event has more."""
@@ -46,12 +46,10 @@ class LogPacker:
     """None: each event travels by itself, and has its own tag"""
     is_tagged: bool = True
     """whether the events are to be published on a broker as well"""
-    _head: bytes = attrs.field(init=False, repr=False)
+    _head: bytes = attrs.field(
+        default=attrs.Factory(lambda self: head_of_chunk(self.publisher), takes_self=True), init=False, repr=False
+    )
     """what all chunks begin with"""
-
-    @_head.default
-    def _make_head(self) -> bytes:
-        return head_of_chunk(self.publisher)
 
     def weigh(self, topic: str, items: Sequence[Any]) -> int:
         """How many bytes they are, about; 0 for a topic without a log."""
@@ -98,14 +96,6 @@ class LogPacker:
         return runs
 
 
-def _read_chunk(chunk: Chunk) -> Logged:
-    """The events of a chunk. If something else is written there, they are events that say so when they are decoded."""
-    try:
-        return decode_logged(chunk.data, chunk.count)
-    except ProtocolError as error:
-        return unreadable(chunk.data, chunk.count, error)
-
-
 def read_recalled(topic: str, recalled: LogItem) -> list[Arrival]:
     """What a part of a log says: its events, or silence. What cannot be read of it is an event all the same, with an `error`."""
     entries, marks, full = recalled.entries, recalled.marks, recalled.full
@@ -119,7 +109,10 @@ def read_recalled(topic: str, recalled: LogItem) -> list[Arrival]:
             arrivals.append(Arrival(topic, number, shared, [], full, last=number + chunk.count - 1, is_logged=True))
             number += chunk.count
             continue
-        logged = _read_chunk(chunk)
+        try:
+            logged = decode_logged(chunk.data, chunk.count)
+        except ProtocolError as error:  # something else is written there: events that say so when they are decoded
+            logged = unreadable(chunk.data, chunk.count, error)
         for event in logged.events:
             headers = packed_headers(event)
             body = Body(event.payload, event.content_type, headers, logged.publisher, event.id, recalled.published_at)

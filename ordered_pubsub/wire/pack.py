@@ -11,7 +11,7 @@ An event that travels by itself is digested as it would be written here: with it
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TypeVar
 
 import attrs
@@ -20,9 +20,10 @@ from msgspec.structs import replace
 
 from ordered_pubsub.core.checking import BATCH_EVENTS_MAX
 from ordered_pubsub.core.log.shelf import NEVER_KEPT
-from ordered_pubsub.core.messages import ChangeAsk, Chunk, Publication, PublishAsk, Refusal, Request
+from ordered_pubsub.core.messages import ChangeAsk, Publication, PublishAsk, Refusal, Request
 from ordered_pubsub.core.trust.authenticity import DIGEST_BYTES, digest_of, digests_of
 from ordered_pubsub.errors import AccessDenied, ProtocolError, UnknownVersion, UsageError
+from ordered_pubsub.wire.framing import read
 
 VERSION = 2
 
@@ -123,26 +124,13 @@ def decode_pack(data: bytes) -> list[PackedBatch]:
             f"a pack of events has version {data[0]}, and this release reads version {VERSION}: its publisher runs another "
             "release of ordered_pubsub; install the same one on both sides"
         )
-    try:
-        return _decoder.decode(memoryview(data)[1:])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"a pack of events of version {VERSION} cannot be read: {error}") from error
+    return read(_decoder, f"a pack of events of version {VERSION}", memoryview(data)[1:])
 
 
-def decode_events(events: bytes | msgspec.Raw) -> list[PackedEvent]:
-    """The events of a batch; raises a `ProtocolError` that says what is wrong with them."""
-    try:
-        return _events_decoder.decode(events)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"the events of a pack of version {VERSION} cannot be read: {error}") from error
-
-
-def decode_event(event: bytes | msgspec.Raw) -> PackedEvent:
-    """One event; raises a `ProtocolError` that says what is wrong with it."""
-    try:
-        return _event_decoder.decode(event)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"an event of version {VERSION} cannot be read: {error}") from error
+decode_events = partial(read, _events_decoder, f"the events of a pack of version {VERSION}")
+"""The events of a batch; raises a `ProtocolError` that says what is wrong with them."""
+decode_event = partial(read, _event_decoder, f"an event of version {VERSION}")
+"""One event; raises a `ProtocolError` that says what is wrong with it."""
 
 
 def head_of_chunk(publisher: str) -> bytes:
@@ -150,14 +138,9 @@ def head_of_chunk(publisher: str) -> bytes:
     return _prefix + _encoder.encode(SignedEvents(publisher, []))[:-1]
 
 
-def encode_logged(logged: Logged) -> bytes:
+def encode_logged(logged: Logged | SignedEvents) -> bytes:
     """The events as bytes."""
     return _prefix + _encoder.encode(logged)
-
-
-def encode_signed(signed: SignedEvents) -> bytes:
-    """Events that were not looked into, as bytes."""
-    return _prefix + _encoder.encode(signed)
 
 
 def decode_logged(data: bytes, count: int) -> Logged:
@@ -175,15 +158,20 @@ def decode_signed(data: bytes, count: int) -> SignedEvents:
 
 def _decode_chunk(decoder: msgspec.msgpack.Decoder[_Events], data: bytes, count: int) -> _Events:
     if data[:1] != _prefix:
-        raise _not_this_version(data)
+        if data == NEVER_KEPT:
+            raise ProtocolError(
+                "what was published here is at the broker only, if anywhere: when it was asked for, the stage did not keep the "
+                "events of this topic, and when it was numbered, it did"
+            )
+        raise UnknownVersion(
+            f"events in a log have version {data[0] if data else 'none'}, and this release reads version {VERSION}: their "
+            "publisher runs another release of ordered_pubsub; install the newer one here"
+        )
     if not 0 < count <= BATCH_EVENTS_MAX:
         raise ProtocolError(f"a log has {count} events in one piece; expected 1 to {BATCH_EVENTS_MAX}")
     if (announced := _announced(data)) != count:  # before anything is made of them
         raise ProtocolError(f"a log has {announced} events where its stage counts {count}")
-    try:
-        events = decoder.decode(memoryview(data)[1:])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"events in a log, of version {VERSION}, cannot be read: {error}") from error
+    events = read(decoder, f"events in a log, of version {VERSION},", memoryview(data)[1:])
     if len(events.events) != count:
         raise ProtocolError(f"a log has {len(events.events)} events where its stage counts {count}")
     return events
@@ -209,18 +197,6 @@ def _length(data: bytes, at: int, long: Mapping[int, int], short: int, mask: int
         return first & mask, 1
     size = long.get(first, 0)
     return (int.from_bytes(data[at + 1 : at + 1 + size], "big"), 1 + size) if size else (-1, 0)
-
-
-def _not_this_version(data: bytes) -> ProtocolError:
-    if data == NEVER_KEPT:
-        return ProtocolError(
-            "what was published here is at the broker only, if anywhere: when it was asked for, the stage did not keep the "
-            "events of this topic, and when it was numbered, it did"
-        )
-    return UnknownVersion(
-        f"events in a log have version {data[0] if data else 'none'}, and this release reads version {VERSION}: their "
-        "publisher runs another release of ordered_pubsub; install the newer one here"
-    )
 
 
 class Unreadable(str):
@@ -294,7 +270,7 @@ def signing_ask(
                 publisher = events.publisher
             step.left -= 1 + chunk.count // FOUND_AS_ONE
             if pieces:
-                digests.append(_digest_together(chunk, events))
+                digests.append(digest_of(memoryview(chunk.data)[_events_at(events.publisher) :]))
                 step.left -= len(chunk.data) // HASHED_AS_ONE
             elif pieces is not None:
                 yield from _digesting(events.events, digests, step)
@@ -358,13 +334,9 @@ def _not_chunks(ask: PublishAsk) -> UsageError:
     return UsageError(f"events for {ask.topic!r} cannot be kept: what shares a tag is one chunk, and these are others")
 
 
-def _digest_together(chunk: Chunk, events: SignedEvents) -> bytes:
-    """The digest of all events of a chunk, as they are written there."""
-    return digest_of(memoryview(chunk.data)[_events_at(events.publisher) :])
-
-
 @lru_cache(maxsize=1_024)
 def _events_at(publisher: str) -> int:
+    """Where the events begin in a chunk, as they are written there."""
     return _PUBLISHER_AT + len(_encoder.encode(publisher))
 
 

@@ -31,7 +31,7 @@ from ordered_pubsub.core.messages import (
     ToSession,
 )
 from ordered_pubsub.errors import ProtocolError
-from ordered_pubsub.wire.framing import frame
+from ordered_pubsub.wire.framing import UNREADABLE, frame
 from ordered_pubsub.wire.reading import FromReader, ToReader
 
 VERSION = 3
@@ -126,8 +126,6 @@ REJECTIONS = {
     "bad-frame": "a frame was not what this protocol allows",
     "slow": "more was waiting to be sent to this client than is allowed",
 }
-TRY_AGAIN = {"unavailable", "draining", "limit", "slow"}
-"""Rejections that another attempt, or another stage, may not meet."""
 
 
 class Ask(_Base, frozen=True, tag="ask"):
@@ -287,7 +285,7 @@ def decode(decoder: msgspec.msgpack.Decoder[_Message], payload: bytes | msgspec.
     """The message in a frame's payload, or a `ProtocolError` that says what is wrong with it."""
     try:
         return decoder.decode(payload)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise ProtocolError(
             f"{who} sent a frame of {len(memoryview(payload))} bytes that is not a message known here: {error}"
         ) from error

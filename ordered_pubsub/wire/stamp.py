@@ -7,16 +7,23 @@ does not know says so, and does not guess.
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from ordered_pubsub.core.trust.authenticity import TAG_BYTES, Stamp
 from ordered_pubsub.errors import ProtocolError, UnknownVersion
+from ordered_pubsub.wire.framing import read
 
 VERSION = 2
 BODY_AT = 1 + TAG_BYTES
 
 _decoder = msgspec.msgpack.Decoder(Stamp)
 _prefix = bytes([VERSION])
+
+
+decode_body = partial(read, _decoder, f"an event's stamp of version {VERSION}")
+"""What a stamp's body says; raises a `ProtocolError` that says what is wrong with it."""
 
 
 def encode_stamp(tag: bytes, body: bytes) -> bytes:
@@ -35,11 +42,3 @@ def decode_stamp(data: bytes) -> tuple[bytes, bytes, Stamp]:
         )
     body = data[BODY_AT:]
     return data[1:BODY_AT], body, decode_body(body)
-
-
-def decode_body(body: bytes | msgspec.Raw) -> Stamp:
-    """What a stamp's body says."""
-    try:
-        return _decoder.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"an event's stamp of version {VERSION} cannot be read: {error}") from error

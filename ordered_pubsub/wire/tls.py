@@ -75,7 +75,12 @@ class TlsLayer:
                 at = len(data)  # no record: OpenSSL knows best what is wrong
                 break
             if self._is_server and not self.is_established:
-                self._check_handshake(length)
+                if length > HANDSHAKE_RECORD_BYTES_MAX:
+                    raise ssl.SSLError(
+                        f"a handshake with a record of {length} bytes; at most {HANDSHAKE_RECORD_BYTES_MAX}"
+                    )
+                if self._shaken_bytes + length > HANDSHAKE_BYTES_MAX:
+                    raise ssl.SSLError(f"the handshake has more than {HANDSHAKE_BYTES_MAX} bytes")
             if len(data) - at - _HEAD_BYTES < length:
                 break
             at += _HEAD_BYTES + length
@@ -84,12 +89,6 @@ class TlsLayer:
         records = bytes(data[:at])
         del data[:at]
         return records
-
-    def _check_handshake(self, length: int) -> None:
-        if length > HANDSHAKE_RECORD_BYTES_MAX:
-            raise ssl.SSLError(f"a handshake with a record of {length} bytes; at most {HANDSHAKE_RECORD_BYTES_MAX}")
-        if self._shaken_bytes + length > HANDSHAKE_BYTES_MAX:
-            raise ssl.SSLError(f"the handshake has more than {HANDSHAKE_BYTES_MAX} bytes")
 
     def _shake_hands(self) -> None:
         try:

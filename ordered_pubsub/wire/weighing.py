@@ -39,7 +39,7 @@ def _elements(data: memoryview, most: int) -> int:
     if count > most:
         return count
     try:
-        parts = _values(data) if is_map else _parts.decode(data)
+        parts = list(_maps.decode(data).values()) if is_map else _parts.decode(data)
     except (msgspec.MsgspecError, RecursionError, ValueError):
         return 0  # whoever reads it says what is wrong
     total = count
@@ -52,11 +52,6 @@ def _elements(data: memoryview, most: int) -> int:
         elif _announced(part) is not None:
             total += len(part) // ELEMENT_BYTES
     return total
-
-
-def _values(data: memoryview) -> list[msgspec.Raw]:
-    """What a map with texts as its keys maps to."""
-    return list(_maps.decode(data).values())
 
 
 def _announced(data: memoryview) -> tuple[int, bool] | None:

@@ -33,7 +33,7 @@ async def system(tmp_path: Path) -> AsyncIterator[System]:
 async def test_who_is_heard_of_goes_on(system: System) -> None:
     async with system.connect(0) as client:
         subscription = await client.subscribe("a", "b", "c")
-        (living,) = client._engine.lifeline._watched.values()
+        (living,) = client._engine.machine.lifeline._watched.values()
         begin = living.since
         await until(lambda: client._engine.loop.time() > begin + 2 * TTL_S)
         await client.publish("b", 1)

@@ -19,7 +19,8 @@ from ordered_pubsub.config.addresses import Address
 from ordered_pubsub.core.messages import ChangeAsk, PublishAsk, Request
 from ordered_pubsub.core.topology import StageSpec, Topology
 from ordered_pubsub.errors import UsageError
-from ordered_pubsub.server.doors.claims import Claimant, Claims
+from ordered_pubsub.server.doors.claims import Claims
+from ordered_pubsub.server.doors.clients import ClientConnection
 from ordered_pubsub.supervision import Backoff
 from ordered_pubsub.testing.processes import HOST
 from ordered_pubsub.testing.proxy import Proxy
@@ -185,7 +186,7 @@ async def test_a_client_whose_name_was_given_to_another_says_so_and_waits_until_
     comings: list[bool] = []
     come = Claims.client_came
 
-    def note(claims: Claims, claimant: Claimant, resumes: bool) -> None:
+    def note(claims: Claims, claimant: ClientConnection, resumes: bool) -> None:
         comings.append(resumes)
         come(claims, claimant, resumes)
 

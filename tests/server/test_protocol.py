@@ -105,7 +105,3 @@ def test_a_message_that_does_not_belong_on_a_road_is_refused() -> None:
         decode(protocol.greetings, payload_of(Ping()), "somebody")
     with pytest.raises(ProtocolError):
         decode(protocol.from_client, payload_of(GREETINGS[0]), "somebody")
-
-
-def test_a_rejection_names_a_code_that_is_described() -> None:
-    assert set(protocol.REJECTIONS) >= protocol.TRY_AGAIN

@@ -273,7 +273,7 @@ async def test_a_best_effort_subscription_ends_whose_timer_fails(
             await subscription.close()
 
 
-@pytest.mark.parametrize("name", ["_reconnect", "_connect"])
+@pytest.mark.parametrize("name", ["_connect_to_any", "_connect"])
 async def test_a_client_comes_back_whatever_it_meets_on_its_way(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, plant: Plant, name: str
 ) -> None:

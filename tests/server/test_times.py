@@ -26,8 +26,8 @@ def times_of(client: ordered_pubsub.Client) -> tuple[float, float]:
     """What a client goes by."""
     engine = client._engine
     assert engine.publisher.outbox.batches.lease._renewals.holds_s == engine.publisher.outbox.batches.lease.lease_s / 2
-    assert engine.lifeline._renewals.holds_s == engine.lifeline.session_ttl_s / 2
-    return engine.lifeline.session_ttl_s, engine.publisher.outbox.batches.lease.lease_s
+    assert engine.machine.lifeline._renewals.holds_s == engine.machine.lifeline.session_ttl_s / 2
+    return engine.machine.lifeline.session_ttl_s, engine.publisher.outbox.batches.lease.lease_s
 
 
 async def test_a_stage_goes_by_its_configuration_and_its_clients_from_the_beginning() -> None:

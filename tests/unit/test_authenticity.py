@@ -33,7 +33,6 @@ from ordered_pubsub.wire.pack import (
     encode_event,
     encode_events,
     encode_logged,
-    encode_signed,
     make_event,
     signed_ask,
     signed_request,
@@ -209,7 +208,7 @@ ALONE = encode_logged(Logged("p", EVENTS[:1]))
         (Chunk(2, ALONE),),
         (Chunk(1, encode_logged(Logged("p", EVENTS[:2]))),),
         (Chunk(1, encode_logged(Logged("p", []))),),
-        (Chunk(1, encode_signed(SignedEvents("p", [msgspec.Raw(b"\xc0")]))),),
+        (Chunk(1, encode_logged(SignedEvents("p", [msgspec.Raw(b"\xc0")]))),),
         *((Chunk(1, ALONE[:at]),) for at in range(len(ALONE))),
         (Chunk(1, ALONE + b"\0"),),
         (Chunk(1, b"\x01" + ALONE[1:]),),
@@ -331,6 +330,6 @@ def test_what_does_not_begin_with_a_publisher_and_events_cannot_be_read(data: by
 @pytest.mark.parametrize("count", [1, 15, 16, 65_535, 65_536])
 @pytest.mark.parametrize("length", [0, 31, 32, 255, 256, 1_000])
 def test_what_was_written_is_found_however_long_it_is(length: int, count: int) -> None:
-    data = encode_signed(SignedEvents("p" * length, [msgspec.Raw(b"\xc0")] * count))
+    data = encode_logged(SignedEvents("p" * length, [msgspec.Raw(b"\xc0")] * count))
 
     assert len(decode_signed(data, count).events) == count

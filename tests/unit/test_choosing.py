@@ -19,7 +19,7 @@ from ordered_pubsub.server.stage import choosing as module
 from ordered_pubsub.server.stage.choosing import FILTERS_MAX, LETTERS_MAX, STEP_BYTES, Filters, choosing, choosing_rows
 from ordered_pubsub.wire.content import BYTES, JSON
 from ordered_pubsub.wire.logged import read_recalled
-from ordered_pubsub.wire.pack import Logged, PackedEvent, SignedEvents, encode_event, encode_logged, encode_signed
+from ordered_pubsub.wire.pack import Logged, PackedEvent, SignedEvents, encode_event, encode_logged
 
 MARKS = [ChangeMark("desk/1", 2)]
 
@@ -209,7 +209,7 @@ def test_many_pieces_are_cut_out_in_small_steps(read: list[int]) -> None:
 
 
 def test_what_is_no_event_is_left_to_the_client_wherever_it_is(read: list[int]) -> None:
-    data = encode_signed(
+    data = encode_logged(
         SignedEvents("market", [msgspec.Raw(encode_event(event({"n": 0})))] * 999 + [msgspec.Raw(b"\x07")])
     )
     item = recalled(Chunk(1_000, data))

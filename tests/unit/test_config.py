@@ -142,14 +142,14 @@ def test_a_stage_with_a_certificate_is_reached_by_tls_whatever_the_scheme() -> N
     [("90s", 90), ("30min", 1800), ("12h", 43_200), ("1d", 86_400), ("2w", 1_209_600), (5, 5), (0.5, 0.5)],
 )
 def test_an_age_is_seconds_or_has_a_unit(age: Any, seconds: float) -> None:
-    assert RetentionSection(keep_age=age, max_age="4w").keep_age_s == seconds
+    assert RetentionSection(keep_age=age, max_age="4w").policy.keep_age_s == seconds
 
 
 @pytest.mark.parametrize(
     ("size", "count"), [("1B", 1), ("10GB", 10**10), ("64MiB", 2**26), ("2kB", 2000), ("1TiB", 2**40), (7, 7)]
 )
 def test_a_size_is_bytes_or_has_a_unit(size: Any, count: int) -> None:
-    assert RetentionSection(max_bytes=size).max_size == count
+    assert RetentionSection(max_bytes=size).policy.max_bytes == count
 
 
 @pytest.mark.parametrize(

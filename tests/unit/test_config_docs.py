@@ -11,7 +11,6 @@ import attrs
 import pytest
 
 from ordered_pubsub.config.advice import find_advice
-from ordered_pubsub.config.later import find_what_comes_later
 from ordered_pubsub.config.overlay import variables
 from ordered_pubsub.config.reading import read_text
 from ordered_pubsub.config.records import keys_of
@@ -98,7 +97,7 @@ def test_the_example_is_one_that_needs_nothing_and_no_advice() -> None:
     configuration = read_text(example)
 
     assert [stage.name for stage in configuration.stages] == ["eu", "us"]
-    assert find_what_comes_later(configuration) is None
+    assert not configuration.group
     assert find_advice(configuration) == ()
 
 

@@ -283,7 +283,7 @@ async def test_an_event_that_its_timestamp_makes_too_large_is_said_with_what_hel
         said = client.status()["waiting_for"]
         adapter.limit = 1 << 20
         await sent
-        assert client._publisher.trouble == ""
+        assert client._publisher.outbox.trouble == ""
 
     for part in ("the ENS takes 10000 at most", "max_payload", "order='pairwise'", "order='topic'", "fewer topics"):
         assert part in said

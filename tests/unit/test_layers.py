@@ -47,7 +47,7 @@ MAY_FLOW = {
     ("client.home", "client.home"), ("client.incoming", "client.incoming"), ("client.outgoing", "client.outgoing"),
     ("server.store", "server.store"), ("server.stage", "server.stage"), ("server.stage", "server.store"),
     ("server.doors", "server.doors"), ("server.doors", "server.stage"), ("server.links", "server.links"),
-    ("server.links", "server.doors"),
+    ("server.links", "server.doors"), ("server.links", "server.stage"),
 }  # fmt: skip
 
 

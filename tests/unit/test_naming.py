@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ordered_pubsub.config.naming import is_named
+from ordered_pubsub.config.kinds import is_named
 
 
 def reference(pattern: str, name: str) -> bool:

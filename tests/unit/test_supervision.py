@@ -32,6 +32,7 @@ LOOKED_AFTER = {
     "ordered_pubsub/client/incoming/intake.py": "the end of a wait in the function that made it: sets an event",
     "ordered_pubsub/client/incoming/reception.py": "a warning in the log, and nothing else",
     "ordered_pubsub/client/subscription.py": "a handler's task, which ends its subscription by whatever it meets",
+    "ordered_pubsub/client/waiting.py": "a word to who waits in the loop, from another thread; it raises nothing",
     "ordered_pubsub/client/client.py": "closing, whose outcome is awaited by whoever closes",
     "ordered_pubsub/sync/handlers.py": "a handler's thread, which hands on whatever the handler raises",
     "ordered_pubsub/sync/loops.py": "the thread of the loop, and what it is asked for, which is awaited or told",
@@ -39,16 +40,14 @@ LOOKED_AFTER = {
     "ordered_pubsub_adapters/_rabbitmq_io.py": "what pika asks for, and is told of; and a write, which raises nothing",
     "ordered_pubsub_adapters/base.py": "awaited in the function that made it; sending, whose errors are told to who publishes",
     "ordered_pubsub_adapters/memory.py": "the end of a wait in the function that made it: sets an event",
-    "ordered_pubsub_adapters/mqtt.py": "waits for an event, in the function that made it",
     "ordered_pubsub_adapters/nats.py": "a question whose answer is awaited, and that ends with the connection",
 }
 """Where something is begun without a supervisor, how often, and why that may be."""
 HOW_OFTEN = {
     "ordered_pubsub/supervision.py": 5,
     "ordered_pubsub/sync/loops.py": 2,
-    "ordered_pubsub/sync/handlers.py": 2,
     "ordered_pubsub_adapters/_rabbitmq_io.py": 4,
-    "ordered_pubsub_adapters/base.py": 3,
+    "ordered_pubsub_adapters/base.py": 2,
 }
 """Once, where nothing is said."""
 

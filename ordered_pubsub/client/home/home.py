@@ -17,15 +17,6 @@ from ordered_pubsub.core.messages import Answer, FromSubscriber, Refusal, Reques
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.wire.sessions import SessionKey
 
-AnswersHandler = Callable[[Sequence[Answer | Refusal]], None]
-"""Takes all the answers that came at once; never called from within `send`."""
-
-ToldHandler = Callable[[Sequence[ToSession]], None]
-"""Takes what the stage tells subscriptions; never called from within `say`."""
-
-StateHandler = Callable[[bool, str], None]
-"""Is told whether the stage is connected now, and why."""
-
 
 def _ignore(*_: object) -> None:
     """Nobody wants to know."""
@@ -35,9 +26,12 @@ def _ignore(*_: object) -> None:
 class Listener:
     """Who hears what comes from a home. None of it raises."""
 
-    on_answers: AnswersHandler
-    on_told: ToldHandler
-    on_state: StateHandler
+    on_answers: Callable[[Sequence[Answer | Refusal]], None]
+    """takes all the answers that came at once; never called from within `send`"""
+    on_told: Callable[[Sequence[ToSession]], None]
+    """takes what the stage tells subscriptions; never called from within `say`"""
+    on_state: Callable[[bool, str], None]
+    """is told whether the stage is connected now, and why"""
     on_failure: Callable[[Exception], None] = _ignore
     """is told why nothing comes any more, if the home has met what it cannot mend"""
 
@@ -53,20 +47,14 @@ class Home(ABC):
     def where(self) -> str:
         """Which stage this is, or why there is none now, in words."""
 
-    @property
-    def payload_bytes_max(self) -> int | None:
-        """What an event may have, as far as the stages say."""
-        return None
-
-    @property
-    def has_tags(self) -> bool:
-        """Whether the stages tag what they have numbered."""
-        return True
-
-    @property
-    def times(self) -> Times:
-        """How long the stages wait for who is silent, as those say that it was connected to last."""
-        return Times()
+    payload_bytes_max: int | None = None
+    """what an event may have, as far as the stages say"""
+    has_tags: bool = True
+    """whether the stages tag what they have numbered"""
+    levels: Levels = Levels()
+    """what the topics of the system give, once it is connected"""
+    times: Times = Times()
+    """how long the stages wait for who is silent, as those say that it was connected to last"""
 
     @abstractmethod
     async def open(self, key: SessionKey, name: str | None, listener: Listener) -> Topology:
@@ -82,11 +70,6 @@ class Home(ABC):
     @abstractmethod
     def say(self, message: FromSubscriber) -> None:
         """Send what a subscription says. It may be lost with the connection; what matters is said again."""
-
-    @property
-    @abstractmethod
-    def levels(self) -> Levels:
-        """What the topics of the system give, once it is connected."""
 
     @abstractmethod
     async def close(self) -> None:

@@ -28,13 +28,7 @@ from ordered_pubsub.core.levels import Levels
 from ordered_pubsub.core.liveness.times import Times
 from ordered_pubsub.core.messages import Answer, FromSubscriber, Refusal, Request, ToSession
 from ordered_pubsub.core.topology import Topology
-from ordered_pubsub.errors import (
-    AccessDenied,
-    ConfigurationError,
-    OrderedPubSubError,
-    ProtocolError,
-    UnavailableError,
-)
+from ordered_pubsub.errors import AccessDenied, ConfigurationError, OrderedPubSubError, ProtocolError, UnavailableError
 from ordered_pubsub.supervision import Backoff, Supervisor
 from ordered_pubsub.wire.framing import HEAD_BYTES
 from ordered_pubsub.wire.protocol import (
@@ -93,8 +87,6 @@ class NetworkHome(Home):
         self._key = SessionKey("", b"")
         self._name: str | None = None
         self._listener = NOBODY
-        self._levels = Levels()
-        self._times = Times()
         self._talk: Talk | None = None
         self._topology: Topology | None = None
         self._welcome: Welcome | None = None
@@ -126,27 +118,7 @@ class NetworkHome(Home):
         """Where stages are, as far as it is known: those that were given, and those that it was told of."""
         return tuple(self._addresses)
 
-    @property
-    def payload_bytes_max(self) -> int | None:
-        """What the stages say that a payload may have."""
-        return self._welcome.payload_bytes_max if self._welcome is not None else None
-
     # -- connecting ---------------------------------------------------------------------------------------------------
-
-    @property
-    def levels(self) -> Levels:
-        """What the stages say that topics give."""
-        return self._levels
-
-    @property
-    def has_tags(self) -> bool:
-        """What the stage says."""
-        return self._welcome is None or self._welcome.tags
-
-    @property
-    def times(self) -> Times:
-        """What the stage says."""
-        return self._times
 
     async def open(self, key: SessionKey, name: str | None, listener: Listener) -> Topology:
         """Connect to the first stage that answers. Cancelled, it leaves nothing open."""
@@ -175,14 +147,14 @@ class NetworkHome(Home):
         assert self._topology is not None
         return self._topology
 
-    async def _connect_to_any(self) -> str:
+    async def _connect_to_any(self, passing: type[OrderedPubSubError] = UnavailableError) -> str:
         """Connect to the first stage that answers, or say what is wrong with each. Raises what waiting does not change."""
         troubles: list[str] = []
         for address in list(self._addresses):
             try:
                 await self._connect(address)
                 return ""
-            except UnavailableError as error:
+            except passing as error:
                 troubles.append(str(error))
         return "; ".join(troubles)
 
@@ -203,7 +175,9 @@ class NetworkHome(Home):
                 talk.welcome.exception()  # it is raised from here, or replaced by what is
             talk.abort("not let in")
             if isinstance(error, (OSError, asyncio.TimeoutError)):
-                raise UnavailableError(f"{address}: {_reason(error)}") from error
+                nobody = isinstance(error, ConnectionRefusedError)  # asyncio's own words are for those who know it
+                reason = "nobody listens there" if nobody else str(error) or "no answer in time"
+                raise UnavailableError(f"{address}: {reason}") from error
             raise
         self._talk, self._welcome = talk, welcome
         self._resumes, self._let_in_at = True, asyncio.get_running_loop().time()
@@ -225,7 +199,8 @@ class NetworkHome(Home):
             raise ProtocolError(f"what stage {address} says of the line of stages cannot be read: {error}") from error
         if self._topology is not None:
             topology.check_same(self._topology.fingerprint, f"this client, compared with stage {address},")
-        self._topology, self._levels, self._times = topology, levels, times
+        self._topology, self.levels, self.times = topology, levels, times
+        self.payload_bytes_max, self.has_tags = welcome.payload_bytes_max, welcome.tags
 
     def _learn(self, address: Address, welcome: Welcome) -> None:
         """Put this address first, and add what the stage knows."""
@@ -247,21 +222,11 @@ class NetworkHome(Home):
             self._gone.clear()
             if self._must_pause:
                 await self._backoff.pause()
-            await self._reconnect()
+            while troubles := await self._connect_to_any(OrderedPubSubError):  # whatever it is: rights are given back
+                self.trouble = troubles
+                await self._backoff.pause()
             self.trouble = ""
             self._listener.on_state(True, self.where)
-
-    async def _reconnect(self) -> None:
-        while True:
-            troubles: list[str] = []
-            for address in list(self._addresses):
-                try:
-                    await self._connect(address)
-                    return
-                except OrderedPubSubError as error:
-                    troubles.append(str(error))
-            self.trouble = "; ".join(troubles)
-            await self._backoff.pause()
 
     async def _watch(self) -> None:
         """Ask a silent stage whether it is there; give it up if it does not say so."""
@@ -298,18 +263,15 @@ class NetworkHome(Home):
             self._send(talk, welcome, requests[half:])
         elif not half and size + GROWTH_BYTES > welcome.frame_bytes_max and requests[0].sequence > self._sent_most:
             # One that was sent before may have been taken by a stage whose frames are larger: only a stage may refuse it.
-            self._refuse(requests[0], size, welcome)
+            reason = (
+                f"the request has {size} bytes, and stage {welcome.stage!r} takes at most {welcome.frame_bytes_max} at once "
+                "(limits.frame_bytes_max): name fewer topics in one call, or let the stage take more"
+            )
+            refusals: list[Answer | Refusal] = [requests[0].refused("limit", reason)]
+            self._supervisor.soon(self.answered, "refusing a request", refusals)  # no answer comes from within `send`
         else:
             talk.send(frame)
             self._sent_most = max(self._sent_most, requests[-1].sequence)
-
-    def _refuse(self, request: Request, size: int, welcome: Welcome) -> None:
-        reason = (
-            f"the request has {size} bytes, and stage {welcome.stage!r} takes at most {welcome.frame_bytes_max} at once "
-            "(limits.frame_bytes_max): name fewer topics in one call, or let the stage take more"
-        )
-        refusals: list[Answer | Refusal] = [request.refused("limit", reason)]
-        self._supervisor.soon(self.answered, "refusing a request", refusals)  # no answer comes from within `send`
 
     def answered(self, answers: list[Answer | Refusal]) -> None:
         """The stage brings answers."""
@@ -388,10 +350,3 @@ class NetworkHome(Home):
         if talk is not None and talk.channel is not None:
             talk.end("the client is closed")
             await talk.channel.wait_until_gone()
-
-
-def _reason(error: OSError | asyncio.TimeoutError) -> str:
-    """Why a stage cannot be reached; asyncio's own words are for those who know it."""
-    if isinstance(error, ConnectionRefusedError):
-        return "nobody listens there"
-    return str(error) or "no answer in time"

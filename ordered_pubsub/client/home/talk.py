@@ -13,7 +13,7 @@ import attrs
 from ordered_pubsub.config.addresses import Address
 from ordered_pubsub.core.messages import Answer, Refusal, ToSession
 from ordered_pubsub.errors import ProtocolError, UnavailableError
-from ordered_pubsub.wire.channel import Channel
+from ordered_pubsub.wire.channel import Channel, Owner
 from ordered_pubsub.wire.protocol import (
     ClientGreeting,
     Ping,
@@ -52,7 +52,7 @@ class Hearer(Protocol):
 
 
 @attrs.define(eq=False)
-class Talk:
+class Talk(Owner):
     """One connection to a stage, from its greeting to its end."""
 
     home: Hearer
@@ -92,21 +92,18 @@ class Talk:
                 if not self.welcome.done():
                     self.welcome.set_result(message)
             elif isinstance(message, Rejected):
-                self._rejected(message)
+                error = rejection_error(message, self.address)
+                self.farewell = str(error)
+                if message.code == "name-in-use":
+                    self.home.lose_name()
+                if not self.welcome.done():
+                    self.welcome.set_exception(error)
             elif isinstance(message, Report):
                 self.home.reported(message)
         if answers:
             self.home.answered(answers)
         if told:
             self.home.told(told)
-
-    def _rejected(self, rejected: Rejected) -> None:
-        error = rejection_error(rejected, self.address)
-        self.farewell = str(error)
-        if rejected.code == "name-in-use":
-            self.home.lose_name()
-        if not self.welcome.done():
-            self.welcome.set_exception(error)
 
     def broken(self, error: ProtocolError) -> None:
         """Who is there does not speak this protocol."""

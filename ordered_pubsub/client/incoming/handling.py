@@ -25,9 +25,6 @@ RETRY_FIRST_S, RETRY_MOST_S = 0.1, 10.0
 Handler = Callable[[Event], Awaitable[object] | object]
 """What `notify=` takes: a plain or an async function."""
 
-DeadLetter = Callable[[Event, Exception], Awaitable[object]]
-"""Publishes an event that cannot be handled, with the reason."""
-
 
 @attrs.frozen
 class Handling:
@@ -35,7 +32,8 @@ class Handling:
 
     handler: Handler
     retry: tenacity.AsyncRetrying | None = None
-    dead_letter: DeadLetter | None = None
+    dead_letter: Callable[[Event, Exception], Awaitable[object]] | None = None
+    """publishes an event that cannot be handled, with the reason"""
 
     async def __call__(self, event: Event) -> None:
         """Have an event handled, or put aside. Raises what the handler raised last if neither is possible."""

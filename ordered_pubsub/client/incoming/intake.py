@@ -47,13 +47,7 @@ class Intake:
     """How events come to one subscription."""
 
     def __init__(
-        self,
-        engine: Engine,
-        identity: str,
-        order: Order,
-        delivery: str,
-        settings: Settings,
-        beginning: Beginning = NOW,
+        self, engine: Engine, identity: str, order: Order, delivery: str, settings: Settings, beginning: Beginning = NOW
     ) -> None:
         self.engine = engine
         self.identity = identity
@@ -65,13 +59,19 @@ class Intake:
         """whether what was not read is not read at all"""
         self.error: Exception | None = None
         """why it is over, if it did not end by itself"""
-        self.on_over: Callable[[], None] = _nothing
+        self.on_over: Callable[[], object] = lambda: None
         self.leaving: asyncio.Future[None] | None = None
         """done when the stage knows that it is over"""
-        missing = None if delivery == BEST_EFFORT else Missing(engine.home.levels.is_kept)
-        buffer = _make_buffer(identity, order, missing, settings)
-        subscriber = None
-        if missing is not None and isinstance(buffer, Delivery):
+        events_max, bytes_max = settings.buffer_events_max, settings.buffer_bytes_max
+        buffer: Delivery | BestEffort
+        subscriber: Subscriber | None = None
+        if delivery == BEST_EFFORT:
+            events_max = events_max or BEST_EFFORT_BUFFER_EVENTS_MAX
+            buffer = BestEffort(identity, events_max, settings.ttl_s, buffer_bytes_max=bytes_max)
+        else:
+            missing, events_max = Missing(engine.home.levels.is_kept), events_max or BUFFER_EVENTS_MAX
+            wants_of = partial(wanted_by, decoder=Decoder(settings.serializer))
+            buffer = Delivery(identity, events_max, order, missing, wants_of, buffer_bytes_max=bytes_max)
             log = SubscriberLog(
                 buffer,
                 missing,
@@ -102,11 +102,7 @@ class Intake:
         """whether it has asked for nothing more, since it was full"""
         if subscriber is not None:
             self._following = Following(
-                engine,
-                self.subscription,
-                subscriber,
-                self._may_ask,
-                lambda: bool(self._ready) or self.is_dropped,
+                engine, self.subscription, subscriber, self._may_ask, lambda: bool(self._ready) or self.is_dropped
             )
         engine.enter(self)
 
@@ -267,7 +263,11 @@ class Intake:
         elif self.is_over:
             self._over()
         elif isinstance(self._buffer, BestEffort):
-            self._arm(self._buffer)
+            # Have the time told to a buffer in which events wait for the end of their patience.
+            deadline = None if self._timer is not None else self._buffer.next_deadline()
+            if deadline is not None:
+                due_at = max(deadline, self.engine.loop.time() + TICK_S_MIN)
+                self._timer = self.engine.supervisor.at(due_at, self._tick, "the end of patience")
         elif self._following is not None:
             self._following.pump()
 
@@ -276,15 +276,6 @@ class Intake:
         for notification in ready:
             self._ready_bytes += notification.arrival.size
         self._news.set()
-
-    def _arm(self, buffer: BestEffort) -> None:
-        """Have the time told to a buffer in which events wait for the end of their patience."""
-        if self._timer is not None or self.is_over:
-            return
-        deadline = buffer.next_deadline()
-        if deadline is not None:
-            due_at = max(deadline, self.engine.loop.time() + TICK_S_MIN)
-            self._timer = self.engine.supervisor.at(due_at, self._tick, "the end of patience")
 
     def _tick(self) -> None:
         self._timer = None
@@ -372,16 +363,3 @@ class Intake:
         if self.subscription.end is not None:
             self.leaving = self.engine.outcome_of(self.subscription.end)
         self.on_over()
-
-
-def _make_buffer(identity: str, order: Order, missing: Missing | None, settings: Settings) -> Delivery | BestEffort:
-    events_max, bytes_max = settings.buffer_events_max, settings.buffer_bytes_max
-    if missing is None:
-        events_max = events_max or BEST_EFFORT_BUFFER_EVENTS_MAX
-        return BestEffort(identity, events_max, settings.ttl_s, buffer_bytes_max=bytes_max)
-    wants_of = partial(wanted_by, decoder=Decoder(settings.serializer))
-    return Delivery(identity, events_max or BUFFER_EVENTS_MAX, order, missing, wants_of, buffer_bytes_max=bytes_max)
-
-
-def _nothing() -> None:
-    """Nobody needs to know."""

@@ -22,6 +22,7 @@ import attrs
 from msgspec.structs import replace
 
 from ordered_pubsub.adapter import Adapter, Frame
+from ordered_pubsub.client.remembering import Remembered
 from ordered_pubsub.core.client.holding import EnsOperation, Holding
 from ordered_pubsub.core.client.machine import ClientMachine
 from ordered_pubsub.core.messages import Keys, NotArrivedCounts
@@ -37,8 +38,6 @@ STALLED_AFTER_S = 5.0
 """A subscription that has kept the ENS waiting for so long is named in the log."""
 REPORT_S = 5.0
 """So long after something has not arrived the stage is told, and of all that has not arrived until then."""
-COMPLAINED_MAX = 1_000
-"""So many topics are remembered of which it was logged that they have messages without a place in the order."""
 
 
 class Receiver(Protocol):
@@ -81,7 +80,8 @@ class Reception:
     _receivers: dict[str, Receiver] = attrs.field(factory=dict)
     _operation: asyncio.Task[None] | None = None
     """has the ENS bring topics, or end it"""
-    _complained: dict[str, bool] = attrs.field(factory=dict)
+    _complained: dict[str, bool] = attrs.field(factory=Remembered)
+    """topics of which it was logged that they have messages without a place in the order"""
     _loop: asyncio.AbstractEventLoop = attrs.field(factory=asyncio.get_running_loop)
     _report_timer: asyncio.TimerHandle | None = None
     """tells the stage how much has not arrived"""
@@ -184,21 +184,18 @@ class Reception:
                 await self._wait_for_room(receiver)
 
     async def _wait_for_room(self, receiver: Receiver) -> None:
-        timer = asyncio.get_running_loop().call_later(STALLED_AFTER_S, self._complain_of_stall, receiver)
+        words = (
+            "subscription %s is full and has not been read for %g s: its client takes nothing more from the ENS until it is. "
+            "Read it, close it, give it a client of its own, or raise queue_events_max and queue_bytes_max"
+        )
+        warn = partial(_log.warning, words, receiver.identity, STALLED_AFTER_S)
+        timer = asyncio.get_running_loop().call_later(STALLED_AFTER_S, warn)
         self.is_waiting = True
         try:
             await receiver.wait_for_room()
         finally:
             self.is_waiting = False
             timer.cancel()
-
-    def _complain_of_stall(self, receiver: Receiver) -> None:
-        _log.warning(
-            "subscription %s is full and has not been read for %g s: its client takes nothing more from the ENS until it is. "
-            "Read it, close it, give it a client of its own, or raise queue_events_max and queue_bytes_max",
-            receiver.identity,
-            STALLED_AFTER_S,
-        )
 
     def _report(self) -> None:
         """Tell the stage, whose metrics are looked at, how much has not arrived."""
@@ -247,8 +244,6 @@ class Reception:
         if self.delivers_unordered:
             return [read_unordered(frame)]
         if frame.topic not in self._complained:
-            if len(self._complained) >= COMPLAINED_MAX:
-                self._complained.clear()
             self._complained[frame.topic] = True
             _log.warning(
                 "a message on %r is not delivered: it was not published through ordered_pubsub, so it has no place in the order "

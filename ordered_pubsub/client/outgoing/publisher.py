@@ -29,7 +29,6 @@ from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.core.client.batches import Batch
 from ordered_pubsub.core.client.outbox import Outbox, Void
 from ordered_pubsub.core.client.session import Outcome
-from ordered_pubsub.core.messages import Publication
 from ordered_pubsub.errors import (
     AccessDenied,
     Closed,
@@ -40,7 +39,6 @@ from ordered_pubsub.errors import (
     TopicError,
     UnavailableError,
     UsageError,
-    WouldBlock,
 )
 from ordered_pubsub.supervision import Supervisor
 from ordered_pubsub.wire.event_frames import HELD_ENTRY_BYTES, PACK_BYTES, frame_bytes, packed, stamped
@@ -119,24 +117,12 @@ class Publisher:
         """How many publications have no receipt yet."""
         return len(self._unfinished)
 
-    def has_room(self, size: int) -> bool:
-        """Whether one more publication, of so many bytes, may be unfinished; into an empty pipeline, any fits."""
-        settings = self.settings
-        return not self._unfinished or (
-            len(self._unfinished) < settings.pipeline_events_max
-            and self._unfinished_bytes + size <= settings.pipeline_bytes_max
-        )
-
     def put_nowait(self, item: Outgoing) -> asyncio.Future[Receipt]:
         """Take a publication, or raise `WouldBlock` if the pipeline is full or others wait for room."""
         if self.is_closed:
             raise self._closed()
-        if self._waiters or not self.has_room(item.held):
-            raise WouldBlock(
-                f"{len(self._unfinished)} publications with {self._unfinished_bytes} bytes have no receipt yet; at most "
-                f"{self.settings.pipeline_events_max} (pipeline_events_max) and {self.settings.pipeline_bytes_max} "
-                "(pipeline_bytes_max) may be: await earlier ones first, or use publish(), which waits"
-            )
+        if self._waiters or not self.settings.has_room(len(self._unfinished), self._unfinished_bytes, item.held):
+            raise self.settings.full(len(self._unfinished), self._unfinished_bytes)
         self._put(item)
         return item.future
 
@@ -144,7 +130,7 @@ class Publisher:
         """Take a publication as soon as there is room, after those who came before. Cancelled before, it is not taken."""
         if self.is_closed:
             raise self._closed()
-        if not self._waiters and self.has_room(item.held):
+        if not self._waiters and self.settings.has_room(len(self._unfinished), self._unfinished_bytes, item.held):
             self._put(item)
             return item.future
         waiter: asyncio.Future[None] = self._loop.create_future()
@@ -154,10 +140,7 @@ class Publisher:
         finally:
             self._waiters.pop(item, None)
         if not waiter.done():
-            raise Timeout(
-                f"the event for {item.topic!r} was not published: the pipeline stayed full for as long as a call may take "
-                f"({self.settings.timeout_s:g} s, timeout_s); waited for {self.waiting_for()}"
-            )
+            raise self.settings.stayed_full(item.topic, self.waiting_for())
         waiter.result()
         return item.future
 
@@ -165,7 +148,7 @@ class Publisher:
         """There may be room: take what waits for it, in its order."""
         while self._waiters:
             item, waiter = next(iter(self._waiters.items()))
-            if not self.has_room(item.held):
+            if not self.settings.has_room(len(self._unfinished), self._unfinished_bytes, item.held):
                 return
             del self._waiters[item]
             self._put(item)
@@ -237,7 +220,9 @@ class Publisher:
             return
         receipts, outbox.receipts = outbox.receipts, []
         for part, items in receipts:
-            _give_receipts(part, items)
+            for number, item in enumerate(items, part.first):
+                if not item.future.done():
+                    item.future.set_result(Receipt(part.topic, number, item.id))
             self._forget(items)
         voids, outbox.voids = outbox.voids, []
         for void in voids:
@@ -344,11 +329,6 @@ class Publisher:
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    @property
-    def trouble(self) -> str:
-        """Why the ENS did not take something, if that is so now."""
-        return self.outbox.trouble
-
     def waiting_for(self) -> str:
         """Say in words what is not finished."""
         counts: dict[str, int] = {}
@@ -359,7 +339,7 @@ class Publisher:
         more = f" and on {len(topics) - 3} more topics" if len(topics) > 3 else ""
         held = [topic for topic, _ in topics if self.outbox.is_with_ens(topic)]
         where = f"; the ENS has not taken those on {held[0]!r} yet (perhaps a subscriber does not read)" if held else ""
-        reasons = [f"publications without a receipt ({shown}{more}){where}" if topics else "", self.trouble]
+        reasons = [f"publications without a receipt ({shown}{more}){where}" if topics else "", self.outbox.trouble]
         return "; ".join(filter(None, reasons)) or "nothing"
 
     async def drain(self, timeout_s: float) -> str:
@@ -376,7 +356,15 @@ class Publisher:
             timer = self._loop.call_later(timeout_s, self._idle.set)
             await self._idle.wait()
             timer.cancel()
-        return self._abandon() if self._unfinished or self.outbox.early_events else ""
+        if not (self._unfinished or self.outbox.early_events):
+            return ""
+        left = "" if all(item.future.done() for item in self._unfinished.values()) else self.waiting_for()
+        self._give_up()
+        for item in list(self._unfinished.values()):
+            self._fail(
+                item, Timeout(f"the client was closed before the event {item.id} had a receipt; the outcome is unknown")
+            )
+        return left
 
     def fail(self, error: Exception) -> None:
         """Nothing is published any more: whoever waits for a receipt, or for room, is told."""
@@ -389,15 +377,6 @@ class Publisher:
         for item in list(self._unfinished.values()):
             self._fail(item, error)
         self._idle.set()
-
-    def _abandon(self) -> str:
-        left = "" if all(item.future.done() for item in self._unfinished.values()) else self.waiting_for()
-        self._give_up()
-        for item in list(self._unfinished.values()):
-            self._fail(
-                item, Timeout(f"the client was closed before the event {item.id} had a receipt; the outcome is unknown")
-            )
-        return left
 
     def _give_up(self) -> None:
         self.outbox.abandon()
@@ -420,13 +399,6 @@ _ERRORS: dict[str, type[OrderedPubSubError]] = {
     "taken-over": SessionExpired,
     "level": UsageError,
 }
-
-
-def _give_receipts(part: Publication, items: Sequence[Outgoing]) -> None:
-    topic = part.topic
-    for number, item in enumerate(items, part.first):
-        if not item.future.done():
-            item.future.set_result(Receipt(topic, number, item.id))
 
 
 def error_of(code: str) -> type[OrderedPubSubError]:

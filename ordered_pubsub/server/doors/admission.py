@@ -19,7 +19,7 @@ from ordered_pubsub.config.schema import IdentitySection, LimitsSection
 from ordered_pubsub.errors import ProtocolError
 from ordered_pubsub.server.doors.access import Access, Proof
 from ordered_pubsub.server.doors.tls import StageTlsContexts
-from ordered_pubsub.wire.channel import Channel
+from ordered_pubsub.wire.channel import Channel, Owner
 from ordered_pubsub.wire.protocol import (
     VERSION,
     ClientGreeting,
@@ -111,7 +111,9 @@ class Admission:
     def leave(self, channel: Channel, address: str, identity: str | None) -> None:
         """Count a connection out."""
         del self._inside[channel]
-        _count_down(self._by_address, address)
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
         share = self._shares.get(identity) if identity is not None else None
         if identity is not None and share is not None:
             share.leave(channel)
@@ -211,12 +213,6 @@ class Share:
         return max(self.channels, key=self.channels.__getitem__) if self.unsent_bytes > most else None
 
 
-def _count_down(counts: dict[str, int], key: str) -> None:
-    counts[key] -= 1
-    if not counts[key]:
-        del counts[key]
-
-
 def neighbourhood(address: str) -> str:
     """What counts as one address: in IPv6 everybody has 2**64 of them."""
     with suppress(ValueError):
@@ -225,7 +221,7 @@ def neighbourhood(address: str) -> str:
 
 
 @attrs.define(eq=False)
-class NewConnection:
+class NewConnection(Owner):
     """The first owner of a connection. It counts it for as long as it lasts, whoever owns it later."""
 
     doors: Admission
@@ -251,13 +247,9 @@ class NewConnection:
             self._reject("limit", refusal)
         else:
             limit_s = self.doors.limits.authentication_s
-            self._timer = asyncio.get_running_loop().call_later(limit_s, self._too_late, limit_s)
-
-    def _too_late(self, limit_s: float) -> None:
-        self._reject("bad-greeting", f"no greeting came within {limit_s:g} s")
-
-    def opened(self, channel: Channel) -> None:
-        """The greeting may come."""
+            self._timer = asyncio.get_running_loop().call_later(
+                limit_s, self._reject, "bad-greeting", f"no greeting came within {limit_s:g} s"
+            )
 
     def received(self, payloads: list[bytes]) -> None:
         """The first frame, and no other before it has an answer."""
@@ -310,9 +302,6 @@ class NewConnection:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-    def lost(self, reason: str) -> None:
-        """Gone before it was let in."""
 
     def _gone(self) -> None:
         self._stop_timer()

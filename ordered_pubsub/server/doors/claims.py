@@ -21,6 +21,7 @@ import attrs
 
 from ordered_pubsub.core.stage.naming import IN_USE, NameTable
 from ordered_pubsub.core.topology import Topology
+from ordered_pubsub.server.doors.clients import ClientConnection
 from ordered_pubsub.server.doors.names import NameKeeper
 from ordered_pubsub.wire.protocol import Claim, Claimed, NamesGranted
 
@@ -31,32 +32,6 @@ CLAIM_S = 5.0
 SETTLE_S = 4.0
 """How long a keeper that was started again hears only home stages, and who had a name last: those that are there come back within
 2 seconds, and ask every second."""
-
-
-class Claimant(Protocol):
-    """A client that comes with a name."""
-
-    @property
-    def session(self) -> str:
-        """Its session."""
-
-    @property
-    def name(self) -> str | None:
-        """What it wants to be called."""
-
-    @property
-    def identity_name(self) -> str:
-        """Who it is."""
-
-    @property
-    def is_given_its_name(self) -> bool:
-        """Whether the configuration gives its name to its identity."""
-
-    def become_known(self) -> None:
-        """Its name is its own."""
-
-    def leave(self, code: str, reason: str) -> None:
-        """Send it away."""
 
 
 class Way(Protocol):
@@ -73,7 +48,7 @@ class Claims:
     rank: int
     topology: Topology
     ways: Mapping[int, Way]
-    let_in: Callable[[Claimant], None]
+    let_in: Callable[[ClientConnection], None]
     is_new_system: bool
     """whether nobody can have had a name before this stage was started"""
     table: Callable[[], NameTable]
@@ -82,7 +57,7 @@ class Claims:
     """lets a name be a session's, while these are in use, or nobody knows yet which are; returns why not, a code and a reason, or
     says it by `handle_given`"""
     names: NameKeeper = attrs.field(factory=NameKeeper)
-    _named: dict[str, dict[Claimant, bool]] = attrs.field(factory=dict)
+    _named: dict[str, dict[ClientConnection, bool]] = attrs.field(factory=dict)
     """name → the clients at home here that have it: one, or for a moment two connections of its session"""
     _known: dict[str, tuple[str, str]] = attrs.field(factory=dict)
     """name → the session and the identity that got it last, as far as this stage has heard"""
@@ -90,7 +65,7 @@ class Claims:
     """(name, session) → the home stage that hears of it when it is on disk"""
     _granted: dict[str, bool] = attrs.field(factory=dict)
     """names that were granted since this stage was started, while it does not know all homes: it knows whether these are free"""
-    _claiming: dict[Claimant, float] = attrs.field(factory=dict)
+    _claiming: dict[ClientConnection, float] = attrs.field(factory=dict)
     """a client whose claim has no answer yet → when it is given up, if it is not in already"""
     _loop: asyncio.AbstractEventLoop = attrs.field(factory=asyncio.get_running_loop)
     _started_at: float = attrs.field(init=False)
@@ -100,7 +75,7 @@ class Claims:
 
     # -- the home's side ----------------------------------------------------------------------------------------------
 
-    def client_came(self, claimant: Claimant, resumes: bool) -> None:
+    def client_came(self, claimant: ClientConnection, resumes: bool) -> None:
         """A client has come with a name."""
         if resumes:
             self._have(claimant)
@@ -110,7 +85,7 @@ class Claims:
         self._claiming[claimant] = self._loop.time() + CLAIM_S
         self._tell_keeper(self._claim_of(claimant, resumes=resumes))
 
-    def client_left(self, claimant: Claimant) -> None:
+    def client_left(self, claimant: ClientConnection) -> None:
         """A client is not there any more."""
         self._claiming.pop(claimant, None)
         assert claimant.name is not None
@@ -122,17 +97,17 @@ class Claims:
             self._tell_keeper(self._claim_of(claimant, release=True))
 
     @staticmethod
-    def _is_same(one: Claimant, other: Claimant) -> bool:
+    def _is_same(one: ClientConnection, other: ClientConnection) -> bool:
         return (one.name, one.session) == (other.name, other.session)
 
-    def _have(self, claimant: Claimant) -> None:
+    def _have(self, claimant: ClientConnection) -> None:
         assert claimant.name is not None
         self._named.setdefault(claimant.name, {})[claimant] = True
 
-    def _is_named(self, claimant: Claimant) -> bool:
+    def _is_named(self, claimant: ClientConnection) -> bool:
         return claimant in self._named.get(claimant.name or "", {})
 
-    def _claim_of(self, claimant: Claimant, release: bool = False, resumes: bool = False) -> Claim:
+    def _claim_of(self, claimant: ClientConnection, release: bool = False, resumes: bool = False) -> Claim:
         assert claimant.name is not None
         return Claim(
             claimant.name, claimant.session, claimant.identity_name, release, resumes, claimant.is_given_its_name
@@ -161,20 +136,17 @@ class Claims:
     def handle_claimed(self, claimed: Claimed) -> None:
         """The keeper of a name has answered."""
         if not claimed.refusal:
-            self._note_known(claimed)
+            # Whose a name is now is known at all stages: who loses his home goes on at another one.
+            self._known.pop(claimed.name, None)
+            self._known[claimed.name] = (claimed.session, claimed.identity)
+            if len(self._known) > KNOWN_MAX:
+                del self._known[next(iter(self._known))]
         there = [*self._named.get(claimed.name, ()), *self._claiming]
         for claimant in dict.fromkeys(there):
             if (claimant.name, claimant.session) == (claimed.name, claimed.session):
                 self._settle(claimant, claimed)
 
-    def _note_known(self, claimed: Claimed) -> None:
-        """Whose a name is now is known at all stages: who loses his home goes on at another one."""
-        self._known.pop(claimed.name, None)
-        self._known[claimed.name] = (claimed.session, claimed.identity)
-        if len(self._known) > KNOWN_MAX:
-            del self._known[next(iter(self._known))]
-
-    def _settle(self, claimant: Claimant, claimed: Claimed) -> None:
+    def _settle(self, claimant: ClientConnection, claimed: Claimed) -> None:
         was_waiting = self._claiming.pop(claimant, None) is not None
         if claimed.refusal:
             claimant.leave(claimed.code, claimed.refusal)

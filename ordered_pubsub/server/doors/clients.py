@@ -57,7 +57,7 @@ from ordered_pubsub.server.doors.admission import Visitor
 from ordered_pubsub.server.doors.rules import Rules
 from ordered_pubsub.server.stage.choosing import read_filter
 from ordered_pubsub.server.stage.node import Node
-from ordered_pubsub.wire.channel import Channel
+from ordered_pubsub.wire.channel import Channel, Owner
 from ordered_pubsub.wire.pack import signing_request
 from ordered_pubsub.wire.protocol import (
     AskUnread,
@@ -104,7 +104,7 @@ _PING, _PONG = encode(Ping()), encode(Pong())
 
 
 @attrs.define(eq=False)
-class ClientConnection:
+class ClientConnection(Owner):
     """One client's connection, once it has been let in."""
 
     channel: Channel
@@ -148,9 +148,6 @@ class ClientConnection:
     def identity_name(self) -> str:
         """Who it is."""
         return self.visitor.identity.name
-
-    def opened(self, channel: Channel) -> None:
-        """Never called: this owner comes later."""
 
     def welcome(self, frame: bytes) -> None:
         """Let it in."""
@@ -212,10 +209,8 @@ class ClientConnection:
                 self.node.handle_subscriber(self.session, self._sayable(message), self.identity_name)
         elif isinstance(message, FromReader):
             self._read(message)
-        elif isinstance(message, Inquire):
-            self._inform(message.number)
-        elif isinstance(message, TurnKeys):
-            self._turn_keys(message.number)
+        elif isinstance(message, (Inquire, TurnKeys)):
+            self._report(message)
         elif isinstance(message, Ping):
             self._write(_PONG)
 
@@ -468,19 +463,15 @@ class ClientConnection:
             )
         return ""
 
-    def _inform(self, number: int) -> None:
-        if self.identity.may("administer"):
-            self._write(encode(Report(number, self.rules.report())))
+    def _report(self, message: Inquire | TurnKeys) -> None:
+        if not self.identity.may("administer"):
+            wanted = "see how the stage is" if isinstance(message, Inquire) else "rotate keys"
+            reason = f"identity {self.identity.name!r} may not {wanted}: it needs the right 'administer'"
+            self._write(encode(Report(message.number, {}, reason)))
+        elif isinstance(message, Inquire):
+            self._write(encode(Report(message.number, self.rules.report())))
         else:
-            reason = f"identity {self.identity.name!r} may not see how the stage is: it needs the right 'administer'"
-            self._write(encode(Report(number, {}, reason)))
-
-    def _turn_keys(self, number: int) -> None:
-        if self.identity.may("administer"):
-            self._write(encode(Report(number, {"key_epoch": self.node.rotate_keys()})))
-        else:
-            reason = f"identity {self.identity.name!r} may not rotate keys: it needs the right 'administer'"
-            self._write(encode(Report(number, {}, reason)))
+            self._write(encode(Report(message.number, {"key_epoch": self.node.rotate_keys()})))
 
     def tell(self, answers: list[Answer | Refusal]) -> None:
         """Bring answers."""

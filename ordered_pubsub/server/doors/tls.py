@@ -34,17 +34,15 @@ class StageTlsContexts:
         for context in (server, client):
             load_key(context, section.cert, section.key)
             if section.client_ca is not None:
-                _load_authorities(context, section.client_ca)
+                try:
+                    context.load_verify_locations(section.client_ca)
+                except (OSError, ValueError) as error:
+                    raise ConfigurationError(
+                        f"tls: client_ca={section.client_ca!r} cannot be used: {error}; expected a PEM file"
+                    ) from error
         if section.client_ca is not None:
             server.verify_mode = ssl.CERT_OPTIONAL  # who shows none may show a token
         return cls(server, client)
-
-
-def _load_authorities(context: ssl.SSLContext, file: str) -> None:
-    try:
-        context.load_verify_locations(file)
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(f"tls: client_ca={file!r} cannot be used: {error}; expected a PEM file") from error
 
 
 def _limited(context: ssl.SSLContext) -> ssl.SSLContext:

@@ -17,7 +17,7 @@ import attrs
 from ordered_pubsub.config.dumping import LINES, common, differences
 from ordered_pubsub.config.schema import Configuration
 from ordered_pubsub.errors import ProtocolError
-from ordered_pubsub.wire.channel import Channel
+from ordered_pubsub.wire.channel import Channel, Owner
 from ordered_pubsub.wire.protocol import Differs, Rejected, decode, encode, from_peer
 
 ANSWER_S = 5.0
@@ -49,7 +49,7 @@ class Common:
 
 
 @attrs.define(eq=False)
-class Disagreement:
+class Disagreement(Owner):
     """Owns the connection of a stage that has another configuration, until it is known in what they differ."""
 
     channel: Channel
@@ -61,9 +61,6 @@ class Disagreement:
         """Say what is said here, and wait for what is said there."""
         self._timer = asyncio.get_running_loop().call_later(ANSWER_S, self.channel.abort, "it does not say in what")
         self.channel.send(self.common.message())
-
-    def opened(self, channel: Channel) -> None:
-        """Never called: this owner comes later."""
 
     def received(self, payloads: list[bytes]) -> None:
         """The other stage says what its configuration says."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import attrs
@@ -19,9 +19,11 @@ from ordered_pubsub.config.schema import Configuration
 from ordered_pubsub.core.messages import PeerMessage
 from ordered_pubsub.errors import OrderedPubSubError, ProtocolError
 from ordered_pubsub.server.doors.access import Access, Proof
+from ordered_pubsub.server.doors.claims import Claims
 from ordered_pubsub.server.links.agreement import Common
+from ordered_pubsub.server.stage.node import Node
 from ordered_pubsub.supervision import Backoff, Supervisor
-from ordered_pubsub.wire.channel import Channel, Nobody
+from ordered_pubsub.wire.channel import Channel, Owner
 from ordered_pubsub.wire.protocol import (
     Claim,
     Claimed,
@@ -65,33 +67,20 @@ class Handler(Protocol):
     def configuration(self) -> Configuration:
         """What this stage was started with."""
 
+    @property
+    def claims(self) -> Claims:
+        """Who hears what is said of names."""
+
+    @property
+    def node(self) -> Node:
+        """The stage, which hears the rest."""
+
     def connected(self, peer: int) -> None:
         """The link is there."""
 
-    def disconnected(self, peer: int) -> None:
-        """The link is gone."""
-
-    def handle_peer(self, peer: int, messages: list[PeerMessage]) -> None:
-        """The peer's state machine says something; raises if it must not."""
-
-    def is_behind(self, peer: int) -> bool:
-        """Whether so much of what it has said waits that no more is to be read."""
-
-    def drop(self, peer: int, error: ProtocolError) -> None:
-        """The peer has said something that cannot be read, and that may get lost."""
-
-    def handle_claim(self, peer: int, claim: Claim) -> None:
-        """The peer claims a name for a client, or gives one back."""
-
-    def handle_claimed(self, claimed: Claimed) -> None:
-        """The peer answers a claim."""
-
-    def handle_names(self, peer: int, names: NamesGranted) -> None:
-        """The peer says which names its clients have."""
-
 
 @attrs.define(eq=False)
-class PeerLink:
+class PeerLink(Owner):
     """This stage's side of the link to one other stage."""
 
     rank: int
@@ -107,7 +96,8 @@ class PeerLink:
     trouble: str = "not connected yet"
     """why there is no link now; empty if there is one"""
     _channel: Channel | None = None
-    _is_up: bool = False
+    is_up: bool = False
+    """whether the other side has let us in, or we it"""
     _was_up: bool = False
     """since the last dial"""
     _rival: _Rival | None = None
@@ -116,7 +106,7 @@ class PeerLink:
     _supervisor: Supervisor = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._supervisor = Supervisor(f"the link to stage {self.name}", lambda error: self._break(str(error)))
+        self._supervisor = Supervisor(f"the link to stage {self.name}", lambda error: self.break_off(str(error)))
 
     # -- making the connection ----------------------------------------------------------------------------------------
 
@@ -127,7 +117,7 @@ class PeerLink:
 
     async def _dial_for_ever(self) -> None:
         backoff = Backoff(PAUSE_FIRST_S, PAUSE_MOST_S)
-        self._break("dialling begins anew")
+        self.break_off("dialling begins anew")
         while True:
             self._was_up = False
             try:
@@ -165,7 +155,7 @@ class PeerLink:
             timer.cancel()
 
     def _give_up(self, channel: Channel) -> None:
-        if not self._is_up:
+        if not self.is_up:
             channel.abort(f"{self.address} said nothing to this stage within {WELCOME_S:g} s")
 
     def opened(self, channel: Channel) -> None:
@@ -191,7 +181,7 @@ class PeerLink:
             self._keep_out(channel, welcome)
             return
         older = self._channel
-        if older is None or not older.is_open or not self._is_up:
+        if older is None or not older.is_open or not self.is_up:
             self._replace(channel, welcome, proof)
             return
         self._write(_PING)
@@ -211,12 +201,12 @@ class PeerLink:
     def _keep_out(self, channel: Channel, welcome: Welcome) -> None:
         reason = f"stage {self.name} is linked to stage {welcome.stage} already, by a connection that works"
         _log.warning("%s, and somebody else has come as that stage from %s", reason, channel.address)
-        channel.owner = Nobody()
+        channel.owner = Owner()
         channel.close(reason, encode(Rejected("unavailable", reason)))
 
     def _replace(self, channel: Channel, welcome: Welcome, proof: Proof) -> None:
         if self._channel is not None:
-            self._channel.owner = Nobody()
+            self._channel.owner = Owner()
             self._channel.abort("replaced by a newer connection")
             self._is_down("replaced by a newer connection")
         channel.owner = self
@@ -227,17 +217,12 @@ class PeerLink:
         self._becomes_up()
 
     def _becomes_up(self) -> None:
-        self._is_up = self._was_up = True
+        self.is_up = self._was_up = True
         self.trouble = ""
         _log.info("linked to stage %s", self.name)
         self.handler.connected(self.rank)
 
     # -- while it is there --------------------------------------------------------------------------------------------
-
-    @property
-    def is_up(self) -> bool:
-        """Whether the other side has let us in, or we it."""
-        return self._is_up
 
     @property
     def healed(self) -> int:
@@ -251,7 +236,7 @@ class PeerLink:
 
     def say(self, messages: Sequence[PeerMessage]) -> None:
         """Send what the state machine says."""
-        if not self._is_up:
+        if not self.is_up:
             return
         frame = encode(Say(list(messages)))
         half = len(messages) // 2
@@ -263,7 +248,7 @@ class PeerLink:
 
     def send(self, message: Claim | Claimed | NamesGranted) -> None:
         """Say something about names, if the link is there. If not, it is said when it is."""
-        if self._is_up:
+        if self.is_up:
             self._write(encode(message))
 
     def received(self, payloads: list[bytes]) -> None:
@@ -273,10 +258,10 @@ class PeerLink:
         try:
             self._receive(payloads)
         except OrderedPubSubError as error:
-            self._break(str(error))
+            self.break_off(str(error))
         except Exception as error:
             self._supervisor.note("hearing it", error)
-            self._break(f"what it said was met by {error!r} here")
+            self.break_off(f"what it said was met by {error!r} here")
 
     def _receive(self, payloads: list[bytes]) -> None:
         said: list[PeerMessage] = []
@@ -286,44 +271,40 @@ class PeerLink:
                 said += message.messages
             else:
                 self._handle(message)
-        if said and self._is_up:
-            self.handler.handle_peer(self.rank, said)
-            if self._channel is not None and self.handler.is_behind(self.rank):
+        if said and self.is_up:
+            self.handler.node.handle_peer(self.rank, said)
+            if self._channel is not None and self.handler.node.is_behind(self.rank):
                 self._channel.pause()
 
     def _decode(self, payload: bytes) -> FromPeer:
         """What a frame says, as far as it can be read, unless what cannot be must not get lost."""
         readable, errors = decode_from_peer(payload, f"stage {self.name}")
         for error in errors:
-            self.handler.drop(self.rank, error)
+            self.handler.node.drop(self.rank, error)
         return readable
 
     def _handle(self, message: Welcome | Rejected | Differs | Claim | Claimed | NamesGranted | Ping | Pong) -> None:
         if isinstance(message, Ping):
             self._write(_PONG)
         elif isinstance(message, Welcome):
-            if self._is_up:
+            if self.is_up:
                 raise ProtocolError(f"stage {self.name} welcomed this one, which is in already")
             if message.stage != self.name:
                 raise ProtocolError(f"{self.address} is stage {message.stage!r}, and {self.name!r} was expected there")
             self._becomes_up()
         elif isinstance(message, Rejected):
-            self._break(f"stage {self.name} does not let this one in ({message.code}): {message.reason}")
+            self.break_off(f"stage {self.name} does not let this one in ({message.code}): {message.reason}")
         elif isinstance(message, Differs):
-            self._differ(message)
-        elif isinstance(message, Pong) or not self._is_up:
+            if self._channel is not None:  # the other stage is to be able to say in what they differ, too
+                self._channel.close(self.common.compared_with(message.common), self.common.message())
+        elif isinstance(message, Pong) or not self.is_up:
             return
         elif isinstance(message, Claim):
-            self.handler.handle_claim(self.rank, message)
+            self.handler.claims.handle_claim(self.rank, message)
         elif isinstance(message, Claimed):
-            self.handler.handle_claimed(message)
+            self.handler.claims.handle_claimed(message)
         else:
-            self.handler.handle_names(self.rank, message)
-
-    def _differ(self, message: Differs) -> None:
-        """The configurations differ. The other stage is to be able to say in what, too."""
-        if self._channel is not None:
-            self._channel.close(self.common.compared_with(message.common), self.common.message())
+            self.handler.claims.handle_names(self.rank, message)
 
     def check_alive(self, now: float, heartbeat_s: float) -> None:
         """Ask a silent peer whether it is there; give one up that does not say so."""
@@ -333,7 +314,7 @@ class PeerLink:
         silent_s = now - channel.heard_at
         if silent_s > 3 * heartbeat_s:
             channel.abort(f"nothing was heard of stage {self.name} for {silent_s:.0f} s")
-        elif silent_s > heartbeat_s and self._is_up:
+        elif silent_s > heartbeat_s and self.is_up:
             self._write(_PING)
 
     def _write(self, frame: bytes) -> None:
@@ -346,31 +327,22 @@ class PeerLink:
 
     def broken(self, error: ProtocolError) -> None:
         """The peer sent what it must not."""
-        self._break(str(error))
+        self.break_off(str(error))
 
     def judge(self, access: Access) -> None:
         """Who may link has changed: disconnect who may not any more."""
         reason = "the other stage took the right to link away from this one"
-        for channel, proof in self._dialled_in():
+        theirs = [] if self._channel is None or self.proof is None else [(self._channel, self.proof)]
+        theirs += [] if self._rival is None else [(self._rival.channel, self._rival.proof)]
+        for channel, proof in theirs:
             identity = access.identify(proof)
             if identity is None or not identity.may("stage", self.name):
                 channel.close(reason, encode(Rejected("denied", reason)))
 
-    def _dialled_in(self) -> Iterator[tuple[Channel, Proof]]:
-        """The connections that the other side has made, and what it has shown."""
-        if self._channel is not None and self.proof is not None:
-            yield self._channel, self.proof
-        if self._rival is not None:
-            yield self._rival.channel, self._rival.proof
-
     def note(self, trouble: str) -> None:
         """Something keeps the other side from linking."""
-        if not self._is_up:
+        if not self.is_up:
             self._note(trouble)
-
-    def renew(self, reason: str) -> None:
-        """Connect anew: what is said on this connection is for a state machine that is not there any more."""
-        self._break(reason)
 
     def go_on(self) -> None:
         """Read on."""
@@ -378,10 +350,7 @@ class PeerLink:
             self._channel.resume()
 
     def break_off(self, reason: str) -> None:
-        """The peer has said what it must not."""
-        self._break(reason)
-
-    def _break(self, reason: str) -> None:
+        """Connect anew: the peer has said what it must not, or for a state machine that is not there any more."""
         if self._channel is not None:
             self._channel.abort(reason)
 
@@ -391,9 +360,9 @@ class PeerLink:
         self._is_down(reason)
 
     def _is_down(self, reason: str) -> None:
-        if self._is_up:
-            self._is_up = False
-            self.handler.disconnected(self.rank)
+        if self.is_up:
+            self.is_up = False
+            self.handler.node.disconnected(self.rank)
         self._note(reason)
 
     def _note(self, trouble: str) -> None:
@@ -416,7 +385,7 @@ class PeerLink:
 
 
 @attrs.define(eq=False)
-class _Rival(Nobody):
+class _Rival(Owner):
     """A newer connection of a stage that has one already."""
 
     channel: Channel

@@ -26,7 +26,7 @@ from ordered_pubsub.wire.pack import (
     SignedEvents,
     decode_event,
     decode_signed,
-    encode_signed,
+    encode_logged,
     packed_headers,
 )
 
@@ -164,7 +164,7 @@ def _cutting(signed: SignedEvents, wanted: bytearray, left: list[Chunk], step: _
             if step.left <= 0:
                 step.left = STEP_BYTES
                 yield
-            data = encode_signed(SignedEvents(signed.publisher, signed.events[first:last]))
+            data = encode_logged(SignedEvents(signed.publisher, signed.events[first:last]))
             step.left -= EVENT_BYTES + len(data) // COPIED_A_BYTE
         left.append(Chunk(last - first, data))
         first = last

@@ -177,6 +177,12 @@ class SqliteShelf:
         except SQLITE_ERRORS as error:
             raise failed(self.file, error) from error
 
+    def _run_many(self, statement: str, values: Iterable[Sequence[Any]]) -> None:
+        try:
+            self._connection.executemany(statement, values)
+        except SQLITE_ERRORS as error:
+            raise failed(self.file, error) from error
+
     def _rows(self, statement: str, values: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
         try:
             for row in self._connection.execute(statement, values):  # noqa: UP028 (it would close the cursor, perhaps too late)
@@ -228,10 +234,7 @@ class SqliteShelf:
             base = (self.ids.get(topic) or self._make(topic)) << SHIFT
             for first, last, data in those:
                 values.append((base + first, last, row_sum(kind_sum, base + first, last, data), data))
-        try:
-            self._connection.executemany(_PUT[kind], values)
-        except SQLITE_ERRORS as error:
-            raise failed(self.file, error) from error
+        self._run_many(_PUT[kind], values)
 
     def _make(self, topic: str) -> int:
         """The number of a topic, which gets one if it has none."""
@@ -330,10 +333,7 @@ class SqliteShelf:
         """Remember the last numbers of topics that rest."""
         self._begin()
         values = [(name, last, number_sum(name, last)) for name, last in sorted(numbers.items())]
-        try:
-            self._connection.executemany("INSERT OR REPLACE INTO number VALUES (?, ?, ?)", values)
-        except SQLITE_ERRORS as error:
-            raise failed(self.file, error) from error
+        self._run_many("INSERT OR REPLACE INTO number VALUES (?, ?, ?)", values)
 
     def number(self, topic: str) -> int:
         """The last number of a topic that rests."""
@@ -364,10 +364,7 @@ class SqliteShelf:
     def wake(self, topics: Iterable[str]) -> None:
         """These are in use again."""
         self._begin()
-        try:
-            self._connection.executemany("DELETE FROM number WHERE name = ?", [(topic,) for topic in topics])
-        except SQLITE_ERRORS as error:
-            raise failed(self.file, error) from error
+        self._run_many("DELETE FROM number WHERE name = ?", [(topic,) for topic in topics])
 
     def clear(self, topics: Iterable[str]) -> None:
         """Remove what is left of topics whose rows are all gone."""

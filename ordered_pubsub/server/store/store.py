@@ -198,19 +198,12 @@ class SqliteJournal:
         if given > self._given:
             self._given = given
         row = join_records(records)
-        try:
-            self._connection.execute("INSERT INTO batch VALUES (?, ?, ?)", (number, batch_sum(number, row), row))
-        except SQLITE_ERRORS as error:
-            raise failed(self.file, error) from error
+        self._run("INSERT INTO batch VALUES (?, ?, ?)", (number, batch_sum(number, row), row))
 
     def _begin(self) -> None:
-        connection = self._connection
-        if not connection.in_transaction:
-            try:
-                connection.execute("BEGIN")
-            except SQLITE_ERRORS as error:
-                raise failed(self.file, error) from error
-            self._changes = connection.total_changes
+        if not self._connection.in_transaction:
+            self._run("BEGIN")
+            self._changes = self._connection.total_changes
 
     def sync(self) -> None:
         """Commit what was appended, and set the mark. Each commit that changes something has a row, and so a number."""
@@ -276,15 +269,6 @@ class SqliteJournal:
                 return
         self._covered = 0
 
-    def _put_whole(self, snapshot: bytes, number: int) -> None:
-        """Put a snapshot in the place of everything, in one transaction."""
-        self._begin()
-        self._run("DELETE FROM batch")
-        self._run("DELETE FROM snapshot")
-        for piece in _pieces(number, snapshot):
-            self._run("INSERT INTO snapshot VALUES (?, ?, ?, ?)", piece)
-        self._run("COMMIT")
-
     def make_topic(self, topic: str, floor: int) -> None:
         """Have a topic in the log, of which everything is gone up to a number."""
         self._shelf.begin(topic, floor)
@@ -318,7 +302,12 @@ class SqliteJournal:
                 self._begin()
                 self._put_last_words()
                 write_about(self._connection, {**read_about(self._connection), "running": ""})
-                self._put_whole(snapshot, self._commits + 1)
+                self._begin()
+                self._run("DELETE FROM batch")
+                self._run("DELETE FROM snapshot")
+                for piece in _pieces(self._commits + 1, snapshot):
+                    self._run("INSERT INTO snapshot VALUES (?, ?, ?, ?)", piece)
+                self._run("COMMIT")
                 self._rows = self._commits = self._commits + 1
         except (JournalError, *SQLITE_ERRORS) as error:
             raise JournalError(f"the last snapshot cannot be written to {self.file}: {error}") from error

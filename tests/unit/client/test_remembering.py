@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ordered_pubsub.client._remembering import REMEMBERED_MAX, Remembered
+from ordered_pubsub.client.remembering import REMEMBERED_MAX, Remembered
 
 
 def test_what_was_put_into_it_first_is_forgotten_first() -> None:
