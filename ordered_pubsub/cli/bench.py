@@ -15,6 +15,7 @@ from ordered_pubsub.bench.numbers import describe_numbers, measure_numbers, numb
 from ordered_pubsub.bench.plan import (
     DURABILITIES,
     KINDS,
+    LEVELS,
     Amounts,
     BenchPlan,
     SetupKind,
@@ -30,7 +31,7 @@ from ordered_pubsub.bench.rounds import measure, rigged
 from ordered_pubsub.errors import UsageError
 
 OWN_STAGE = "its own"
-"""The durability of a stage that runs already."""
+"""The durability of a stage that runs already, and what its topics give."""
 
 EPILOG = """\
 examples:
@@ -39,7 +40,7 @@ examples:
   ordered-pubsub bench --broker rabbitmq --packed --profile profiles
       a private RabbitMQ, packed events as well, and where the time goes
   ordered-pubsub bench --all --packed --json bench.json
-      private brokers of all kinds: ten minutes
+      private brokers of all kinds: twenty minutes
   ordered-pubsub bench --numbers
       how many numbers a stage gives in a second
 
@@ -73,6 +74,9 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sequencer", metavar="ADDRESS", help="a stage that runs already, instead of one of our own")
     parser.add_argument(
         "--durability", choices=DURABILITIES, help="of our own stage (default: both, reported separately)"
+    )
+    parser.add_argument(
+        "--level", choices=LEVELS, help="what topics at our own stage give (default: both, reported separately)"
     )
     parser.add_argument("--packed", action="store_true", help="measure events that share messages as well")
 
@@ -124,8 +128,10 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _measure_numbers(arguments: argparse.Namespace, amounts: Amounts, report: Reporting) -> None:
-    if arguments.sequencer or arguments.profile or arguments.packed:
-        raise UsageError("--numbers measures a stage of its own: leave out --sequencer, --profile and --packed")
+    if arguments.sequencer or arguments.profile or arguments.packed or arguments.level:
+        raise UsageError(
+            "--numbers measures a stage of its own: leave out --sequencer, --profile, --packed and --level"
+        )
     machine = describe_machine()
     rows = asyncio.run(measure_numbers(amounts, _durabilities(arguments), report.progress))
     report.add({"kind": "numbers", "about": {"machine": machine}, "rows": numbers_data(rows)}, describe_numbers(rows))
@@ -146,12 +152,14 @@ def _durabilities(arguments: argparse.Namespace) -> Sequence[str]:
 
 def _variants(arguments: argparse.Namespace) -> list[Variant]:
     if arguments.sequencer is None:
-        return variants_of(_durabilities(arguments), arguments.packed)
-    if arguments.durability is not None:
-        raise UsageError(
-            "--durability is for a stage that is started here; that of --sequencer has its own: leave one out"
-        )
-    return variants_of([OWN_STAGE], arguments.packed)
+        levels = LEVELS if arguments.level is None else (arguments.level,)
+        return variants_of(levels, _durabilities(arguments), arguments.packed)
+    for option in ("durability", "level"):
+        if getattr(arguments, option) is not None:
+            raise UsageError(
+                f"--{option} is for a stage that is started here; that of --sequencer has its own: leave one out"
+            )
+    return variants_of([""], [OWN_STAGE], arguments.packed)
 
 
 def _measure_setup(
