@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ordered_pubsub.bench.aims import Aim, judge
 from ordered_pubsub.bench.numbers import NumbersRow, describe_numbers
 from ordered_pubsub.bench.plan import KINDS, PLAIN, Amounts, BenchPlan, Variant, kind_of, variants_of
-from ordered_pubsub.bench.processes import BenchError, CpuMeter, cpu_ns
+from ordered_pubsub.bench.processes import BenchError, CpuMeter
 from ordered_pubsub.bench.profiles import Cost, describe_costs, is_waiting, read_costs
 from ordered_pubsub.bench.report import describe, table
 from ordered_pubsub.bench.results import BenchOutcome, Pace, Rush, Series, Spread, percentile
@@ -25,6 +25,7 @@ from ordered_pubsub.bench.rounds import Team
 from ordered_pubsub.bench.sides import PAYLOAD_BYTES, BenchTally, make_payload, read_payload
 from ordered_pubsub.cli import main
 from ordered_pubsub.errors import ConfigurationError
+from ordered_pubsub.testing.processes import cpu_ns
 
 CPU = {"publisher": 10_000, "subscriber 1": 20_000, "subscriber 2": 40_000, "stage": None, "broker": 5_000}
 
