@@ -250,7 +250,8 @@ def measure(kind: str) -> Outcome:
         store = disk if isinstance(trouble, Filled) else folder
         settings = {"name": "main", "store": f"sqlite:{store}/main.db"}
         program = ("-c", FAILING, f"{fault}={ERRORS[kind]}")
-        (stage,) = (stages := StageProcesses(folder, [["**"]], settings=[settings], program=program)).processes
+        stages = StageProcesses(folder, [["**"]], settings=[settings], program=program)
+        (stage,) = stages.processes
         outcome = Outcome(kind, trouble.how)
         try:
             stages.start()

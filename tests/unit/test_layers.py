@@ -129,6 +129,12 @@ def test_what_is_private_is_used_by_its_own_package_only() -> None:
                 assert parts[:private] == package, f"{path} uses {'.'.join(parts)}"
 
 
+def test_processes_are_started_in_one_place() -> None:
+    """What is ready, how long that may take, and that nothing is left behind is decided there."""
+    users = [path for path in ROOT.rglob("*.py") if {"subprocess", "multiprocessing"} & {*imports_of(path)}]
+    assert users == [ROOT / "testing" / "processes.py"]
+
+
 def test_nothing_in_the_core_iterates_over_a_set() -> None:
     """Sets have no order that two processes share; dictionaries have."""
     for path in (ROOT / "core").rglob("*.py"):
