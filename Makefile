@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test brokers lint coverage soak fuzz mutants states prove-01 prove-02 prove-03 prove-04 prove-05 prove-06 bench clean
+.PHONY: help demo test brokers lint coverage soak fuzz mutants states prove-01 prove-02 prove-03 prove-04 prove-05 prove-06 bench bench-tables clean
 
 # The interpreter of .venv, 3.10 to 3.13. To take another one later: make clean, then PYTHON=...
 override PYTHON := $(or $(PYTHON),python3)
@@ -13,6 +13,8 @@ SEEDS ?= 10000
 SECONDS ?= 600
 # More arguments for pytest: make test ARGS="-k clock"
 ARGS ?=
+# Some tables for `make bench-tables`: ONLY=core-events,wan
+ONLY ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -79,6 +81,9 @@ prove-06: brokers $(VENV)/.ready-spark $(VENV)/.ready-tox ## … and for the six
 
 bench: $(VENV)/.ready-bench ## measure the core
 	@$(BIN)/python benchmarks/core.py
+
+bench-tables: brokers $(VENV)/.ready-spark ## measure all tables of benchmarks/README.md, and write them again (half an hour; ONLY=wan,replay)
+	@$(BIN)/python benchmarks/tables.py $(if $(ONLY),--only $(ONLY))
 
 clean: ## remove everything that was set up, built or cached
 	@rm -rf $(VENV) .tox build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*

@@ -129,9 +129,10 @@ def broker(kind: str) -> Callable[[Path, float], Figures]:
     same on both sides, which are measured in turns.)"""
 
     def measure(folder: Path, share: float) -> Figures:
-        (found,) = _bench(share, "--broker", kind, "--packed", "--durability", "fsync")
+        level = ("--level", "exactly-once") if hasattr(either("bench.plan"), "LEVELS") else ()
+        (found,) = _bench(share, "--broker", kind, "--packed", "--durability", "fsync", *level)
         return {
-            f"events, {one['variant']['name']}": one["events_per_s"]["middle"]
+            f"events, {'packed' if one['variant']['name'] == 'packed' else 'single'}": one["events_per_s"]["middle"]
             for one in found["variants"]
             if one["variant"]["name"] != "plain"
         }

@@ -24,7 +24,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
@@ -39,10 +38,9 @@ import attrs
 import ordered_pubsub
 from ordered_pubsub.testing.brokers import NatsServer
 from ordered_pubsub.testing.lossy import LossyLine
-from ordered_pubsub.testing.processes import HOST, free_port, launch
+from ordered_pubsub.testing.processes import HOST, Starter, WorkerProcess, command_of, free_port
 from ordered_pubsub.testing.proxy import Proxy
-from ordered_pubsub.testing.trial.process import START_S, TrialError
-from ordered_pubsub.testing.trial.system import StageProcess
+from ordered_pubsub.testing.stages import OURS, StageProcess, stage_section
 
 STAGES = ("owner", "home", "other")
 """In the order of their ranks: who is lower dials who is higher."""
@@ -67,15 +65,15 @@ SLICE_S = 0.1
 NOTING = """
 import sys, time
 from ordered_pubsub.cli import main
-from ordered_pubsub.core.recovery.owner_log import Pubends
+from ordered_pubsub.core.recovery.owner_log import OwnerLogs
 
-file, recall = open(sys.argv.pop(1), "a", buffering=1), Pubends.recall
+file, handle_request = open(sys.argv.pop(1), "a", buffering=1), OwnerLogs.handle_request
 
 def note(self, home, wants):
     print(time.monotonic(), home, sum(want.last - want.first + 1 for want in wants), file=file)
-    recall(self, home, wants)
+    handle_request(self, home, wants)
 
-Pubends.recall = note
+OwnerLogs.handle_request = note
 sys.exit(main())
 """
 """A stage that writes down each nack: when it came, from which home stage, and for how many numbers."""
@@ -86,31 +84,12 @@ Nack = tuple[float, str, int]
 """When it came to the owner, from which home stage, and for how many numbers."""
 
 
-@attrs.define(eq=False)
-class PatchedStage(StageProcess):
-    """A stage whose process runs some code of ours first, with an argument."""
-
-    code: str = ""
-    argument: str = ""
-
-    def start(self) -> None:
-        """Start, and wait until it says that it is ready."""
-        at = self.log.stat().st_size if self.log.exists() else 0
-        command = [sys.executable, "-c", self.code, self.argument, "serve", "--config", str(self.config)]
-        self.process = launch([*command, "--stage", self.name, "--log-level", "warning"], self.log)
-        give_up_at = time.monotonic() + START_S
-        while b" is ready at " not in self._said(at):
-            if self.process.poll() is not None or time.monotonic() > give_up_at:
-                raise TrialError(f"stage {self.name} did not start: {self._said(at).decode()[-2000:]}")
-            time.sleep(0.01)
-
-
 # -- the client processes -------------------------------------------------------------------------------------------------
 
 
-async def subscribe(plan: dict[str, Any]) -> dict[str, Any]:
-    """Subscribers: all that they are notified of, until they have got as far as they are told."""
-    rows: list[list[tuple[str, int, int | None, float, float]]] = [[] for _ in range(plan["count"])]
+async def subscribe(starter: Starter, ens: str, sequencer: list[str], topics: list[str], count: int) -> None:
+    """Subscribers: say all that they are notified of, until they have got as far as they are told."""
+    rows: list[list[tuple[str, int, int | None, float, float]]] = [[] for _ in range(count)]
     arrived = asyncio.Event()
 
     def note(at: int, event: ordered_pubsub.Event) -> None:
@@ -118,13 +97,14 @@ async def subscribe(plan: dict[str, Any]) -> dict[str, Any]:
         arrived.set()
 
     async with AsyncExitStack() as stack:
-        for at in range(plan["count"]):
-            client = await stack.enter_async_context(ordered_pubsub.connect(plan["ens"], sequencer=plan["sequencer"]))
-            await client.subscribe(*plan["topics"], notify=partial(note, at))
-        totals = json.loads(await _hear_after("ready"))
-        wanted = sum(totals[topic] for topic in plan["topics"])
+        for at in range(count):
+            client = await stack.enter_async_context(ordered_pubsub.connect(ens, sequencer=sequencer))
+            await client.subscribe(*topics, notify=partial(note, at))
+        starter.tell(state="ready")
+        totals = (await starter.hear())["totals"]
+        wanted = sum(totals[topic] for topic in topics)
         await until(lambda: min(map(len, rows)) >= wanted, arrived)
-    return {"rows": rows}
+    starter.tell(rows=rows)
 
 
 async def until(condition: Callable[[], bool], arrived: asyncio.Event) -> None:
@@ -136,8 +116,8 @@ async def until(condition: Callable[[], bool], arrived: asyncio.Event) -> None:
             await asyncio.wait_for(arrived.wait(), left_s)
 
 
-async def publish(plan: dict[str, Any]) -> dict[str, Any]:
-    """Two publishers, one on the topics of each owner; how many events each topic has in the end."""
+async def publish(starter: Starter, ens: str, publications: list[tuple[list[str], list[str]]]) -> None:
+    """Two publishers, one on the topics of each owner; say how many events each topic has in the end."""
     receipts: list[asyncio.Future[ordered_pubsub.Receipt]] = []
     stopping = asyncio.Event()
 
@@ -151,72 +131,26 @@ async def publish(plan: dict[str, Any]) -> dict[str, Any]:
 
     async with AsyncExitStack() as stack:
         going = []
-        await _hear_after("ready")
-        for sequencer, topics in plan["publications"]:
-            client = await stack.enter_async_context(ordered_pubsub.connect(plan["ens"], sequencer=sequencer))
+        for sequencer, topics in publications:
+            client = await stack.enter_async_context(ordered_pubsub.connect(ens, sequencer=sequencer))
             going.append(asyncio.create_task(go_on(client, topics)))
-        await _hear_after("going")
+        starter.tell(state="ready")
+        await starter.hear()
         stopping.set()
         await asyncio.gather(*going)
         totals: dict[str, int] = {}
         for receipt in await asyncio.gather(*receipts):
             totals[receipt.topic] = totals.get(receipt.topic, 0) + 1
-    return {"totals": totals}
+    starter.tell(totals=totals)
 
 
-async def _hear_after(word: str) -> str:
-    print(word, flush=True)
-    return await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
-
-
-@attrs.define(eq=False)
-class Part:
-    """A client process, as the measurement sees it."""
-
-    process: asyncio.subprocess.Process
-    result: Path
-
-    @classmethod
-    async def start(cls, stack: AsyncExitStack, role: str, result: Path, **plan: Any) -> Part:
-        """Start one, and wait until it says that it is ready. It does not outlive the stack."""
-        command = [sys.executable, __file__, "--part", role, "--result", str(result), json.dumps(plan)]
-        pipe = asyncio.subprocess.PIPE
-        with result.with_suffix(f"{result.suffix}-errors").open("wb") as errors:
-            process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=errors)
-        part = cls(process, result)
-        stack.push_async_callback(part.kill)
-        await part.hear("ready")
-        return part
-
-    async def kill(self) -> None:
-        """End it, if it has not ended."""
-        with suppress(ProcessLookupError):
-            self.process.kill()
-        await self.process.wait()
-
-    async def hear(self, word: str) -> None:
-        """Wait for a word."""
-        assert self.process.stdout is not None
-        said = await asyncio.wait_for(self.process.stdout.readline(), 2 * DRAIN_S)
-        if said.decode().strip() != word:
-            raise TrialError(f"expected {word!r} of a client process; there came {said!r}. {self._errors()}")
-
-    def tell(self, line: str) -> None:
-        """Say a line."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(line.encode() + b"\n")
-
-    async def end(self) -> dict[str, Any]:
-        """Wait until it has ended; what it has found."""
-        code = await asyncio.wait_for(self.process.wait(), 3 * DRAIN_S)
-        if code:
-            raise TrialError(f"a client process ended with {code}. {self._errors()}")
-        found: dict[str, Any] = json.loads(self.result.read_text())
-        return found
-
-    def _errors(self) -> str:
-        """The end of what it has said on standard error."""
-        return self.result.with_suffix(f"{self.result.suffix}-errors").read_text()[-2000:]
+async def _started(stack: AsyncExitStack, name: str, part: Callable[..., Any], log: Path, **plan: Any) -> WorkerProcess:
+    """A client process, when it has said that it is ready. It does not outlive the stack."""
+    worker = WorkerProcess(name, command_of(part), log, plan=plan)
+    stack.callback(worker.kill)
+    worker.begin()
+    await asyncio.to_thread(worker.hear)
+    return worker
 
 
 # -- the stages and their lines -------------------------------------------------------------------------------------------
@@ -263,17 +197,12 @@ class World:
     def _make(self, name: str) -> StageProcess:
         config = self.folder / f"{name}.toml"
         config.write_text("".join(self._section(reader=name, name=each) for each in STAGES))
-        log, port = self.folder / f"{name}.log", self.ports[name]
-        if name != "owner":
-            return StageProcess(name, config, log, port)
-        return PatchedStage(name, config, log, port, code=NOTING, argument=str(self.folder / "nacks"))
+        program = ("-c", NOTING, str(self.folder / "nacks")) if name == "owner" else OURS
+        return StageProcess.of(config, name, self.ports[name], program=program)
 
     def _section(self, reader: str, name: str) -> str:
         port = self.line.port if (reader, name) == ("home", "owner") else self.ports[name]
-        return (
-            f'[[stage]]\nname = "{name}"\ntopics = ["{name}/**"]\nlisten = "{HOST}:{self.ports[name]}"\n'
-            f'advertise = "ops://{HOST}:{port}"\nstore = "sqlite:{name}.db"\n'
-        )
+        return stage_section(name, self.ports[name], topics=[f"{name}/**"], advertise=f"ops://{HOST}:{port}")
 
     def address(self, name: str) -> str:
         """Where a stage is."""
@@ -348,15 +277,15 @@ class Crowd:
     mine: list[str]
     """the topics of the path"""
     others: list[str]
-    publisher: Part
-    subscribers: list[Part]
+    publisher: WorkerProcess
+    subscribers: list[WorkerProcess]
     """those on the path, beside it, apart from it"""
 
     @classmethod
     async def come(cls, stack: AsyncExitStack, world: World, count: int, number: int) -> Crowd:
         """Subscribe, then begin to publish."""
         mine, others = ([f"{owner}/{number}/{n}" for n in range(TOPICS)] for owner in ("owner", "other"))
-        at, ens, result = world.address, world.broker.url, world.folder / f"{number}"
+        at, ens, log = world.address, world.broker.url, world.folder / f"{number}"
         subscribers = []
         for name, home, topics, many, by in (
             ("path", "home", mine, count, f"nats://{world.ens.address}"),
@@ -364,22 +293,19 @@ class Crowd:
             ("apart", "other", others, 1, ens),
         ):
             plan = {"ens": by, "sequencer": [at(home)], "topics": topics, "count": many}
-            subscribers.append(await Part.start(stack, "subscribe", result.with_suffix(f".{name}"), **plan))
+            subscribers.append(await _started(stack, name, subscribe, log.with_suffix(f".{name}"), **plan))
         publications = [([at("owner")], mine), ([at("other")], others)]
-        publisher = await Part.start(
-            stack, "publish", result.with_suffix(".publisher"), ens=ens, publications=publications
+        publisher = await _started(
+            stack, "publisher", publish, log.with_suffix(".publisher"), ens=ens, publications=publications
         )
-        publisher.tell("go")
-        await publisher.hear("going")
         return cls(mine, others, publisher, subscribers)
 
     async def finish(self) -> tuple[dict[str, int], list[list[list[Any]]]]:
         """Publish no more; how many events each topic has, and what subscribers were notified of."""
-        self.publisher.tell("stop")
-        totals: dict[str, int] = (await self.publisher.end())["totals"]
+        totals: dict[str, int] = (await asyncio.to_thread(self.publisher.ask, do="stop"))["totals"]
         for part in self.subscribers:
-            part.tell(json.dumps(totals))
-        return totals, [(await part.end())["rows"] for part in self.subscribers]
+            part.tell(totals=totals)
+        return totals, [(await asyncio.to_thread(part.hear, 3 * DRAIN_S))["rows"] for part in self.subscribers]
 
 
 async def fail_once(world: World, failure: str, count: int, number: int) -> Run:
@@ -584,20 +510,13 @@ def run(
 
 
 def main() -> None:
-    """Measure, or be one of the client processes."""
+    """Measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=REPEATS)
     parser.add_argument("--subscribers", default=",".join(map(str, SUBSCRIBERS)))
     parser.add_argument("--failures", default=",".join(FAILURES))
-    parser.add_argument("--part", choices=("subscribe", "publish"), help=argparse.SUPPRESS)
-    parser.add_argument("--result", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("plan", nargs="?", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.part:
-        part = subscribe if given.part == "subscribe" else publish
-        given.result.write_text(json.dumps(asyncio.run(part(json.loads(given.plan)))))
-    else:
-        run(given.failures.split(","), tuple(map(int, given.subscribers.split(","))), given.repeats)
+    run(given.failures.split(","), tuple(map(int, given.subscribers.split(","))), given.repeats)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from ordered_pubsub.adapter import Adapter, Frame, load_adapter
 from ordered_pubsub.core.messages import ChangeMark
 from ordered_pubsub.core.trust.authenticity import NO_TAG, Stamp, stamp_body
 from ordered_pubsub.testing.brokers import Broker, Mosquitto, NatsServer, RabbitMq
-from ordered_pubsub.testing.trial.stages import TrialStages
+from ordered_pubsub.testing.stages import StageProcesses
 from ordered_pubsub.wire.event_frames import PACK, PACK_TYPE, STAMP
 from ordered_pubsub.wire.pack import PackedBatch, PackedEvent, encode_events, encode_pack
 from ordered_pubsub.wire.stamp import decode_stamp, encode_stamp
@@ -193,7 +193,7 @@ class Outcome:
 
 async def _messages_of_another_system(url: str, folder: Path) -> list[Frame]:
     """Genuine messages of another system."""
-    stages, found = TrialStages(folder, [["**"]]), list[Frame]()
+    stages, found = StageProcesses(folder, [["**"]]), list[Frame]()
     stages.start()
 
     def note(frame: Frame) -> list[Frame]:
@@ -213,7 +213,7 @@ async def run_one(kind: str, url: str, events: int, seed: int, folder: Path) -> 
     """Publish so many events through a broker on which somebody forges, and compare."""
     others = await _messages_of_another_system(url, folder / "other")
     forger = Forger(Random(seed), others)
-    stages = TrialStages(folder / "own", [["**"]])
+    stages = StageProcesses(folder / "own", [["**"]])
     stages.start()
     started = time.monotonic()
     try:
@@ -290,8 +290,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     for kind in arguments.brokers.split(","):
         with BROKERS[kind]() as broker, tempfile.TemporaryDirectory() as folder:
-            for name in ("own", "other"):
-                (Path(folder) / name).mkdir()
             one = asyncio.run(run_one(kind, url_of(kind, broker), arguments.events, arguments.seed, Path(folder)))
         outcomes.append(one)
         print(

@@ -20,18 +20,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Protocol
 
 import attrs
-from failures import PatchedStage, until
+from failures import until
 
 import ordered_pubsub
 from ordered_pubsub.errors import OrderedPubSubError
 from ordered_pubsub.testing.brokers import NatsServer
-from ordered_pubsub.testing.processes import HOST, free_port
+from ordered_pubsub.testing.stages import StageProcesses
 
 SIZE, BALLAST = 6_000_000, 3_000_000
 BYTES = 20_000
@@ -248,22 +248,20 @@ def measure(kind: str) -> Outcome:
         if kind == "full" and disk is not None:
             trouble = Filled(disk)
         store = disk if isinstance(trouble, Filled) else folder
-        port, config = free_port(), folder / "ordered_pubsub.toml"
-        config.write_text(f'[[stage]]\nname = "main"\nlisten = "{HOST}:{port}"\nstore = "sqlite:{store}/main.db"\n')
-        stage = PatchedStage(
-            "main", config, folder / "main.log", port, code=FAILING, argument=f"{fault}={ERRORS[kind]}"
-        )
+        settings = {"name": "main", "store": f"sqlite:{store}/main.db"}
+        program = ("-c", FAILING, f"{fault}={ERRORS[kind]}")
+        stages = StageProcesses(folder, [["**"]], settings=[settings], program=program)
+        (stage,) = stages.processes
         outcome = Outcome(kind, trouble.how)
         try:
-            stage.start()
-            asyncio.run(Trial(trouble, outcome, broker.url, f"ops://{HOST}:{port}").run())
-            if stage.stop():
-                outcome.faults.append(f"the stage ended with {stage.process.returncode if stage.process else None}")
+            stages.start()
+            asyncio.run(Trial(trouble, outcome, broker.url, stage.address).run())
+            if code := stage.stop():
+                outcome.faults.append(f"the stage ended with {code}")
         except (OrderedPubSubError, asyncio.TimeoutError) as error:
             outcome.faults.append(f"{type(error).__name__}: {error}")
         finally:
-            with suppress(ProcessLookupError):
-                stage.kill()
+            stages.kill()
     return outcome
 
 

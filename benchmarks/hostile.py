@@ -22,8 +22,6 @@ import asyncio
 import itertools
 import json
 import os
-import re
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -55,8 +53,8 @@ from ordered_pubsub.core.messages import (
     TopicRange,
     VoidAsk,
 )
-from ordered_pubsub.testing.processes import HOST, free_port
-from ordered_pubsub.testing.trial.stages import StageProcess
+from ordered_pubsub.testing.processes import HOST, Starter, WorkerProcess, command_of, free_port, memory_bytes
+from ordered_pubsub.testing.stages import StageProcesses
 from ordered_pubsub.wire.pack import Logged, PackedEvent, encode_logged
 from ordered_pubsub.wire.protocol import VERSION, Ask, ClientGreeting, Ping, encode
 from ordered_pubsub.wire.reading import Bound, Find, Read
@@ -95,43 +93,42 @@ frame_s = 10
 # -- what is attacked ---------------------------------------------------------------------------------------------------
 
 
-@attrs.define(eq=False)
 class System:
     """Two stages."""
 
-    folder: Path
-    tokens: dict[str, str] = attrs.field(init=False)
-    ports: list[int] = attrs.field(factory=lambda: [free_port(), free_port()])
-    https: list[int] = attrs.field(factory=lambda: [free_port(), free_port()])
-    stages: list[StageProcess] = attrs.field(factory=list)
-
-    def __attrs_post_init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.tokens = {name: make_token() for name in IDENTITIES}
+        self.https = [free_port() for _ in NAMES]
         for name, token in self.tokens.items():
-            write_token(str(self.folder / f"{name}.token"), token)
+            write_token(str(folder / f"{name}.token"), token)
         parts = [LIMITS]
-        for name, port, http in zip(NAMES, self.ports, self.https, strict=True):
-            parts.append(
-                f'[[stage]]\nname = "{name}"\nlisten = "{HOST}:{port}"\nhttp = "{HOST}:{http}"\nstore = "sqlite:{name}.db"\n'
-                f'topics = ["*/{name}/**"]\ntoken_file = "peer.token"\ndurability = "os"\n'
-            )
         for name, rights in IDENTITIES.items():
             parts.append(f'[[identity]]\nname = "{name}"\ntoken_sha256 = "{hash_token(self.tokens[name])}"\n{rights}\n')
         parts.append('[[topic]]\npattern = "evil/*/free/**"\ndelivery = "ordered"\n')
-        config = self.folder / "ordered_pubsub.toml"
-        config.touch(mode=0o600)
-        config.write_text("\n".join(parts))
-        self.stages = [
-            StageProcess(name, config, self.folder / f"{name}.log", port)
-            for name, port in zip(NAMES, self.ports, strict=True)
-        ]
+        self.stages = StageProcesses(
+            folder,
+            [[f"*/{name}/**"] for name in NAMES],
+            "os",
+            "\n".join(parts),
+            [
+                {"name": name, "http": f"{HOST}:{http}", "token_file": "peer.token"}
+                for name, http in zip(NAMES, self.https, strict=True)
+            ],
+        )
+
+    @property
+    def ports(self) -> list[int]:
+        """Where the stages listen."""
+        return [stage.port for stage in self.stages.processes]
 
     def start(self) -> float:
         """Start both at once, as after a loss of power; return how long it took until both were ready and linked."""
         began = time.monotonic()
-        for stage in self.stages:
+        self.stages.write()
+        for stage in self.stages.processes:
             stage.begin()
-        for stage in self.stages:
+        for stage in self.stages.processes:
             stage.wait_until_ready()
         while not all(self.is_ready(http) for http in self.https):
             time.sleep(0.01)
@@ -148,31 +145,15 @@ class System:
 
     def memory(self) -> list[int]:
         """What each stage has in memory."""
-        return [_rss(stage) for stage in self.stages]
+        return [memory_bytes(stage.pid or 0) for stage in self.stages.processes]
 
     def cuts(self) -> int:
         """How often a stage has said that a link was cut, after it was there."""
-        said = [stage.log.read_text(errors="replace") for stage in self.stages]
-        return sum(len(re.findall(r"no link to stage", text)) for text in said)
-
-    def kill(self) -> None:
-        """As kill -9."""
-        for stage in self.stages:
-            stage.kill()
+        return sum(stage.said.count("no link to stage") for stage in self.stages.processes)
 
     def ended(self) -> list[str]:
         """The stages that do not run any more."""
-        return [stage.name for stage in self.stages if stage.process is None or stage.process.poll() is not None]
-
-
-def _rss(stage: StageProcess) -> int:
-    if stage.process is None:
-        return 0
-    with suppress(OSError):
-        text = Path(f"/proc/{stage.process.pid}/status").read_text()
-        found = re.search(r"VmRSS:\s+(\d+) kB", text)
-        return int(found[1]) * 1024 if found else 0
-    return 0
+        return [stage.name for stage in self.stages.processes if not stage.is_running]
 
 
 # -- who attacks --------------------------------------------------------------------------------------------------------
@@ -597,14 +578,12 @@ async def attack(at: Attacker, kind: Kind, tally: Tally, until: float) -> None:
         await asyncio.sleep(0.1)
 
 
-async def attack_all(arguments: argparse.Namespace) -> None:
-    """All kinds at once, half of them at each stage; print what was sent."""
+async def attack_all(
+    starter: Starter, ports: list[int], https: list[int], tokens: dict[str, str], seconds: float
+) -> None:
+    """All kinds at once, half of them at each stage; say what was sent."""
     os.nice(10)
-    given = json.loads(arguments.attack)
-    attackers = [
-        Attacker(port, http, name, given["tokens"])
-        for port, http, name in zip(given["ports"], given["https"], NAMES, strict=True)
-    ]
+    attackers = [Attacker(port, http, name, tokens) for port, http, name in zip(ports, https, NAMES, strict=True)]
     prepared = Tally()
     for at in attackers:
         line = await Line.open(prepared, at.port, at.tokens["evil"])
@@ -616,29 +595,28 @@ async def attack_all(arguments: argparse.Namespace) -> None:
         await asyncio.sleep(1)
         line.close()
     tallies = {kind.__name__: Tally() for kind in KINDS}
-    until = time.monotonic() + arguments.seconds
+    until = time.monotonic() + seconds
     work: list[Awaitable[None]] = [
         attack(attackers[(number + side) % 2], kind, tallies[kind.__name__], until)
         for number, kind in enumerate(KINDS)
         for side in range(2)
     ]
-    await asyncio.wait([asyncio.ensure_future(one) for one in work], timeout=arguments.seconds + 10)
-    print(json.dumps({name: attrs.asdict(tally) for name, tally in tallies.items()}), flush=True)
+    await asyncio.wait([asyncio.ensure_future(one) for one in work], timeout=seconds + 10)
+    starter.tell(**{name: attrs.asdict(tally) for name, tally in tallies.items()})
 
 
 # -- who measures -------------------------------------------------------------------------------------------------------
 
 
-async def measure(arguments: argparse.Namespace) -> None:
-    """Publish and subscribe, and print how long that took."""
-    given = json.loads(arguments.measure)
+async def measure(starter: Starter, ports: list[int], token: str, seconds: float) -> None:
+    """Publish and subscribe, and say how long that took."""
     receipts: list[float] = []
     notified: list[float] = []
     failures = 0
     async with ordered_pubsub.connect(
         f"memory://{os.getpid()}",
-        sequencer=[f"ops://{HOST}:{port}" for port in given["ports"]],
-        token_file=given["token"],
+        sequencer=[f"ops://{HOST}:{port}" for port in ports],
+        token_file=token,
     ) as client:
         subscription = await client.subscribe(*GOOD, order="total")
 
@@ -647,7 +625,7 @@ async def measure(arguments: argparse.Namespace) -> None:
                 notified.append(time.monotonic() - float(event.data))
 
         listening = asyncio.ensure_future(listen())
-        until = time.monotonic() + arguments.seconds
+        until = time.monotonic() + seconds
         for topic in itertools.cycle(GOOD):
             began = time.monotonic()
             if began >= until:
@@ -660,7 +638,7 @@ async def measure(arguments: argparse.Namespace) -> None:
             await asyncio.sleep(EVERY_S)
         await asyncio.sleep(0.5)
         listening.cancel()
-    print(json.dumps({"receipts": receipts, "notified": notified, "failures": failures}), flush=True)
+    starter.tell(receipts=receipts, notified=notified, failures=failures)
 
 
 @attrs.frozen
@@ -692,21 +670,23 @@ def _quantile(times: list[float], share: float) -> float:
 # -- all of it ----------------------------------------------------------------------------------------------------------
 
 
-def start(option: str, given: dict[str, Any], seconds: float) -> subprocess.Popen[str]:
-    """This program again, as somebody else."""
-    command = [sys.executable, __file__, option, json.dumps(given), "--seconds", str(seconds)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+def start(system: System, part: Callable[..., Any], **plan: Any) -> WorkerProcess:
+    """Somebody else, as a process."""
+    worker = WorkerProcess(part.__name__, command_of(part), system.folder / f"{part.__name__}.log", plan=plan)
+    worker.begin()
+    return worker
 
 
 def measured(system: System, seconds: float, watch: Callable[[], object] = lambda: None) -> Times:
     """What another client notices for so long."""
-    given = {"ports": system.ports[::-1], "token": str(system.folder / "good.token")}
-    process = start("--measure", given, seconds)
-    while True:
-        watch()
-        with suppress(subprocess.TimeoutExpired):
-            said, _ = process.communicate(timeout=0.25)  # it says more than a pipe holds
-            return Times(**json.loads(said))
+    token = str(system.folder / "good.token")
+    worker = start(system, measure, ports=system.ports[::-1], token=token, seconds=seconds)
+    try:
+        while (said := worker.hear_within(0.25)) is None:
+            watch()
+        return Times(**said)
+    finally:
+        worker.end()
 
 
 @attrs.frozen
@@ -753,7 +733,7 @@ class Result:
 
 def run(folder: Path, seconds: float) -> Result:
     """All of it."""
-    system = System(folder)
+    system, attacking = System(folder), None
     system.start()
     time.sleep(1)
     try:
@@ -765,19 +745,22 @@ def run(folder: Path, seconds: float) -> Result:
         def watch() -> None:
             most[:] = map(max, most, system.memory())
 
-        given = {"ports": system.ports, "https": system.https, "tokens": system.tokens}
-        attacking = start("--attack", given, seconds)
+        attacking = start(
+            system, attack_all, ports=system.ports, https=system.https, tokens=system.tokens, seconds=seconds
+        )
         time.sleep(min(3.0, seconds / 2))
         during = measured(system, max(seconds - 3.0, seconds / 2), watch)
-        said, _ = attacking.communicate(timeout=seconds + 60)
+        said = attacking.hear(seconds + 60)
         cuts = system.cuts() - cuts
         ended = system.ended()
-        system.kill()
+        system.stages.kill()
         restart_s = system.start()
         time.sleep(0.5)
-        return Result(before, during, memory_before, most, json.loads(said), cuts, ended, restart_s, system.memory())
+        return Result(before, during, memory_before, most, said, cuts, ended, restart_s, system.memory())
     finally:
-        system.kill()
+        if attacking is not None:
+            attacking.kill()
+        system.stages.kill()
 
 
 def show(result: Result, is_timed: bool) -> bool:
@@ -805,12 +788,7 @@ def main() -> int:
     parser.add_argument(
         "--untimed", action="store_true", help="the times do not count, as where other things run beside"
     )
-    parser.add_argument("--attack", help=argparse.SUPPRESS)
-    parser.add_argument("--measure", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.attack or arguments.measure:
-        asyncio.run(attack_all(arguments) if arguments.attack else measure(arguments))
-        return 0
     with TemporaryDirectory() as gone:
         folder = arguments.folder or Path(gone)
         folder.mkdir(exist_ok=True)

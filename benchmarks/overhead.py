@@ -17,24 +17,22 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import os
 import re
-import subprocess
-import sys
 import time
-from contextlib import AsyncExitStack
+from collections.abc import Callable
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from statistics import mean, median
 from tempfile import TemporaryDirectory
+from typing import Any
 from urllib.request import urlopen
 
 import attrs
 
 import ordered_pubsub
 from ordered_pubsub.testing.brokers import NatsServer
-from ordered_pubsub.testing.processes import HOST, free_port
-from ordered_pubsub.testing.trial.system import StageProcess
+from ordered_pubsub.testing.processes import HOST, Starter, WorkerProcess, command_of, cpu_ns, free_port
+from ordered_pubsub.testing.stages import StageProcesses
 
 RATE = 2_000
 TOPICS = 1_000
@@ -49,17 +47,11 @@ BEGIN_S = 1.5
 Figures = dict[str, float]
 
 
-def cpu_s(pid: int) -> float:
-    """The CPU time that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 # -- the two client processes ---------------------------------------------------------------------------------------------
 
 
-async def subscribe(ens: str, sequencer: str, level: str, count: int) -> None:
-    """The subscribers: say `ready`, and at the end what they have seen."""
+async def subscribe(starter: Starter, ens: str, sequencer: str, level: str, count: int) -> None:
+    """The subscribers: say when they are ready, and at the end what they have seen."""
     latencies: list[float] = []
 
     def note(event: ordered_pubsub.Event) -> None:
@@ -69,27 +61,22 @@ async def subscribe(ens: str, sequencer: str, level: str, count: int) -> None:
         for number in range(count):
             client = await stack.enter_async_context(ordered_pubsub.connect(ens, sequencer=sequencer, delivery=level))
             await client.subscribe(f"topic/{number}", notify=note)
-        print("ready", flush=True)
-        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+        starter.tell(state="ready")
+        await starter.hear()
         latencies.clear()
         used = time.process_time()
-        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+        await starter.hear()
         used = time.process_time() - used
     latencies.sort()
-    seen = {
-        "cpu_s": used,
-        "events": len(latencies),
-        "p50_s": median(latencies),
-        "p99_s": latencies[len(latencies) * 99 // 100],
-    }
-    print(json.dumps(seen), flush=True)
+    p50_s, p99_s = median(latencies), latencies[len(latencies) * 99 // 100]
+    starter.tell(cpu_s=used, events=len(latencies), p50_s=p50_s, p99_s=p99_s)
 
 
-async def publish(ens: str, sequencer: str, level: str, seconds: float) -> None:
+async def publish(starter: Starter, ens: str, sequencer: str, level: str, seconds: float) -> None:
     """The publisher: 2,000 events a second, topic by topic."""
     least = "ordered" if level == "best-effort" else level
     async with ordered_pubsub.connect(ens, sequencer=sequencer, delivery=least) as client:
-        print("ready", flush=True)
+        starter.tell(state="ready")
         begin = time.monotonic()
         for number in range(int(RATE * seconds)):
             ahead_s = begin + number / RATE - time.monotonic()
@@ -104,93 +91,58 @@ async def publish(ens: str, sequencer: str, level: str, seconds: float) -> None:
 
 @attrs.define(eq=False)
 class Pair:
-    """The two stages: the owner of all topics, and the home of the subscribers."""
+    """The two stages: the owner of all topics, which says how it is, and the home of the subscribers."""
 
-    owner: StageProcess
-    home: StageProcess
-    http: int
-    """where the owner says how it is"""
+    stages: StageProcesses
+    http: str
 
     @classmethod
     def start(cls, folder: Path, delivery: str) -> Pair:
         """Start them on new stores."""
-        ports, http = [free_port(), free_port()], free_port()
-        config = folder / "ordered_pubsub.toml"
-        sections = [
-            f'[[stage]]\nname = "{name}"\ntopics = ["{topics}"]\nlisten = "{HOST}:{port}"\nstore = "sqlite:{name}.db"\n{more}'
-            for name, topics, port, more in (
-                ("owner", "topic/*", ports[0], f'http = "{HOST}:{http}"\n'),
-                ("home", "none", ports[1], ""),
-            )
-        ]
-        config.write_text("\n".join([*sections, f'[[topic]]\npattern = "**"\ndelivery = "{delivery}"\n']))
-        owner, home = (
-            StageProcess(name, config, folder / f"{name}.log", port)
-            for name, port in zip(("owner", "home"), ports, strict=True)
-        )
-        owner.start()
-        home.start()
-        return cls(owner, home, http)
+        http = f"{HOST}:{free_port()}"
+        more = f'[[topic]]\npattern = "**"\ndelivery = "{delivery}"\n'
+        settings = [{"name": "owner", "http": http}, {"name": "home"}]
+        stages = StageProcesses(folder, [["topic/*"], ["none"]], more=more, settings=settings)
+        stages.start()
+        return cls(stages, http)
 
     def now(self) -> dict[str, float]:
         """What has been used so far."""
-        with urlopen(f"http://{HOST}:{self.http}/metrics", timeout=10) as answer:
+        with urlopen(f"http://{self.http}/metrics", timeout=10) as answer:
             counted = dict(re.findall(r"^ordered_pubsub_(\w+)\{\S*\} (\S+)$", answer.read().decode(), re.MULTILINE))
+        owner, home = ((cpu_ns(stage.pid) or 0) / 1e9 for stage in self.stages.processes)
         return {
-            "owner_cpu_s": cpu_s(_pid(self.owner)),
-            "home_cpu_s": cpu_s(_pid(self.home)),
+            "owner_cpu_s": owner,
+            "home_cpu_s": home,
             "commits": float(counted["commits_total"]),
             "commit_s": float(counted["commit_seconds_total"]),
         }
 
-    def stop(self) -> None:
-        """As SIGTERM."""
-        self.home.stop()
-        self.owner.stop()
 
-
-def _pid(stage: StageProcess) -> int:
-    assert stage.process is not None
-    return stage.process.pid
-
-
-def _start(*arguments: str) -> subprocess.Popen[str]:
+def _started(stack: ExitStack, part: Callable[..., Any], folder: str, **plan: Any) -> WorkerProcess:
     """A client process, when it has said that it is ready."""
-    command = [sys.executable, __file__, *arguments]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    if process.stdout.readline() != "ready\n":
-        raise RuntimeError(f"a client process did not start: {arguments}")
-    return process
-
-
-def _tell(process: subprocess.Popen[str]) -> None:
-    assert process.stdin is not None
-    process.stdin.write("go on\n")
-    process.stdin.flush()
+    worker = WorkerProcess(part.__name__, command_of(part), Path(folder) / part.__name__, plan=plan)
+    stack.callback(worker.end)
+    worker.begin()
+    worker.hear()
+    return worker
 
 
 def measure(level: str, count: int, seconds: float, broker: str) -> Figures:
     """One point: fresh stages, so many subscriptions, so many seconds."""
-    with TemporaryDirectory() as folder:
-        stages = Pair.start(Path(folder), "ordered" if level == "best-effort" else level)
-        owner, home = (f"ops://{HOST}:{stage.port}" for stage in (stages.owner, stages.home))
-        own = ["--ens", broker, "--level", level]
-        try:
-            readers = _start(*own, "--sequencer", home, "--subscribe", str(count))
-            writer = _start(*own, "--sequencer", owner, "--publish", str(seconds + 3))
-            time.sleep(BEGIN_S)
-            _tell(readers)
-            before = stages.now()
-            time.sleep(seconds)
-            after = stages.now()
-            _tell(readers)
-            assert readers.stdout is not None
-            seen: Figures = json.loads(readers.stdout.readline())
-            readers.communicate()
-            writer.communicate()
-        finally:
-            stages.stop()
+    with TemporaryDirectory() as folder, ExitStack() as stack:
+        pair = Pair.start(Path(folder), "ordered" if level == "best-effort" else level)
+        stack.callback(pair.stages.stop)
+        owner, home = pair.stages.addresses
+        own = {"ens": broker, "level": level}
+        readers = _started(stack, subscribe, folder, **own, sequencer=home, count=count)
+        _started(stack, publish, folder, **own, sequencer=owner, seconds=seconds + 3)
+        time.sleep(BEGIN_S)
+        readers.tell()
+        before = pair.now()
+        time.sleep(seconds)
+        after = pair.now()
+        seen: Figures = readers.ask()
     used = {key: after[key] - before[key] for key in after}
     return {**_in_units(seen, used, seconds), "events": seen["events"]}
 
@@ -267,22 +219,13 @@ def run(seconds: float = SECONDS, rounds: int = ROUNDS, subscriptions: tuple[int
 
 
 def main() -> None:
-    """Measure, or be one of the client processes."""
+    """Measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=SECONDS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--subscriptions", default=",".join(map(str, SUBSCRIPTIONS)))
-    for option in ("--ens", "--sequencer", "--level"):
-        parser.add_argument(option, help=argparse.SUPPRESS)
-    parser.add_argument("--subscribe", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--publish", type=float, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.subscribe:
-        asyncio.run(subscribe(given.ens, given.sequencer, given.level, given.subscribe))
-    elif given.publish:
-        asyncio.run(publish(given.ens, given.sequencer, given.level, given.publish))
-    else:
-        run(given.seconds, given.rounds, tuple(map(int, given.subscriptions.split(","))))
+    run(given.seconds, given.rounds, tuple(map(int, given.subscriptions.split(","))))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ import hashlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -35,8 +34,8 @@ from processes_seen import command_of, descendants_of, is_jvm, speaks_to
 from proving import ROOT, expect
 
 import ordered_pubsub
-from ordered_pubsub.testing.processes import kill, launch
-from ordered_pubsub.testing.trial.stages import TrialStages
+from ordered_pubsub.testing.processes import Process
+from ordered_pubsub.testing.stages import StageProcesses
 
 EXAMPLE = ROOT / "examples" / "market_pipeline.py"
 EVENTS, ROWS, KILLS, SEED = 1_000_000, 40_000, 20, 1
@@ -47,7 +46,6 @@ BATCH_S, READ_S_PER_ROW = 3.0, 5e-6
 """A kill comes at any moment of about so long since a batch has begun, or since a worker has begun to read so many rows."""
 SOONER = 4
 """If the worker was faster, so much sooner in the next batch: there are only so many."""
-POLL_S = 0.01
 PATIENCE_S = 600.0
 
 
@@ -148,27 +146,25 @@ class Victim:
     """The pipeline and its stages, and what kills them."""
 
     folder: Path
-    stages: TrialStages
+    stages: StageProcesses
     rows: int
     chance: Random
     starts: int = 0
-    process: subprocess.Popen[bytes] = attrs.field(init=False)
+    process: Process = attrs.field(init=False)
 
     def start(self, *more: str) -> None:
         """Start the pipeline, again, on what there is."""
         self.starts += 1
         addresses = ",".join(self.stages.addresses)
         command = [sys.executable, str(EXAMPLE), "--sequencer", addresses, "--output", str(self.output)]
-        self.process = launch([*command, "--rows", str(self.rows), *more], self._said)
+        said = self.folder / "pipeline.log"
+        self.process = Process("the pipeline", [*command, "--rows", str(self.rows), *more], said, folder=self.folder)
+        self.process.begin()
 
     @property
     def output(self) -> Path:
         """The folder of its tables."""
         return self.folder / "market"
-
-    @property
-    def _said(self) -> Path:
-        return self.folder / "pipeline.log"
 
     @property
     def batch(self) -> int:
@@ -179,24 +175,21 @@ class Victim:
     @property
     def is_at_work(self) -> bool:
         """Whether its query runs, also after another start: it has a process for the source then."""
-        return any("streaming_source_runner" in command_of(pid) for pid in descendants_of(self.process.pid))
+        return any("streaming_source_runner" in command_of(pid) for pid in self._below)
+
+    @property
+    def _below(self) -> list[int]:
+        """The processes that belong to it."""
+        return descendants_of(self.process.pid) if self.process.pid is not None else []
 
     def wait_until(self, is_so: Callable[[], bool], what: str) -> None:
         """Wait while the pipeline runs."""
-        give_up_at = time.monotonic() + PATIENCE_S
-        while not is_so():
-            expect(time.monotonic() < give_up_at, f"{what}: not within {PATIENCE_S:g} s")
-            expect(self.process.poll() is None, f"the pipeline ended before {what}: {self.last_words()}")
-            time.sleep(POLL_S)
-
-    def last_words(self) -> str:
-        """What it said at last."""
-        return self._said.read_text(errors="replace")[-3_000:]
+        self.process.wait_until(is_so, f"so far that {what}", PATIENCE_S)
 
     def finish(self) -> None:
         """Wait until it has taken what there is."""
         code = self.process.wait(PATIENCE_S)
-        expect(code == 0, f"the pipeline ended with {code}: {self.last_words()}")
+        expect(code == 0, f"the pipeline ended with {code}. {self.process.last_words}")
 
     def hit(self, kind: str, batch: int) -> Kill:
         """Kill somebody while this batch, or the next one, is at work."""
@@ -207,15 +200,15 @@ class Victim:
         return Kill(kind, self.batch)
 
     def _kill_driver(self) -> None:
-        expect(self.process.poll() is None, "the pipeline had ended before its driver was killed")
-        expect(any(is_jvm(command_of(pid)) for pid in descendants_of(self.process.pid)), "the driver had no JVM yet")
-        kill(self.process)
+        expect(self.process.is_running, "the pipeline had ended before its driver was killed")
+        expect(any(is_jvm(command_of(pid)) for pid in self._below), "the driver had no JVM yet")
+        self.process.kill()
         self.start()
 
     def _kill_stage(self) -> None:
         stage = self.chance.choice(self.stages.processes)
         stage.kill()
-        expect(self.process.poll() is None, "the pipeline had ended before a stage was killed")
+        expect(self.process.is_running, "the pipeline had ended before a stage was killed")
         stage.start()
 
     def _kill_worker(self) -> None:
@@ -226,7 +219,7 @@ class Victim:
             within_s /= SOONER
             self._wait_while_it_reads(within_s)
         code = self.process.wait(PATIENCE_S)
-        expect(code != 0, "the pipeline did not notice that its worker was killed while it read")
+        expect(code not in (0, None), "the pipeline did not notice that its worker was killed while it read")
         self.start()
 
     def _wait_while_it_reads(self, within_s: float) -> None:
@@ -236,9 +229,7 @@ class Victim:
     def _reader(self) -> int | None:
         """The worker that is connected to a stage."""
         ports = {stage.port for stage in self.stages.processes}
-        daemons = [
-            pid for pid in descendants_of(self.process.pid) if "pyspark.daemon pyspark.worker" in command_of(pid)
-        ]
+        daemons = [pid for pid in self._below if "pyspark.daemon pyspark.worker" in command_of(pid)]
         return next((pid for pid in daemons if speaks_to(pid, ports)), None)
 
     def _kill_reader(self) -> bool:
@@ -265,8 +256,7 @@ def run(events: int = EVENTS, rows: int = ROWS, kills: int = KILLS, seed: int = 
     begin, chance = time.monotonic(), Random(seed)
     with TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "stages").mkdir()
-        stages = TrialStages(folder / "stages", [["eu/**"], ["**"]])
+        stages = StageProcesses(folder / "stages", [["eu/**"], ["**"]])
         victim = Victim(folder, stages, rows, chance)
         try:
             stages.start()
@@ -276,7 +266,7 @@ def run(events: int = EVENTS, rows: int = ROWS, kills: int = KILLS, seed: int = 
             log = notified(stages.addresses, events, folder / "log")
             compared = compare(log, table(victim.output / "ticks"))
         finally:
-            kill(victim.process)
+            victim.process.kill()
             stages.kill()
     count, log_hash, table_hash, difference = compared
     took_s = time.monotonic() - begin

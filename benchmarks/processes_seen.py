@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from replay import memory_mb
+from ordered_pubsub.testing.processes import memory_bytes
 
 GONE = (FileNotFoundError, ProcessLookupError)
 """Whoever is looked at may have ended meanwhile."""
@@ -66,8 +66,4 @@ def speaks_to(pid: int, ports: set[int]) -> bool:
 
 def memory_of_all_mb(pids: list[int]) -> float:
     """What these processes hold, those that are still there; pages that they share count for each."""
-    held = 0.0
-    for pid in pids:
-        with suppress(*GONE):
-            held += memory_mb(pid)
-    return held
+    return sum(map(memory_bytes, pids)) / 1e6

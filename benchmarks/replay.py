@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -26,7 +24,8 @@ from tempfile import TemporaryDirectory
 import ordered_pubsub
 from ordered_pubsub.errors import WouldBlock
 from ordered_pubsub.testing.brokers import NatsServer
-from ordered_pubsub.testing.processes import HOST, free_port
+from ordered_pubsub.testing.processes import Process, Starter, WorkerProcess, command_of, memory_bytes
+from ordered_pubsub.testing.stages import StageProcesses
 
 EVENTS = 1_000_000
 BYTES = 200
@@ -40,17 +39,11 @@ READ_S = 600.0
 """How long the replay may take."""
 
 
-def memory_mb(pid: int | str) -> float:
-    """What a process has in memory."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * 4096 / 1e6
-
-
 # -- the client processes ---------------------------------------------------------------------------------------------------
 
 
-async def live(ens: str, sequencer: str) -> None:
-    """Publish and be notified of 200 events a second; for each line of input, say the latencies since the line before."""
+async def live(starter: Starter, ens: str, sequencer: str) -> None:
+    """Publish and be notified of 200 events a second; whenever asked, say the latencies since the last time."""
     latencies: list[float] = []
 
     def note(event: ordered_pubsub.Event) -> None:
@@ -66,44 +59,47 @@ async def live(ens: str, sequencer: str) -> None:
     async with ordered_pubsub.connect(ens, sequencer=sequencer) as client:
         await client.subscribe("live", notify=note)
         going = asyncio.create_task(go_on(client))
-        print("ready", flush=True)
-        loop = asyncio.get_running_loop()
-        while (await loop.run_in_executor(None, sys.stdin.readline)).strip():
+        starter.tell(state="ready")
+        while (await starter.hear())["do"] == "say":
             seen, latencies = latencies, []
-            print(json.dumps(seen), flush=True)
+            starter.tell(latencies=seen)
         going.cancel()
 
 
-async def replay(ens: str, sequencer: str, events: int, stage_pid: int) -> None:
-    """Be away, publish, and for each line of input come back under another name, read, and say the figures."""
+async def replay(starter: Starter, ens: str, sequencer: str, events: int, stage_pid: int) -> None:
+    """Be away, publish, and whenever asked come back under another name, read, and say the figures."""
     names = [f"replay-{turn}" for turn in range(ROUNDS)]
     async with ordered_pubsub.connect(ens, sequencer=sequencer, name="desk") as client:
         for name in names:
             await (await client.subscribe("past", name=name)).close()
     async with ordered_pubsub.connect(ens, sequencer=sequencer, batch_events_max=100, linger_s=0.002) as client:
         await _publish(client, events)
-    print("published", flush=True)
+    starter.tell(state="published")
     for name in names:
-        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+        await starter.hear()
         async with ordered_pubsub.connect(ens, sequencer=sequencer, name="desk") as client:
             begin = time.monotonic()
             memory = await asyncio.wait_for(_read(await client.subscribe(name=name), events, stage_pid), READ_S)
             took = time.monotonic() - begin
-        print(json.dumps({"took_s": took, **memory}), flush=True)
+        starter.tell(took_s=took, **memory)
 
 
 async def _read(subscription: ordered_pubsub.Subscription, events: int, stage_pid: int) -> dict[str, float]:
     """Read so many events; returns how much memory the stage and the client had at most."""
-    count, stage, own = 0, [memory_mb(stage_pid)], [memory_mb("self")]
+    count, stage, own = 0, [_mb(stage_pid)], [_mb("self")]
     async for batch in subscription.batches(5_000, 0.01):
         if [event.number for event in batch] != list(range(count + 1, count + len(batch) + 1)):
             raise AssertionError(f"out of order after {count}")
         count += len(batch)
-        stage.append(memory_mb(stage_pid))
-        own.append(memory_mb("self"))
+        stage.append(_mb(stage_pid))
+        own.append(_mb("self"))
         if count >= events:
             break
     return {"stage_mb": max(stage), "client_mb": max(own)}
+
+
+def _mb(pid: int | str) -> float:
+    return memory_bytes(pid) / 1e6
 
 
 async def _publish(client: ordered_pubsub.Client, events: int) -> None:
@@ -133,26 +129,6 @@ def _processor(number: int) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-@contextmanager
-def _started(command: list[str], cwd: str | None = None) -> Iterator[subprocess.Popen[str]]:
-    """A process that can be spoken with, until the end of the block."""
-    process = subprocess.Popen(command, cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    with process:
-        try:
-            yield process
-        finally:
-            process.terminate()
-
-
-def _ask(process: subprocess.Popen[str], line: str) -> str:
-    """Say a line to a process, and return its answer."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(line + "\n")
-    process.stdin.flush()
-    return process.stdout.readline()
-
-
 # -- the measurement ----------------------------------------------------------------------------------------------------------
 
 
@@ -160,31 +136,34 @@ def run(events: int = EVENTS) -> dict[str, float]:
     """Measure and return the figures."""
     with TemporaryDirectory() as folder, ExitStack() as ends, _processor(0):
         broker = ends.enter_context(NatsServer())
-        port = free_port()
-        sequencer = f"ops://{HOST}:{port}"
-        listen = ["--listen", f"{HOST}:{port}", "--log-level", "warning"]
-        serve = [sys.executable, "-m", "ordered_pubsub", "serve", *listen]
-        stage = ends.enter_context(_started(serve, cwd=folder))
-        assert stage.stdout is not None
-        assert "ready" in stage.stdout.readline()
-        own = [sys.executable, __file__, "--ens", broker.url, "--sequencer", sequencer]
-        beside = ends.enter_context(_started([*own, "--live"]))
+        stages = StageProcesses(Path(folder), [["**"]])
+        ends.callback(stages.kill)
+        stages.start()
+        plan = {"ens": broker.url, "sequencer": stages.addresses[0]}
+        beside = WorkerProcess("live", command_of(live), Path(folder) / "live", plan=plan)
+        ends.callback(beside.kill)
+        beside.begin()
+        plan |= {"events": events, "stage_pid": stages.processes[0].pid}
+        reader = WorkerProcess("replay", command_of(replay), Path(folder) / "replay", plan=plan)
+        ends.callback(reader.kill)
         with _processor(1):
-            reader = ends.enter_context(_started([*own, "--replay", str(events), "--pid", str(stage.pid)]))
-        assert beside.stdout is not None
-        assert beside.stdout.readline() == "ready\n"
-        assert reader.stdout is not None
-        assert reader.stdout.readline() == "published\n"
-        _ask(beside, "forget")
+            reader.begin()
+        computing = Process("computing", [sys.executable, "-c", "while True: pass"], Path(folder) / "computing")
+        ends.callback(computing.kill)
+        beside.hear()
+        reader.hear(READ_S)
+        beside.ask(do="say")
         calm, busy, hog, rounds = [], [], [], []
         for _ in range(ROUNDS):
             time.sleep(CALM_S)
-            calm += json.loads(_ask(beside, "say"))
-            rounds.append(json.loads(_ask(reader, "go on")))
-            busy += json.loads(_ask(beside, "say"))
-            with _started([sys.executable, "-c", "while True: pass"]):
-                time.sleep(CALM_S)
-            hog += json.loads(_ask(beside, "say"))
+            calm += beside.ask(do="say")["latencies"]
+            reader.tell(do="read")
+            rounds.append(reader.hear(READ_S))
+            busy += beside.ask(do="say")["latencies"]
+            computing.begin()
+            time.sleep(CALM_S)
+            computing.kill()
+            hog += beside.ask(do="say")["latencies"]
     took = sum(found["took_s"] for found in rounds)
     most = {figure: max(found[figure] for found in rounds[1:]) for figure in ("stage_mb", "client_mb")}
     return {
@@ -219,21 +198,10 @@ def table(found: dict[str, float]) -> str:
 
 
 def main() -> None:
-    """Measure, or be one of the client processes."""
+    """Measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", type=int, default=EVENTS)
-    parser.add_argument("--ens", help=argparse.SUPPRESS)
-    parser.add_argument("--sequencer", help=argparse.SUPPRESS)
-    parser.add_argument("--live", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--replay", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--pid", type=int, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.live:
-        asyncio.run(live(given.ens, given.sequencer))
-    elif given.replay:
-        asyncio.run(replay(given.ens, given.sequencer, given.replay, given.pid))
-    else:
-        print(table(run(given.events)))
+    print(table(run(parser.parse_args().events)))
 
 
 if __name__ == "__main__":

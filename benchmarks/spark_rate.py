@@ -40,7 +40,7 @@ from ordered_pubsub.reading.access import ReaderAccess
 from ordered_pubsub.reading.stages import StageLines
 from ordered_pubsub.spark.progress import ReaderProgress
 from ordered_pubsub.spark.table import ROWS_MAX
-from ordered_pubsub.testing.trial.stages import TrialStages
+from ordered_pubsub.testing.stages import StageProcesses
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -217,8 +217,7 @@ def run(rows: int = ROWS, rounds: int = ROUNDS, more: int = MORE, rows_per_batch
     """Measure. Of the rows there are `more` in the end."""
     with TemporaryDirectory() as name, few_processors():
         folder = Path(name)
-        (folder / "stages").mkdir()
-        stages = TrialStages(folder / "stages", [["eu/**"], ["**"]])
+        stages = StageProcesses(folder / "stages", [["eu/**"], ["**"]])
         try:
             stages.start()
             plan = {"addresses": stages.addresses, "folder": name, "rounds": rounds, "rows": rows}
@@ -226,7 +225,7 @@ def run(rows: int = ROWS, rounds: int = ROUNDS, more: int = MORE, rows_per_batch
             rate = publish(stages.addresses, rows)
             compared, _ = ask(__file__, folder, {"what": "compare", **plan})
             publish(stages.addresses, more - rows)
-            pids = {stage.name: stage.process.pid for stage in stages.processes if stage.process is not None}
+            pids = {stage.name: stage.pid for stage in stages.processes if stage.pid is not None}
             (found,), memory = ask(__file__, folder, {"what": "all", **plan, "rows_per_batch": rows_per_batch}, **pids)
         finally:
             stages.kill()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -17,7 +16,7 @@ import attrs
 from processes_seen import command_of, descendants_of, is_jvm, memory_of_all_mb
 from proving import ROOT, expect
 
-from ordered_pubsub.testing.processes import kill, launch
+from ordered_pubsub.testing.processes import Process
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,14 +57,15 @@ def held_by_spark(pid: int) -> dict[str, float]:
 
 
 @contextmanager
-def sampled(pid: int, others: dict[str, int]) -> Iterator[Memory]:
+def sampled(driver: Process, others: dict[str, int]) -> Iterator[Memory]:
     """The memory of a driver with all that belongs to it, and of some other processes, until the end of the block."""
     memory, is_over = Memory(), threading.Event()
 
     def go_on() -> None:
         while not is_over.wait(SAMPLE_S):
             held = {who: memory_of_all_mb([other]) for who, other in others.items()}
-            memory.samples.append((time.monotonic(), held_by_spark(pid) | held))
+            if (pid := driver.pid) is not None:
+                memory.samples.append((time.monotonic(), held_by_spark(pid) | held))
 
     thread = threading.Thread(target=go_on)
     thread.start()
@@ -81,15 +81,14 @@ def ask(script: str, folder: Path, plan: dict[str, Any], **others: int) -> tuple
     log, found = folder / f"{plan['what']}.log", folder / f"{plan['what']}.jsonl"
     path = os.pathsep.join(filter(None, (str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH"))))  # for the workers
     command = [sys.executable, script, "--plan", json.dumps({**plan, "found": str(found)})]
-    process = launch(command, log, {**os.environ, "PYTHONPATH": path})
+    process = Process(Path(script).stem, command, log, {**os.environ, "PYTHONPATH": path}, folder)
     try:
-        with sampled(process.pid, others) as memory:
+        process.begin()
+        with sampled(process, others) as memory:
             code = process.wait(PATIENCE_S)
-    except subprocess.TimeoutExpired:
-        code = None
     finally:
-        kill(process)
-    expect(code == 0, f"{script} ended with {code}: {log.read_text(errors='replace')[-3_000:]}")
+        process.kill()
+    expect(code == 0, f"{script} ended with {code}. {process.last_words}")
     return [json.loads(line) for line in found.read_text().splitlines()], memory
 
 

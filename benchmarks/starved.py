@@ -29,7 +29,7 @@ import attrs
 
 import ordered_pubsub
 from ordered_pubsub.testing.brokers import Mosquitto
-from ordered_pubsub.testing.trial.system import TrialStages
+from ordered_pubsub.testing.stages import StageProcesses
 
 PERIODS_S = (0.05, 0.1, 0.5, 1.9)
 LATE_MAX_S = 2.5
@@ -160,7 +160,7 @@ def run(seconds: float) -> list[Found]:
     for name, system in (("rights", rights), ("two systems", two_systems)):
         with TemporaryDirectory() as folder, ExitStack() as stack:
             urls = stack.enter_context(system(Path(folder)))
-            stages = TrialStages(Path(folder), [["**"]], durability="os")
+            stages = StageProcesses(Path(folder), [["**"]], durability="os")
             stages.start()
             stack.callback(stages.kill)
             found += asyncio.run(try_system(name, urls, stages.addresses[0], seconds))

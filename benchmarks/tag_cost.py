@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import os
 import sys
 import tempfile
 import time
@@ -29,7 +28,8 @@ import attrs
 from forging import BROKERS, url_of
 
 import ordered_pubsub
-from ordered_pubsub.testing.trial.stages import TrialStages
+from ordered_pubsub.testing.processes import cpu_ns
+from ordered_pubsub.testing.stages import StageProcesses
 
 EVENTS, ROUNDS, BYTES = 20_000, 11, 100
 AIM = 0.97
@@ -47,25 +47,19 @@ class Measured:
     """of one event, in the clients' process and the stage"""
 
 
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 @attrs.define
 class Side:
     """A system, with tags or without, and its two clients."""
 
-    stages: TrialStages
+    stages: StageProcesses
     publisher: Any
     subscription: Any
     topic: str
 
     async def measure(self, events: int, payload: bytes) -> Measured:
         """Publish so many events, and wait until all were notified."""
-        process = self.stages.processes[0].process
-        assert process is not None
-        cpu_s, clients_s, started = _cpu_s(process.pid), time.process_time(), time.perf_counter()
+        pid = self.stages.processes[0].pid
+        cpu, clients_s, started = cpu_ns(pid), time.process_time(), time.perf_counter()
 
         async def take() -> None:
             for _ in range(events):
@@ -75,11 +69,11 @@ class Side:
         await self.publisher.publish_many(self.topic, [payload] * events)
         await asyncio.wait_for(taking, PATIENCE_S)
         took_s = time.perf_counter() - started
-        spent_s = _cpu_s(process.pid) - cpu_s + time.process_time() - clients_s
+        spent_s = ((cpu_ns(pid) or 0) - (cpu or 0)) / 1e9 + time.process_time() - clients_s
         return Measured(events / took_s, spent_s / events * 1e6)
 
 
-async def _enter(stack: AsyncExitStack, url: str, stages: TrialStages, mode: str, name: str) -> Side:
+async def _enter(stack: AsyncExitStack, url: str, stages: StageProcesses, mode: str, name: str) -> Side:
     publisher = await stack.enter_async_context(
         ordered_pubsub.connect(url, sequencer=stages.addresses, **MODES[mode])  # type: ignore[arg-type]
     )
@@ -92,14 +86,13 @@ async def compare(url: str, folder: Path, mode: str, events: int, rounds: int, s
     """Measure both, in turns."""
     found: dict[str, list[Measured]] = {"tags": [], "none": []}
     systems = {
-        name: TrialStages(folder / f"{mode}-{name}", [["**"]], "os", f"[security]\ntags = {flag}\n")
+        name: StageProcesses(folder / f"{mode}-{name}", [["**"]], "os", f"[security]\ntags = {flag}\n")
         for name, flag in (("tags", "true"), ("none", "false"))
     }
     try:
         async with AsyncExitStack() as stack:
             sides: dict[str, Side] = {}
             for name, stages in systems.items():
-                stages.folder.mkdir()
                 stages.start()
                 sides[name] = await _enter(stack, url, stages, mode, f"{mode}/{name}")
             for side in sides.values():

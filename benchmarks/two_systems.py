@@ -24,7 +24,7 @@ import attrs
 from forging import BROKERS, url_of
 
 import ordered_pubsub
-from ordered_pubsub.testing.trial.stages import TrialStages
+from ordered_pubsub.testing.stages import StageProcesses
 
 EVENTS, KILLS, SEED = 50_000, 6, 1
 TOPICS = ("shared/a", "shared/b")
@@ -63,7 +63,7 @@ class Deaths:
                 self.due.put_nowait(kill)
 
 
-async def _publish(name: str, url: str, stages: TrialStages, events: int, deaths: Deaths) -> None:
+async def _publish(name: str, url: str, stages: StageProcesses, events: int, deaths: Deaths) -> None:
     async with ordered_pubsub.connect(url, sequencer=stages.addresses, name="desk", timeout_s=PATIENCE_S) as client:
         for at in range(0, events, BATCH):
             topic = TOPICS[at // BATCH % 2]
@@ -72,7 +72,7 @@ async def _publish(name: str, url: str, stages: TrialStages, events: int, deaths
             deaths.published(count)
 
 
-async def _subscribe(name: str, url: str, stages: TrialStages, events: int, ready: asyncio.Event) -> Outcome:
+async def _subscribe(name: str, url: str, stages: StageProcesses, events: int, ready: asyncio.Event) -> Outcome:
     async with ordered_pubsub.connect(url, sequencer=stages.addresses, timeout_s=PATIENCE_S) as client:
         subscription = await client.subscribe(*TOPICS)
         ready.set()
@@ -88,7 +88,7 @@ async def _subscribe(name: str, url: str, stages: TrialStages, events: int, read
         return Outcome(name, events, wrong, causes.pop("system", 0), causes)
 
 
-async def _kill(systems: Sequence[TrialStages], random: Random, deaths: Deaths) -> None:
+async def _kill(systems: Sequence[StageProcesses], random: Random, deaths: Deaths) -> None:
     """Kill a stage each time that one is due."""
     for _ in range(deaths.kills):
         await deaths.due.get()
@@ -100,10 +100,9 @@ async def _kill(systems: Sequence[TrialStages], random: Random, deaths: Deaths) 
 
 async def run(kind: str, url: str, events: int, kills: int, seed: int, folder: Path) -> list[Outcome]:
     """Let both systems work on one broker."""
-    systems = {name: TrialStages(folder / name, [[TOPICS[0]], ["**"]]) for name in ("production", "staging")}
+    systems = {name: StageProcesses(folder / name, [[TOPICS[0]], ["**"]]) for name in ("production", "staging")}
     try:
         for stages in systems.values():
-            stages.folder.mkdir()
             stages.start()
         ready = {name: asyncio.Event() for name in systems}
         deaths = Deaths(kills, events * len(systems))

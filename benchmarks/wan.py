@@ -15,9 +15,9 @@ import argparse
 import asyncio
 import json
 import random
-import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -29,8 +29,9 @@ from timestamps import pareto
 
 import ordered_pubsub
 from ordered_pubsub.adapter import Adapter, Capabilities, Frame, FramesHandler, StateHandler
-from ordered_pubsub.testing.processes import HOST, free_port
-from ordered_pubsub.testing.trial.system import StageProcess
+from ordered_pubsub.testing.processes import HOST, Starter, WorkerProcess, command_of, free_port
+from ordered_pubsub.testing.proxy import serve
+from ordered_pubsub.testing.stages import StageProcesses
 
 SITES = 5
 TOPICS = 1_000
@@ -141,19 +142,13 @@ class Site:
             self.latencies.append(asyncio.get_running_loop().time() - since)
 
 
-async def run_site(plan: dict[str, Any]) -> None:
-    """Do what the lines on standard input say: `RATE SECONDS`."""
-    site = Site(plan["site"], plan["address"], plan["shape"], plan["order"])
+async def run_site(starter: Starter, **plan: Any) -> None:
+    """Publish as often as told."""
+    site = Site(**plan)
     await site.open()
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
-    loop = asyncio.get_running_loop()
-    while line := await loop.run_in_executor(None, sys.stdin.readline):
-        rate, seconds = map(float, line.split())
-        sys.stdout.write(json.dumps(await site.publish(rate, seconds)) + "\n")
-        sys.stdout.flush()
-    for client in site.clients:
-        await client.close()
+    starter.tell(state="ready")
+    while True:
+        starter.tell(**await site.publish(**await starter.hear()))
 
 
 # -- the whole ------------------------------------------------------------------------------------------------------------
@@ -163,59 +158,45 @@ class World:
     """Stages, proxies and sites."""
 
     def __init__(self, folder: Path, shape: float, order: str, durability: str) -> None:
-        self.folder, self.shape, self.order, self.durability = folder, shape, order, durability
-        self.listen = [free_port() for _ in range(SITES)]
-        self.long = [free_port() for _ in range(SITES)]
-        self.short = [free_port() for _ in range(SITES)]
-        self.stages: list[StageProcess] = []
-        self.others: list[subprocess.Popen[str]] = []
+        self.folder, self.shape, self.order = folder, shape, order
+        self.long, self.short = ([free_port() for _ in range(SITES)] for _ in range(2))
+        owned = [[f"s{rank}/**"] for rank in range(SITES)]
+        advertised = [{"advertise": f"ops://{HOST}:{port}"} for port in self.long]
+        self.stages = StageProcesses(folder, owned, durability, settings=advertised)
+        self.sites: list[WorkerProcess] = []
+        self._stack = ExitStack()
 
     def __enter__(self) -> World:
-        self._start_proxy(self.long, LONG_S, LONG_JITTER_S)
-        self._start_proxy(self.short, SHORT_S, SHORT_JITTER_S)
-        config = self.folder / "ordered_pubsub.toml"
-        parts = [
-            f'[[stage]]\nname = "s{rank}"\nlisten = "{HOST}:{self.listen[rank]}"\ntopics = ["s{rank}/**"]\n'
-            f'advertise = "ops://{HOST}:{self.long[rank]}"\nstore = "sqlite:s{rank}.db"\ndurability = "{self.durability}"\n'
-            for rank in range(SITES)
-        ]
-        config.write_text("\n".join(parts))
-        for rank in range(SITES):
-            stage = StageProcess(f"s{rank}", config, self.folder / f"s{rank}.log", self.listen[rank])
-            self.stages.append(stage)
-            stage.start()
-        self.sites = [self._start_site(number) for number in range(SITES)]
-        for site in self.sites:
-            _line(site)
+        self._stack.callback(self.stages.kill)
+        try:
+            self._start("long lines", serve, lines=self._lines(self.long, LONG_S, LONG_JITTER_S)).hear()
+            self._start("short lines", serve, lines=self._lines(self.short, SHORT_S, SHORT_JITTER_S)).hear()
+            self.stages.start()
+            for number, port in enumerate(self.short):
+                plan = {"address": f"ops://{HOST}:{port}", "shape": self.shape, "order": self.order}
+                self.sites.append(self._start(f"site {number}", run_site, number=number, **plan))
+            for site in self.sites:
+                site.hear()
+        except BaseException:
+            self._stack.close()
+            raise
         return self
 
-    def _start_proxy(self, ports: list[int], delay_s: float, jitter_s: float) -> None:
-        lines = [[f"{HOST}:{port}", f"{HOST}:{self.listen[at]}", delay_s, jitter_s] for at, port in enumerate(ports)]
-        _line(self._start("ordered_pubsub.testing.proxy", lines))
+    def _lines(self, ports: list[int], delay_s: float, jitter_s: float) -> list[list[Any]]:
+        listen = [stage.port for stage in self.stages.processes]
+        return [[f"{HOST}:{port}", f"{HOST}:{to}", delay_s, jitter_s] for port, to in zip(ports, listen, strict=True)]
 
-    def _start_site(self, number: int) -> subprocess.Popen[str]:
-        address = f"ops://{HOST}:{self.short[number]}"
-        plan = {"site": number, "address": address, "shape": self.shape, "order": self.order}
-        return self._start(str(Path(__file__)), plan, "--site")
-
-    def _start(self, module: str, plan: Any, *options: str) -> subprocess.Popen[str]:
-        target = [module] if module.endswith(".py") else ["-m", module]
-        process = subprocess.Popen(
-            [sys.executable, *target, *options, json.dumps(plan)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.others.append(process)
-        return process
+    def _start(self, name: str, part: Callable[..., Any], **plan: Any) -> WorkerProcess:
+        worker = WorkerProcess(name, command_of(part), self.folder / f"{name}.log", plan=plan)
+        self._stack.callback(worker.kill)
+        worker.begin()
+        return worker
 
     def measure(self, rate: float, seconds: float) -> Row:
         """All sites publish; what they say together."""
         for site in self.sites:
-            assert site.stdin is not None
-            site.stdin.write(f"{rate / SITES} {seconds}\n")
-            site.stdin.flush()
-        said = [json.loads(_line(site)) for site in self.sites]
+            site.tell(rate=rate / SITES, seconds=seconds)
+        said = [site.hear() for site in self.sites]
         latencies = sorted(latency for one in said for latency in one["latencies"])
         count = len(latencies)
         asked = sum(one["asked"] for one in said)
@@ -233,19 +214,7 @@ class World:
         }
 
     def __exit__(self, *_: object) -> None:
-        for process in reversed(self.others):
-            process.kill()
-            process.wait()
-        for stage in self.stages:
-            stage.kill()
-
-
-def _line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line:
-        raise RuntimeError(f"{process.args} ended with {process.wait()}")
-    return line
+        self._stack.close()
 
 
 def measure(
@@ -303,9 +272,6 @@ def plot(rows: list[Row], path: Path) -> None:
 
 def main() -> int:
     """Measure, print, plot."""
-    if sys.argv[1:2] == ["--site"]:
-        asyncio.run(run_site(json.loads(sys.argv[2])))
-        return 0
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument("--seconds", type=float, default=8.0)

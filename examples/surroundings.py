@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from ordered_pubsub.adapter import Frame, load_adapter, redacted
 from ordered_pubsub.errors import OrderedPubSubError, UnavailableError
-from ordered_pubsub.testing.trial.system import TrialStages
+from ordered_pubsub.testing.stages import StageProcesses
 
 PATIENCE_S = 30.0
 
@@ -121,7 +121,7 @@ def run(
     try:
         with ExitStack() as stack:
             brokers = brokers or start_brokers(stack)
-            stages = TrialStages(Path(stack.enter_context(TemporaryDirectory())), owners)
+            stages = StageProcesses(Path(stack.enter_context(TemporaryDirectory())), owners)
             stack.callback(stages.kill)
             stages.start()
             has_held = asyncio.run(show(brokers, stages.addresses))

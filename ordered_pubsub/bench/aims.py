@@ -34,8 +34,8 @@ class Aim:
 
 
 AIMS = (
-    *(Aim(kind, "ordered", "rate", 0.5) for kind in ("mqtt", "jetstream", "rabbitmq")),
-    *(Aim(kind, "ordered", "p50", 4.0) for kind in ("mqtt", "nats", "jetstream", "rabbitmq")),
+    *(Aim(kind, "single", "rate", 0.5) for kind in ("mqtt", "jetstream", "rabbitmq")),
+    *(Aim(kind, "single", "p50", 4.0) for kind in ("mqtt", "nats", "jetstream", "rabbitmq")),
     Aim("mqtt", "packed", "rate", 4.0),
     Aim("jetstream", "packed", "rate", 4.0),
     Aim("rabbitmq", "packed", "rate", 10.0),

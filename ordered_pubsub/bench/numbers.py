@@ -17,7 +17,7 @@ import attrs
 
 from ordered_pubsub.bench.aims import NUMBERS_PER_S
 from ordered_pubsub.bench.plan import Amounts
-from ordered_pubsub.bench.processes import ANSWER_S, BenchError, BenchStageProcess, cpu_ns
+from ordered_pubsub.bench.processes import BenchError, bench_stage
 from ordered_pubsub.bench.report import table
 from ordered_pubsub.bench.results import Spread
 from ordered_pubsub.bench.rounds import Say
@@ -27,6 +27,7 @@ from ordered_pubsub.client.home.network import NetworkHome
 from ordered_pubsub.config.addresses import parse_address
 from ordered_pubsub.core.messages import Answer, ChangeAsk, Publication, PublishAsk, Refusal, Request
 from ordered_pubsub.core.subscriber.delivery import WEIGHTS
+from ordered_pubsub.testing.processes import ANSWER_S, cpu_ns
 from ordered_pubsub.wire.sessions import make_session
 
 BATCHES = (1, 10, 100, 1_000)
@@ -130,8 +131,7 @@ async def measure_numbers(amounts: Amounts, durabilities: Sequence[str], say: Sa
     rows = [NumbersRow(durability, batch) for durability in durabilities for batch in BATCHES]
     with TemporaryDirectory(prefix="ordered-pubsub-bench-") as folder:
         stages = {
-            durability: BenchStageProcess(Path(folder) / durability, durability, delivery="ordered")
-            for durability in durabilities
+            durability: bench_stage(Path(folder) / durability, durability, "ordered") for durability in durabilities
         }
         askings: dict[str, Asking] = {}
         try:

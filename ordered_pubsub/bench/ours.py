@@ -16,7 +16,9 @@ from ordered_pubsub.client.settings import Settings
 
 
 async def _connect(plan: SidePlan) -> ordered_pubsub.Client:
-    return await ordered_pubsub.connect(plan.ens, sequencer=plan.sequencer, config=plan.config, **plan.settings)
+    return await ordered_pubsub.connect(
+        plan.ens, sequencer=plan.sequencer, config=plan.config, delivery=plan.delivery, **plan.settings
+    )
 
 
 class OrderedSender(Sender):

@@ -20,6 +20,8 @@ PAYLOAD_BYTES = 200
 SUBSCRIBERS = 2
 PREFIX = "ordered-pubsub-bench"
 """All topics are below this one."""
+LEVELS = ("ordered", "exactly-once")
+"""What topics give."""
 DURABILITIES = ("none", "fsync")
 PIPELINE = {"pipeline_events_max": 1_000}
 """So many publications may be unfinished. The default of 10,000 costs the publisher up to half as much time again, since then
@@ -93,6 +95,9 @@ class Variant:
     """The plain client, or this library with some settings."""
 
     name: str
+    """plain, single (each event is a message of its own), or packed"""
+    level: str = ""
+    """what its topics give: ordered, exactly-once, or what its own stage says; empty for the plain client"""
     durability: str = ""
     """of the stage: none, fsync, or its own; empty for the plain client, which has no stage"""
     settings: Mapping[str, Any] = attrs.field(factory=dict)
@@ -105,12 +110,12 @@ class Variant:
     @property
     def label(self) -> str:
         """As it is shown."""
-        return f"{self.name}, {self.durability}" if self.durability else self.name
+        return ", ".join(part for part in (self.name, self.level, self.durability) if part)
 
     @property
     def slug(self) -> str:
         """Fit for names of topics, streams and files."""
-        return "-".join(part for part in (self.name, self.durability) if part)
+        return self.label.replace(", ", "-").replace(" ", "-")
 
 
 PLAIN = Variant("plain")
@@ -140,7 +145,7 @@ class BenchPlan:
     variants: Sequence[Variant]
     amounts: Amounts
     sequencer: str | None = None
-    """a stage that runs already; left out: one is started for each durability"""
+    """a stage that runs already; left out: one is started for each level and durability"""
     nonce: str = attrs.field(factory=lambda: token_hex(4))
     """keeps apart what is measured at the same time"""
 
@@ -160,11 +165,18 @@ class BenchPlan:
         return urlunsplit(parts._replace(query="&".join(pairs)))
 
 
-def variants_of(durabilities: Sequence[str], is_packed: bool) -> list[Variant]:
-    """The plain client, and this library at each durability."""
-    ordered = [Variant("ordered", durability, PIPELINE) for durability in durabilities]
-    packed = [Variant("packed", durability, PACKED) for durability in durabilities]
-    return [PLAIN, *ordered, *(packed if is_packed else ())]
+def variants_of(levels: Sequence[str], durabilities: Sequence[str], is_packed: bool) -> list[Variant]:
+    """The plain client, and this library at each level and durability."""
+    ways: dict[str, Mapping[str, Any]] = {"single": PIPELINE, **({"packed": PACKED} if is_packed else {})}
+    return [
+        PLAIN,
+        *(
+            Variant(name, level, durability, settings)
+            for name, settings in ways.items()
+            for level in levels
+            for durability in durabilities
+        ),
+    ]
 
 
 def check_ens(ens: str) -> str:

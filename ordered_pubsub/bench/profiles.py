@@ -108,9 +108,9 @@ def _profiling(rig: Rig, workers: Mapping[BenchWorkerProcess, Path]) -> Iterator
     for worker in workers:
         worker.ask(do="profile")
     if rig.profiled is not None:
-        rig.profiled.signal(BEGIN_PROFILE)
+        rig.profiled.send(BEGIN_PROFILE)
     yield
     if rig.profiled is not None:
-        rig.profiled.signal(END_PROFILE)
+        rig.profiled.send(END_PROFILE)
     for worker, file in workers.items():
         worker.ask(do="profile", file=str(file))

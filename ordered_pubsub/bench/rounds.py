@@ -16,9 +16,10 @@ from typing import Any
 import attrs
 
 from ordered_pubsub.bench.plan import SUBSCRIBERS, BenchPlan, Variant
-from ordered_pubsub.bench.processes import BenchError, BenchStageProcess, BenchWorkerProcess, CpuMeter
+from ordered_pubsub.bench.processes import BenchError, BenchWorkerProcess, CpuMeter, bench_stage
 from ordered_pubsub.bench.results import BenchOutcome, Pace, Rush, Series
 from ordered_pubsub.bench.sides import SidePlan
+from ordered_pubsub.testing.stages import StageProcess
 
 WARM_EVENTS = 1_000
 EVENTS_MAX = 100_000
@@ -99,8 +100,8 @@ class Rig:
     folder: Path
     broker_pid: int | None
     _stack: ExitStack
-    _stages: dict[str, BenchStageProcess] = attrs.field(factory=dict)
-    profiled: BenchStageProcess | None = None
+    _stages: dict[tuple[str, str], StageProcess] = attrs.field(factory=dict)
+    profiled: StageProcess | None = None
     """the stage that was started last to be profiled"""
 
     def team(self, variant: Variant, profile: Path | None = None) -> Team:
@@ -112,14 +113,15 @@ class Rig:
             role = "publisher" if number == SUBSCRIBERS else "subscriber"
             plan = self._side_plan(variant, role, address)
             name = f"{role} {number + 1}" if role == "subscriber" else role
-            worker = BenchWorkerProcess.start(f"{variant.slug}{suffix} {name}".replace(" ", "-"), plan, self.folder)
+            worker = BenchWorkerProcess.of(f"{variant.slug}{suffix} {name}".replace(" ", "-"), plan, self.folder)
             self._stack.callback(worker.end)
+            worker.begin()
             started.append(worker)
         for worker in started:
             worker.hear()
         *subscribers, publisher = started
-        pids = {"publisher": publisher.process.pid, "stage": stage_pid, "broker": self.broker_pid}
-        pids |= {f"subscriber {n}": subscriber.process.pid for n, subscriber in enumerate(subscribers, 1)}
+        pids = {"publisher": publisher.pid, "stage": stage_pid, "broker": self.broker_pid}
+        pids |= {f"subscriber {n}": subscriber.pid for n, subscriber in enumerate(subscribers, 1)}
         sees_all = self.broker_pid is not None and (variant.is_plain or stage_pid is not None)
         return Team(variant, publisher, subscribers, CpuMeter(pids, sees_all))
 
@@ -134,6 +136,7 @@ class Rig:
             run=plan.amounts.run,
             sequencer=address,
             config=None if plan.sequencer else str(self._empty_config()),
+            delivery=variant.level or None,
             settings=dict(variant.settings),
         )
 
@@ -147,15 +150,15 @@ class Rig:
         """The address of a variant's stage, and its process if it is ours."""
         if variant.is_plain or self.plan.sequencer:
             return self.plan.sequencer, None
-        if profile is None and variant.durability in self._stages:
-            stage = self._stages[variant.durability]
-            return stage.address, stage.pid
+        kind = (variant.durability, variant.level)
+        if profile is None and kind in self._stages:
+            return self._stages[kind].address, self._stages[kind].pid
         name = f"stage-{variant.slug}{'-profiled' if profile else ''}"
-        stage = BenchStageProcess(self.folder / name, variant.durability, profile)
+        stage = bench_stage(self.folder / name, variant.durability, variant.level, profile)
         self._stack.callback(stage.stop)
         stage.start()
         if profile is None:
-            self._stages[variant.durability] = stage
+            self._stages[kind] = stage
         else:
             self.profiled = stage
         return stage.address, stage.pid

@@ -49,6 +49,7 @@ class SidePlan:
     """how many events go to one topic before it is the other one's turn"""
     sequencer: str | None = None
     config: str | None = None
+    delivery: str | None = None
     settings: dict[str, Any] = attrs.field(factory=dict)
 
 

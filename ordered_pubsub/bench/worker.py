@@ -1,28 +1,22 @@
-"""One side of one variant, as a process: told what to do by lines of JSON on its standard input, of which the first is its plan.
+"""One side of one variant, as a process that is told what to do.
 
-    clock             -> {"now_ns"}                        what its clock says
-    count             -> {"surplus"}                       (subscriber) begin to count; what came too much before
-                         {"last_ns", "count", "phase", "latencies_ns"}   ... when everything has come
-    rush, pace        -> {"first_ns", "confirmed_ns"}      (publisher) when everything is confirmed
-    profile           -> {}                                begin to profile; with a file: stop, and write it there
-    end               -> {}                                disconnect
-
-When its standard input is closed, whoever started it is gone, and so is it.
+clock             -> {"now_ns"}                        what its clock says
+count             -> {"surplus"}                       (subscriber) begin to count; what came too much before
+                     {"last_ns", "count", "phase", "latencies_ns"}   ... when everything has come
+rush, pace        -> {"first_ns", "confirmed_ns"}      (publisher) when everything is confirmed
+profile           -> {}                                begin to profile; with a file: stop, and write it there
+end               -> {}                                disconnect
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import sys
 from abc import ABC, abstractmethod
 from cProfile import Profile
 from typing import Any
 
 from ordered_pubsub.bench.sides import BenchReceiver, BenchTally, Sender, SidePlan, make_payload, now_ns
-
-ORPHANED = 3
+from ordered_pubsub.testing.processes import Starter
 
 
 def make_sender(plan: SidePlan) -> Sender:
@@ -66,36 +60,23 @@ def make_receiver(plan: SidePlan, tally: BenchTally) -> BenchReceiver:
 class BenchWorker(ABC):
     """What both sides have."""
 
-    def __init__(self, lines: asyncio.StreamReader) -> None:
-        self._lines = lines
+    def __init__(self, starter: Starter) -> None:
+        self.starter = starter
         self._profile: Profile | None = None
-
-    async def told(self) -> dict[str, Any]:
-        """The next thing that it is told."""
-        line = await self._lines.readline()
-        if not line:
-            os._exit(ORPHANED)
-        order: dict[str, Any] = json.loads(line)
-        return order
-
-    def say(self, **what: Any) -> None:
-        """Tell whoever started it."""
-        sys.stdout.write(json.dumps(what) + "\n")
-        sys.stdout.flush()
 
     async def run(self) -> None:
         """Do as it is told, until the end."""
         await self.open()
-        self.say(state="ready")
-        while (order := await self.told())["do"] != "end":
+        self.starter.tell(state="ready")
+        while (order := await self.starter.hear())["do"] != "end":
             if order["do"] == "clock":
-                self.say(now_ns=now_ns())
+                self.starter.tell(now_ns=now_ns())
             elif order["do"] == "profile":
                 self._take_profile(order.get("file"))
             else:
                 await self.do(order)
         await self.close()
-        self.say(state="ended")
+        self.starter.tell(state="ended")
 
     def _take_profile(self, file: str | None) -> None:
         if file is None:
@@ -104,7 +85,7 @@ class BenchWorker(ABC):
         elif self._profile is not None:
             self._profile.disable()
             self._profile.dump_stats(file)
-        self.say()
+        self.starter.tell()
 
     @abstractmethod
     async def open(self) -> None:
@@ -122,8 +103,8 @@ class BenchWorker(ABC):
 class BenchPublishing(BenchWorker):
     """The side that publishes."""
 
-    def __init__(self, plan: SidePlan, lines: asyncio.StreamReader) -> None:
-        super().__init__(lines)
+    def __init__(self, plan: SidePlan, starter: Starter) -> None:
+        super().__init__(starter)
         self._sender = make_sender(plan)
 
     async def open(self) -> None:
@@ -138,7 +119,7 @@ class BenchPublishing(BenchWorker):
             await self._sender.rush(make_payload(phase), count)
         else:
             await self._sender.pace(phase, count, 1.0 / order["rate"])
-        self.say(first_ns=first_ns, confirmed_ns=now_ns())
+        self.starter.tell(first_ns=first_ns, confirmed_ns=now_ns())
 
     async def close(self) -> None:
         """Disconnect."""
@@ -148,8 +129,8 @@ class BenchPublishing(BenchWorker):
 class BenchSubscribing(BenchWorker):
     """The side that subscribes."""
 
-    def __init__(self, plan: SidePlan, lines: asyncio.StreamReader) -> None:
-        super().__init__(lines)
+    def __init__(self, plan: SidePlan, starter: Starter) -> None:
+        super().__init__(starter)
         self._loop = asyncio.get_running_loop()
         self._complete = asyncio.Event()
         self._tally = BenchTally(self._completed)
@@ -169,23 +150,20 @@ class BenchSubscribing(BenchWorker):
         surplus = tally.surplus
         self._complete.clear()
         tally.begin(order["phase"], order["events"], order["is_timed"])
-        self.say(surplus=surplus)
+        self.starter.tell(surplus=surplus)
         if tally.expected:
             await self._complete.wait()
-            self.say(last_ns=tally.last_ns, count=tally.count, phase=tally.last_phase, latencies_ns=tally.latencies_ns)
+            self.starter.tell(
+                last_ns=tally.last_ns, count=tally.count, phase=tally.last_phase, latencies_ns=tally.latencies_ns
+            )
 
     async def close(self) -> None:
         """Disconnect."""
         await self._receiver.close()
 
 
-async def _main() -> None:
-    lines = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    plan = SidePlan(**json.loads(await lines.readline()))  # not an argument: a URL may hold a password
+async def take_side(starter: Starter, **given: Any) -> None:
+    """Be one of them."""
+    plan = SidePlan(**given)
     kind = BenchPublishing if plan.role == "publisher" else BenchSubscribing
-    await kind(plan, lines).run()
-
-
-if __name__ == "__main__":
-    asyncio.run(_main())
+    await kind(plan, starter).run()

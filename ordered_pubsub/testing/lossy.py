@@ -7,19 +7,14 @@ All else passes as it came, PUBLISH packets of QoS 1 and 2 included: they are ne
 
 What is held back is bounded: `OVERTAKERS_MAX` frames of each connection. Where one side reads slowly, the other is made to wait.
 
-As a process of its own, which a load needs:
-
-    python -m ordered_pubsub.testing.lossy '{"target": "127.0.0.1:1883", "kind": "mqtt", "drop": 0.1, "repeat": 0.1}'
-
-It says where it listens, and ends when its standard input is closed; then it says what it has done.
+Under load it needs a process of its own: a `WorkerProcess` (`ordered_pubsub.testing.processes`) that runs `serve`, with a plan
+such as `{"target": "127.0.0.1:1883", "kind": "mqtt", "drop": 0.1, "repeat": 0.1}`. It says where it listens, and, when it is told
+to finish, what it has done.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
-from contextlib import suppress
 from heapq import heappop, heappush
 from random import Random
 from typing import Any, cast
@@ -28,6 +23,7 @@ import attrs
 
 from ordered_pubsub.errors import ConfigurationError
 from ordered_pubsub.testing.broker_frames import SPLITTERS, FrameSplitter
+from ordered_pubsub.testing.processes import Starter
 
 OVERTAKERS_MAX = 16
 HOLD_S = 0.05
@@ -278,19 +274,10 @@ class LossyLine:
         side.join(other)
 
 
-def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
-
-
-async def _main(target: str, kind: str, seed: int = 0, **shares: Any) -> None:
+async def serve(starter: Starter, target: str, kind: str, seed: int = 0, **shares: Any) -> None:
+    """Be a process of its own."""
     host, _, port = target.rpartition(":")
     async with LossyLine((host, int(port)), kind, Loss(**shares), seed) as line:
-        _say(line.address)
-        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
-    _say(json.dumps(attrs.asdict(line.losses)))
-
-
-if __name__ == "__main__":
-    with suppress(KeyboardInterrupt):
-        asyncio.run(_main(**json.loads(sys.argv[1])))
+        starter.tell(address=line.address)
+        await starter.hear()
+    starter.tell(**attrs.asdict(line.losses))

@@ -4,24 +4,22 @@ Bytes come out in the order in which they went in, `delay_s` later, plus or minu
 bounded by `BYTES_MAX` for each direction of a connection; beyond it the sender is made to wait, as on a real line. `cut`
 breaks all connections and lets no new one through until `heal`; `freeze` lets nothing through without breaking anything.
 
-As a process of its own, which a load needs, with listen, target, delay_s and jitter_s for each line:
-
-    python -m ordered_pubsub.testing.proxy '[["127.0.0.1:7001", "127.0.0.1:7411", 0.01, 0.002]]'
-
-It says `ready`, and ends when its standard input is closed.
+Under load it needs a process of its own: a `WorkerProcess` (`ordered_pubsub.testing.processes`) that runs `serve`, with listen,
+target, delay_s and jitter_s for each line, such as `{"lines": [["127.0.0.1:7001", "127.0.0.1:7411", 0.01, 0.002]]}`. It says
+when it is ready, and goes on until it is let go.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import random
-import sys
 from collections import deque
 from contextlib import suppress
 from typing import cast
 
 import attrs
+
+from ordered_pubsub.testing.processes import Starter
 
 BYTES_MAX = 64 << 20
 DIAL_S = 10.0
@@ -222,16 +220,11 @@ class Proxy:
         other.move()
 
 
-async def _main(lines: list[tuple[str, str, float, float]]) -> None:
+async def serve(starter: Starter, lines: list[tuple[str, str, float, float]]) -> None:
+    """Be a process of its own."""
     for listen, target, delay_s, jitter_s in lines:
         host, _, port = listen.rpartition(":")
         to_host, _, to_port = target.rpartition(":")
         await Proxy((to_host, int(to_port)), delay_s, jitter_s, int(port), host).__aenter__()
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
-    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
-
-
-if __name__ == "__main__":
-    with suppress(KeyboardInterrupt):
-        asyncio.run(_main(json.loads(sys.argv[1])))
+    starter.tell(state="ready")
+    await starter.hear()

@@ -15,7 +15,7 @@ import pytest
 
 from ordered_pubsub.adapter import Frame, load_adapter
 from ordered_pubsub.errors import AdapterError
-from ordered_pubsub.testing import processes
+from ordered_pubsub.testing import brokers
 from ordered_pubsub.testing.brokers import (
     Broker,
     BrokerError,
@@ -91,7 +91,9 @@ async def ignore_frames(frames: Sequence[Frame]) -> None:
 
 def test_what_it_says_is_shown_when_it_cannot_start() -> None:
     """The end of its log, and how to install it again."""
-    with pytest.raises(BrokerError, match=r"(?s)mosquitto ended at once.*no_such_option.*apt-get.*mosquitto"):
+    with pytest.raises(
+        BrokerError, match=r"(?s)mosquitto was not ready on port .* ended with.*no_such_option.*apt-get.*mosquitto"
+    ):
         Mosquitto(no_such_option=True).__enter__()
 
 
@@ -104,7 +106,7 @@ def test_a_broker_that_runs_is_not_started_again() -> None:
 def test_a_missing_broker_is_named_with_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """For Debian and Ubuntu."""
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(processes, "FOLDERS", ("/nowhere",))
+    monkeypatch.setattr(brokers, "FOLDERS", ("/nowhere",))
     with pytest.raises(BrokerMissing, match="apt-get install -y rabbitmq-server"):
         find_broker("rabbitmq-server")
 

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import ordered_pubsub.spark
-from ordered_pubsub.testing.trial.stages import TrialStages
+from ordered_pubsub.testing.stages import StageProcesses
 
 # PySpark 4.0 leaves sockets of its own to the garbage collector. (Ours are watched by tests/server/test_reading.py.)
 SOCKETS_OF_SPARK = pytest.mark.filterwarnings(
@@ -52,16 +52,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="module")
-def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrialStages]:
+def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StageProcesses]:
     """Two stages: the first owns what is on eu/, the second the rest."""
-    system = TrialStages(tmp_path_factory.mktemp("stages"), [["eu/**"], ["**"]])
+    system = StageProcesses(tmp_path_factory.mktemp("stages"), [["eu/**"], ["**"]])
     system.start()
     yield system
     system.kill()
 
 
 @pytest.fixture
-def sequencer(stages: TrialStages) -> str:
+def sequencer(stages: StageProcesses) -> str:
     """Where they are."""
     return ",".join(stages.addresses)
 

@@ -16,7 +16,7 @@ import pytest
 import ordered_pubsub
 from ordered_pubsub.spark.options import Options
 from ordered_pubsub.spark.plan import Range, ReadPlan
-from ordered_pubsub.testing.trial.stages import TrialStages
+from ordered_pubsub.testing.stages import StageProcesses
 
 TOPICS = ("eu/trades", "us/trades", "eu/quotes", "us/quotes")
 HELD = (TOPICS, TOPICS[:2], TOPICS[1:3], (TOPICS[3], TOPICS[0]))
@@ -65,7 +65,7 @@ def read(plan: ReadPlan, start: Clock, end: Clock) -> pa.Table:
 
 
 async def run(
-    system: TrialStages, random: Random
+    system: StageProcesses, random: Random
 ) -> tuple[list[tuple[Clock, Clock, pa.Table]], list[list[ordered_pubsub.Event]]]:
     """Batches that were taken while publishers were at work, and what subscribers were notified of."""
     ens, sequencer, is_over = f"memory://{uuid4().hex}", system.addresses, asyncio.Event()
@@ -104,7 +104,7 @@ async def run(
 @pytest.mark.parametrize("seed", range(int(os.environ.get("ORDERED_PUBSUB_TEST_CUTS", "6"))))
 def test_a_batch_has_no_event_without_those_before_it_and_is_the_same_again(tmp_path: Path, seed: int) -> None:
     """Run again, after its stages were killed, each batch is identical, row by row."""
-    system = TrialStages(tmp_path, [["eu/**"], ["**"]])
+    system = StageProcesses(tmp_path, [["eu/**"], ["**"]])
     system.start()
     try:
         batches, notified = asyncio.run(run(system, Random(seed)))
@@ -127,7 +127,7 @@ def test_a_batch_has_no_event_without_those_before_it_and_is_the_same_again(tmp_
 
 def test_a_cut_that_leaves_something_out_would_be_found(tmp_path: Path) -> None:
     """One that is made by hand, of a clock that is none."""
-    system = TrialStages(tmp_path, [["eu/**"], ["**"]])
+    system = StageProcesses(tmp_path, [["eu/**"], ["**"]])
     system.start()
     try:
         batches, notified = asyncio.run(run(system, Random(99)))

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import ordered_pubsub
-from ordered_pubsub.testing.trial.stages import TrialStages
+from ordered_pubsub.testing.stages import StageProcesses
 from spark.publishing import publish
 
 TEXT = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
@@ -58,7 +58,7 @@ def test_the_quick_start_of_the_readme_shows_what_it_says(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ((code, shown),) = re.findall(r"```python\n(from pyspark.*?)```\n\n```text\n(.*?)```", README, re.DOTALL)
-    system = TrialStages(tmp_path, [["**"]])
+    system = StageProcesses(tmp_path, [["**"]])
     system.start()
     try:
         asyncio.run(trade(",".join(system.addresses)))

@@ -15,7 +15,7 @@ from ordered_pubsub.errors import NotOffered
 from ordered_pubsub.reading.access import ReaderAccess
 from ordered_pubsub.reading.stages import StageLines
 from ordered_pubsub.spark.source import HAS_LIMITS
-from ordered_pubsub.testing.trial.stages import TrialStages
+from ordered_pubsub.testing.stages import StageProcesses
 from spark.publishing import publish
 
 TIMEOUT_S = 120.0
@@ -45,15 +45,15 @@ def said(error: pytest.ExceptionInfo[Exception]) -> str:
     return text
 
 
-def stages_with(folder: Path, more: str) -> Iterator[TrialStages]:
-    system = TrialStages(folder, [["**"]], more=more)
+def stages_with(folder: Path, more: str) -> Iterator[StageProcesses]:
+    system = StageProcesses(folder, [["**"]], more=more)
     system.start()
     yield system
     system.kill()
 
 
 @pytest.fixture
-def guarded(tmp_path: Path) -> Iterator[TrialStages]:
+def guarded(tmp_path: Path) -> Iterator[StageProcesses]:
     """Stages that ask who it is."""
     token = make_token()
     (tmp_path / "token").write_text(token)
@@ -66,7 +66,7 @@ def guarded(tmp_path: Path) -> Iterator[TrialStages]:
 @pytest.mark.parametrize("is_stream", [False, True])
 @pytest.mark.parametrize("token", ["wrong", None])
 def test_a_token_that_is_wrong_or_missing(
-    spark: SparkSession, guarded: TrialStages, tmp_path: Path, token: str | None, is_stream: bool
+    spark: SparkSession, guarded: StageProcesses, tmp_path: Path, token: str | None, is_stream: bool
 ) -> None:
     options = {"sequencer": ",".join(guarded.addresses), "topics": "mine", "timeoutSeconds": "5"}
     if token is not None:
@@ -76,7 +76,7 @@ def test_a_token_that_is_wrong_or_missing(
     assert "stage ops://" in said(error)
 
 
-def test_a_topic_on_which_one_may_not_publish(spark: SparkSession, guarded: TrialStages, tmp_path: Path) -> None:
+def test_a_topic_on_which_one_may_not_publish(spark: SparkSession, guarded: StageProcesses, tmp_path: Path) -> None:
     """The rest of the rows stays unpublished, and the task that says so has the reason."""
     options = {"sequencer": ",".join(guarded.addresses), "topic": "theirs", "tokenFile": str(tmp_path / "token")}
     with pytest.raises(Exception, match="identity 'job' may not publish on 'theirs'"):
@@ -84,12 +84,12 @@ def test_a_topic_on_which_one_may_not_publish(spark: SparkSession, guarded: Tria
 
 
 @pytest.fixture
-def forgetful(tmp_path: Path) -> Iterator[TrialStages]:
+def forgetful(tmp_path: Path) -> Iterator[StageProcesses]:
     """Stages that keep nothing for longer than two seconds."""
     yield from stages_with(tmp_path, SHORT.format("2s"))
 
 
-def test_history_that_is_lost(spark: SparkSession, forgetful: TrialStages, tmp_path: Path) -> None:
+def test_history_that_is_lost(spark: SparkSession, forgetful: StageProcesses, tmp_path: Path) -> None:
     """Between two runs of a stream: topic, numbers, and what can be done; with failOnDataLoss=false it goes on."""
     sequencer = ",".join(forgetful.addresses)
     options = {"sequencer": sequencer, "topics": "eu/a,us/a"}

@@ -19,7 +19,7 @@ from ordered_pubsub.reading.access import ReaderAccess
 from ordered_pubsub.reading.stages import OperationLine, StageLines
 from ordered_pubsub.spark import version
 from ordered_pubsub.spark.source import HAS_LIMITS
-from ordered_pubsub.testing.trial.stages import TrialStages
+from ordered_pubsub.testing.stages import StageProcesses
 from spark.publishing import publish
 
 TIMEOUT_S = 120
@@ -368,7 +368,7 @@ def test_a_time_after_everything_is_an_error_or_the_end(spark: SparkSession, seq
 
 
 def test_stages_may_be_killed_between_two_batches(
-    spark: SparkSession, stages: TrialStages, sequencer: str, topics: list[str], checkpoint: str
+    spark: SparkSession, stages: StageProcesses, sequencer: str, topics: list[str], checkpoint: str
 ) -> None:
     first = publish(sequencer, topics, 20)
     rows = run(spark, sequencer, topics, checkpoint, startingOffsets="earliest")

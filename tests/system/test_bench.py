@@ -10,7 +10,8 @@ from typing import Any
 import nats
 import pytest
 
-from ordered_pubsub.bench.processes import BenchStageProcess
+from ordered_pubsub.bench.plan import DURABILITIES, LEVELS
+from ordered_pubsub.bench.processes import bench_stage
 from ordered_pubsub.bench.results import PROCESSES
 from ordered_pubsub.cli import main
 from ordered_pubsub.testing.brokers import Mosquitto, NatsServer, free_port
@@ -40,7 +41,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, A
 
 def test_the_table_has_a_row_for_each_variant(measured: tuple[str, dict[str, Any]]) -> None:
     text, _ = measured
-    labels = ["plain", "ordered, none", "ordered, fsync", "packed, none", "packed, fsync"]
+    kinds = [f"{level}, {durability}" for level in LEVELS for durability in DURABILITIES]
+    labels = ["plain", *(f"{name}, {kind}" for name in ("single", "packed") for kind in kinds)]
     lines = text.splitlines()
     assert [sum(line.startswith(f"  {label}  ") for line in lines) for label in labels] == [1] * len(labels)
 
@@ -65,22 +67,24 @@ def test_the_processor_time_of_every_process_is_known(measured: tuple[str, dict[
         }
 
 
-def test_the_aims_are_judged_at_each_durability(measured: tuple[str, dict[str, Any]]) -> None:
+def test_the_aims_are_judged_at_each_level_and_durability(measured: tuple[str, dict[str, Any]]) -> None:
     text, _ = measured
     verdicts = [line.strip() for line in text.splitlines() if line.strip().startswith(("met ", "MISSED "))]
-    assert len(verdicts) == 6  # rate and p50 of `ordered`, rate of `packed`, twice
+    assert len(verdicts) == 12  # rate and p50 of `single`, rate of `packed`, at two levels and two durabilities
 
 
 def test_publisher_subscriber_and_stage_are_profiled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = run(capsys, "--broker", "mqtt", "--durability", "none", *SMALL, "--profile", str(tmp_path))
+    text = run(
+        capsys, "--broker", "mqtt", "--durability", "none", "--level", "ordered", *SMALL, "--profile", str(tmp_path)
+    )
     sides = ("publisher", "subscriber", "stage")
-    assert {path.name for path in tmp_path.iterdir()} == {f"mqtt-ordered-none-{side}.pstats" for side in sides}
-    assert all(f"mqtt-ordered-none, {side}: {EVENTS} events" in text for side in sides)
+    assert {path.name for path in tmp_path.iterdir()} == {f"mqtt-single-ordered-none-{side}.pstats" for side in sides}
+    assert all(f"mqtt-single-ordered-none, {side}: {EVENTS} events" in text for side in sides)
     assert "stage/stage.py" in text
 
 
 def test_a_stage_and_a_broker_that_run_already_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stage = BenchStageProcess(tmp_path / "stage", "none")
+    stage = bench_stage(tmp_path / "stage", "none", "exactly-once")
     with Mosquitto() as broker:
         stage.start()
         try:

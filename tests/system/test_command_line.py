@@ -20,8 +20,8 @@ import pytest
 from ordered_pubsub.adapter import Frame, load_adapter
 from ordered_pubsub.config.files import hash_token, make_token, write_token
 from ordered_pubsub.testing.brokers import Mosquitto
-from ordered_pubsub.testing.processes import HOST, free_port
-from ordered_pubsub.testing.trial.system import StageProcess
+from ordered_pubsub.testing.processes import HOST, plain_environment
+from ordered_pubsub.testing.stages import StageProcess, StageProcesses
 
 PATIENCE_S = 30.0
 NOWHERE = f"{HOST}:9"
@@ -42,12 +42,11 @@ class Command:
     """A process of the command line, and what it has said so far."""
 
     def __init__(self, folder: Path, *arguments: str, program: tuple[str, ...] = ("-m", "ordered_pubsub")) -> None:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("ORDERED_PUBSUB_")}
         given = dict(argument.split("=", 1) for argument in arguments if argument.startswith("ORDERED_PUBSUB_"))
         self.process = subprocess.Popen(
             [sys.executable, *program, *(argument for argument in arguments if argument.split("=")[0] not in given)],
             cwd=folder,
-            env={**environment, **given},
+            env={**plain_environment(), **given},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -122,7 +121,7 @@ class System:
 
     @property
     def addresses(self) -> list[str]:
-        return [f"ops://{HOST}:{stage.port}" for stage in self.stages]
+        return [stage.address for stage in self.stages]
 
     def start(self, command: str, *arguments: str) -> Command:
         """With this system's broker and stages."""
@@ -157,18 +156,10 @@ class System:
 
 
 def start_stages(folder: Path, text: str, *names: str) -> list[StageProcess]:
-    ports = {name: free_port() for name in names}
-    for name in names:
-        text += (
-            f'[[stage]]\nname = "{name}"\nlisten = "{HOST}:{ports[name]}"\nstore = "memory"\n'
-            f'topics = ["{name}/**"]\ntoken_file = "stage.token"\n'
-        )
-    config = folder / "stages.toml"
-    config.write_text(text)
-    stages = [StageProcess(name, config, folder / f"{name}.log", port) for name, port in ports.items()]
-    for stage in stages:
-        stage.start()
-    return stages
+    settings = [{"name": name, "store": "memory", "durability": "none", "token_file": "stage.token"} for name in names]
+    stages = StageProcesses(folder, [[f"{name}/**"] for name in names], more=text, settings=settings)
+    stages.start()
+    return stages.processes
 
 
 @pytest.fixture(scope="module")

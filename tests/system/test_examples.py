@@ -33,8 +33,8 @@ PATIENCE_S = 240.0
 
 WITHOUT_A_BROKER = """
 import runpy, sys
-from ordered_pubsub.testing import processes
-processes.FOLDERS = ()
+from ordered_pubsub.testing import brokers
+brokers.FOLDERS = ()
 sys.path.insert(0, sys.argv[1])
 del sys.argv[:2]
 runpy.run_path(sys.argv[0], run_name="__main__")

@@ -16,7 +16,7 @@ import ordered_pubsub
 from ordered_pubsub.testing.brokers import NatsServer
 from ordered_pubsub.testing.processes import HOST
 from ordered_pubsub.testing.proxy import Proxy
-from ordered_pubsub.testing.trial.system import TrialStages
+from ordered_pubsub.testing.stages import StageProcesses
 
 DEADLINE_S = 20.0
 
@@ -38,7 +38,7 @@ def nats() -> Iterator[NatsServer]:
 def stage(tmp_path: Path) -> Iterator[str]:
     """Its topics that begin with "ticks" are not kept."""
     more = '[[topic]]\npattern = "ticks/**"\ndelivery = "ordered"\n'
-    stages = TrialStages(tmp_path, [["**"]], durability="os", more=more)
+    stages = StageProcesses(tmp_path, [["**"]], durability="os", more=more)
     stages.start()
     yield stages.addresses[0]
     stages.kill()

@@ -20,7 +20,7 @@ from ordered_pubsub.spark import publishing
 from ordered_pubsub.spark.ens import TaskEns
 from ordered_pubsub.spark.publishing import Identity, TaskPublishing
 from ordered_pubsub.testing.brokers import Broker, Mosquitto, NatsServer, RabbitMq
-from ordered_pubsub.testing.trial import stages as trial
+from ordered_pubsub.testing.stages import StageProcesses
 from ordered_pubsub.wire.content import JSON
 from ordered_pubsub.wire.pack import NO_HEADERS
 
@@ -29,15 +29,15 @@ PATIENCE_S = 60.0
 
 
 @pytest.fixture
-def system(tmp_path: Path) -> Iterator[trial.TrialStages]:
+def system(tmp_path: Path) -> Iterator[StageProcesses]:
     """Two stages."""
-    found = trial.TrialStages(tmp_path, [["eu/**"], ["**"]])
+    found = StageProcesses(tmp_path, [["eu/**"], ["**"]])
     found.start()
     yield found
     found.kill()
 
 
-def publish(system: trial.TrialStages, ens: TaskEns) -> None:
+def publish(system: StageProcesses, ens: TaskEns) -> None:
     with StageLines(ReaderAccess(ClientSection(sequencer=tuple(system.addresses)))) as stages:
         task = TaskPublishing(stages, Identity("query", 0, 0), "spark", ens=ens)
         for number in range(COUNT):
@@ -54,7 +54,7 @@ async def numbers(subscription: ordered_pubsub.Subscription) -> list[int]:
 
 @pytest.mark.parametrize("start", [Mosquitto, NatsServer, RabbitMq])
 def test_subscribers_that_look_into_no_log_hear_of_it_on_the_broker(
-    start: type[Broker], system: trial.TrialStages
+    start: type[Broker], system: StageProcesses
 ) -> None:
     async def run(url: str) -> list[int]:
         settings = {"sequencer": system.addresses, "delivery": "best-effort"}
@@ -71,7 +71,7 @@ def test_subscribers_that_look_into_no_log_hear_of_it_on_the_broker(
 
 
 def test_a_broker_that_is_gone_takes_nothing_away_and_no_time(
-    system: trial.TrialStages, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    system: StageProcesses, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is asked once, and then left alone, however many requests there are."""
     monkeypatch.setattr(publishing, "REQUEST_EVENTS_MAX", 10)

@@ -12,11 +12,10 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
-import attrs
 import pytest
 
 import ordered_pubsub
@@ -24,8 +23,8 @@ from ordered_pubsub.config.files import hash_token, make_token, write_token
 from ordered_pubsub.connecting import Connecting
 from ordered_pubsub.core.messages import PublishAsk, Request
 from ordered_pubsub.errors import AccessDenied, ConfigurationError
-from ordered_pubsub.testing.processes import HOST, free_port, kill, launch
-from ordered_pubsub.testing.trial.system import TrialStages
+from ordered_pubsub.testing.processes import HOST, Process, free_port
+from ordered_pubsub.testing.stages import StageProcess, StageProcesses, stage_section
 from ordered_pubsub.wire.protocol import VERSION, Ask, ClientGreeting, Ping, encode
 from ordered_pubsub.wire.sessions import make_session
 
@@ -35,61 +34,53 @@ STOP_S = 5.0
 COMMAND = [sys.executable, "-m", "ordered_pubsub", "serve"]
 
 
-@attrs.define(eq=False)
 class Stage:
     """One process that serves a file."""
 
-    folder: Path
-    text: str = ""
-    """what the file says besides"""
-    more: str = ""
-    """what it says of the stage"""
-    options: tuple[str, ...] = ()
-    port: int = attrs.field(factory=free_port)
-    process: subprocess.Popen[bytes] | None = None
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.text = ""
+        """what the file says besides"""
+        self.more = ""
+        """what it says of the stage"""
+        self.options: tuple[str, ...] = ()
+        self.port = free_port()
+        self.process: StageProcess | None = None
 
     def write(self, text: str) -> None:
         """The file."""
         self.text = text
-        (self.folder / "stage.toml").write_text(
-            f'{text}\n[[stage]]\nname = "main"\nlisten = "{HOST}:{self.port}"\nstore = "sqlite:main.db"\n{self.more}\n'
-        )
+        section = stage_section("main", self.port)
+        (self.folder / "stage.toml").write_text(f"{text}\n{section.rstrip()}\n{self.more}\n")
 
     def start(self) -> None:
         """Start it, and return when it is ready."""
         self.write(self.text)
-        before = len(self.said)
-        command = [*COMMAND, "--config", str(self.folder / "stage.toml"), *self.options]
-        self.process = launch(command, self.folder / "log")
-        self.wait_until(lambda: "is ready at" in self.said[before:])
+        self.process = StageProcess.of(self.folder / "stage.toml", "main", self.port, options=self.options)
+        self.process.start()
 
     @property
     def said(self) -> str:
-        """All that it has written."""
-        log = self.folder / "log"
-        return log.read_text() if log.exists() else ""
-
-    def wait_until(self, condition: Callable[[], object]) -> None:
+        """All that it has written since it was started."""
         assert self.process is not None
-        give_up_at = time.monotonic() + PATIENCE_S
-        while not condition():
-            assert self.process.poll() is None, self.said
-            assert time.monotonic() < give_up_at, self.said
-            time.sleep(0.01)
+        return self.process.said
+
+    def wait_until_it_says(self, words: str) -> None:
+        assert self.process is not None
+        self.process.wait_until(lambda: words in self.said, f"so far that it says {words!r}")
 
     def tell(self, number: signal.Signals) -> None:
         assert self.process is not None
-        self.process.send_signal(number)
+        self.process.send(number)
 
-    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int | None:
         """Tell it to stop; its exit code."""
-        self.tell(number)
         assert self.process is not None
-        return self.process.wait(STOP_S)
+        return self.process.stop(number, STOP_S)
 
     def kill(self) -> None:
         if self.process is not None:
-            kill(self.process)
+            self.process.kill()
 
     def connect(self, name: str | None = None, **settings: object) -> Connecting:
         return ordered_pubsub.connect(
@@ -153,25 +144,24 @@ def test_a_stage_stops_in_time_although_somebody_neither_reads_nor_goes(running:
 
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     """Here it would wait for an answer from a stage that is not there."""
-    stages = TrialStages(tmp_path, [["a"], ["b"]])
+    stages = StageProcesses(tmp_path, [["a"], ["b"]])
     stages.start()
     high, low = stages.processes
-    assert low.process is not None
     key = make_session(None)
     try:
         with socket.create_connection((HOST, low.port)) as client:
             client.sendall(encode(ClientGreeting(VERSION, key.session, key.secret, None, "", resumes=False)))
             client.recv(1_000)
             high.kill()
-            _wait_for(low.log, "no link to stage s0")
+            low.wait_until(lambda: "no link to stage s0" in low.said)
             both = (PublishAsk("b"), PublishAsk("a"))
             client.sendall(encode(Ask([Request(key.session, 1, 1, 0, 0, both)])) + encode(Ping()))
             client.recv(1_000)
-            low.process.terminate()
+            low.send(signal.SIGTERM)
             while _is_open(low.port):
                 time.sleep(0.01)
-            low.process.terminate()
-            assert low.process.wait(STOP_S) == -signal.SIGTERM
+            low.send(signal.SIGTERM)
+            assert low.wait(STOP_S) == -signal.SIGTERM
     finally:
         stages.kill()
 
@@ -227,7 +217,7 @@ def test_a_stage_that_wrote_nothing_starts_after_a_stop(stage: Stage) -> None:
 
 
 async def test_a_client_keeps_its_name_when_its_home_is_killed(tmp_path: Path) -> None:
-    stages = TrialStages(tmp_path, [["a"], ["b"]])
+    stages = StageProcesses(tmp_path, [["a"], ["b"]])
     await asyncio.to_thread(stages.start)
     ens = f"memory://{uuid4().hex}"
     high, low = (f"ops://{HOST}:{stage.port}" for stage in stages.processes)
@@ -325,7 +315,7 @@ async def test_a_hangup_makes_it_read_rights_again(stage: Stage) -> None:
         await client.publish("a", 1)
         stage.write(rights % "b")
         stage.tell(signal.SIGHUP)
-        await asyncio.to_thread(stage.wait_until, lambda: "were read again" in stage.said)
+        await asyncio.to_thread(stage.wait_until_it_says, "were read again")
         with pytest.raises(AccessDenied):
             await client.publish("a", 2)
         await client.publish("b", 1)
@@ -369,12 +359,13 @@ def test_logs_can_be_read_by_machines(stage: Stage) -> None:
 
 def test_without_a_file_it_listens_at_loopback_only(tmp_path: Path) -> None:
     port = free_port()
-    process = launch([*COMMAND, "--listen", f":{port}"], tmp_path / "log")
+    process = Process("a stage", [*COMMAND, "--listen", f":{port}"], tmp_path / "log", folder=tmp_path)
     try:
-        _wait_for(tmp_path / "log", "is ready at")
-        assert re.search(rf"ready at ops://127\.0\.0\.1:{port}$", (tmp_path / "log").read_text(), re.MULTILINE)
+        process.begin()
+        process.wait_until(lambda: "is ready at" in process.said)
+        assert re.search(rf"ready at ops://127\.0\.0\.1:{port}$", process.said, re.MULTILINE)
     finally:
-        kill(process)
+        process.kill()
 
 
 def _is_open(port: int) -> bool:
@@ -383,13 +374,6 @@ def _is_open(port: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def _wait_for(log: Path, words: str) -> None:
-    give_up_at = time.monotonic() + PATIENCE_S
-    while not log.exists() or words not in log.read_text():
-        assert time.monotonic() < give_up_at
-        time.sleep(0.01)
 
 
 def _read(url: str, *paths: str) -> list[str]:

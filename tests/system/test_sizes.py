@@ -11,14 +11,14 @@ import pytest
 import ordered_pubsub
 from ordered_pubsub.errors import UsageError
 from ordered_pubsub.testing.brokers import Broker, Mosquitto, NatsServer, RabbitMq
-from ordered_pubsub.testing.trial.system import TrialStages
+from ordered_pubsub.testing.stages import StageProcesses
 
 PATIENCE_S = 30
 
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[str]:
-    stages = TrialStages(tmp_path, [["**"]], durability="os")
+    stages = StageProcesses(tmp_path, [["**"]], durability="os")
     stages.start()
     yield stages.addresses[0]
     stages.kill()

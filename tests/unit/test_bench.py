@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ordered_pubsub.bench.aims import Aim, judge
 from ordered_pubsub.bench.numbers import NumbersRow, describe_numbers
 from ordered_pubsub.bench.plan import KINDS, PLAIN, Amounts, BenchPlan, Variant, kind_of, variants_of
-from ordered_pubsub.bench.processes import BenchError, CpuMeter, cpu_ns
+from ordered_pubsub.bench.processes import BenchError, CpuMeter
 from ordered_pubsub.bench.profiles import Cost, describe_costs, is_waiting, read_costs
 from ordered_pubsub.bench.report import describe, table
 from ordered_pubsub.bench.results import BenchOutcome, Pace, Rush, Series, Spread, percentile
@@ -25,6 +25,7 @@ from ordered_pubsub.bench.rounds import Team
 from ordered_pubsub.bench.sides import PAYLOAD_BYTES, BenchTally, make_payload, read_payload
 from ordered_pubsub.cli import main
 from ordered_pubsub.errors import ConfigurationError
+from ordered_pubsub.testing.processes import cpu_ns
 
 CPU = {"publisher": 10_000, "subscriber 1": 20_000, "subscriber 2": 40_000, "stage": None, "broker": 5_000}
 
@@ -51,7 +52,11 @@ def outcome(kind: str, plain: list[float], ours: list[float], variant: Variant) 
 
 def plan_of(kind: str, ens: str, **amounts: Any) -> BenchPlan:
     return BenchPlan(
-        kind=KINDS[kind], ens=ens, variants=variants_of(("none",), True), amounts=Amounts(**amounts), nonce="n"
+        kind=KINDS[kind],
+        ens=ens,
+        variants=variants_of(("ordered",), ("none",), True),
+        amounts=Amounts(**amounts),
+        nonce="n",
     )
 
 
@@ -80,7 +85,9 @@ def test_there_is_no_spread_of_nothing() -> None:
 
 def test_a_ratio_compares_neighbours_of_the_same_round() -> None:
     """The second round was disturbed, for both: that says nothing about the ratio."""
-    found = outcome("mqtt", plain=[100.0, 10.0, 100.0], ours=[50.0, 5.0, 60.0], variant=Variant("ordered", "none"))
+    found = outcome(
+        "mqtt", plain=[100.0, 10.0, 100.0], ours=[50.0, 5.0, 60.0], variant=Variant("single", "ordered", "none")
+    )
     assert found.rate_ratio(found.series[1]) == Spread(0.5, 0.5, 0.6)
 
 
@@ -97,36 +104,38 @@ def test_processor_time_is_per_event_and_unknown_where_nobody_tells() -> None:
 
 
 def test_an_aim_for_a_rate_is_a_least_and_one_for_latency_a_most() -> None:
-    assert Aim("mqtt", "ordered", "rate", 0.5).is_met(0.5)
-    assert not Aim("mqtt", "ordered", "rate", 0.5).is_met(0.49)
-    assert Aim("mqtt", "ordered", "p50", 4.0).is_met(4.0)
-    assert not Aim("mqtt", "ordered", "p50", 4.0).is_met(4.01)
+    assert Aim("mqtt", "single", "rate", 0.5).is_met(0.5)
+    assert not Aim("mqtt", "single", "rate", 0.5).is_met(0.49)
+    assert Aim("mqtt", "single", "p50", 4.0).is_met(4.0)
+    assert not Aim("mqtt", "single", "p50", 4.0).is_met(4.01)
 
 
 @pytest.mark.parametrize(
     ("kind", "name", "ratio", "verdicts"),
     [
-        ("mqtt", "ordered", 0.6, {"rate": True, "p50": True}),
-        ("mqtt", "ordered", 0.4, {"rate": False, "p50": True}),
-        ("mqtt", "ordered", 4.5, {"rate": True, "p50": False}),
+        ("mqtt", "single", 0.6, {"rate": True, "p50": True}),
+        ("mqtt", "single", 0.4, {"rate": False, "p50": True}),
+        ("mqtt", "single", 4.5, {"rate": True, "p50": False}),
         ("mqtt", "packed", 3.9, {"rate": False}),
         ("jetstream", "packed", 4.1, {"rate": True}),
         ("rabbitmq", "packed", 9.9, {"rate": False}),
         ("nats", "packed", 0.41, {"rate": True}),
-        ("nats", "ordered", 0.1, {"p50": True}),
+        ("nats", "single", 0.1, {"p50": True}),
     ],
 )
 def test_aims_are_judged_by_the_median_of_the_ratios(
     kind: str, name: str, ratio: float, verdicts: dict[str, bool]
 ) -> None:
-    found = outcome(kind, plain=[10.0, 10.0, 10.0], ours=[10 * ratio, 1.0, 1000.0], variant=Variant(name, "fsync"))
+    found = outcome(
+        kind, plain=[10.0, 10.0, 10.0], ours=[10 * ratio, 1.0, 1000.0], variant=Variant(name, "exactly-once", "fsync")
+    )
     assert {judgement.aim.figure: judgement.is_met for judgement in judge(found)} == verdicts
 
 
 def test_a_missed_aim_says_so_with_its_figures() -> None:
-    found = outcome("mqtt", plain=[10.0], ours=[20.0], variant=Variant("packed", "none"))
+    found = outcome("mqtt", plain=[10.0], ours=[20.0], variant=Variant("packed", "exactly-once", "none"))
     assert [str(judgement) for judgement in judge(found)] == [
-        "MISSED mqtt, packed, none: at least 4 times the plain client's rate: 2.00 [2.00..2.00]"
+        "MISSED mqtt, packed, exactly-once, none: at least 4 times the plain client's rate: 2.00 [2.00..2.00]"
     ]
 
 
@@ -138,18 +147,34 @@ def test_a_table_has_its_first_column_to_the_left_and_the_others_to_the_right() 
 
 
 def test_a_set_up_is_described_by_a_row_for_each_variant() -> None:
-    found = outcome("mqtt", plain=[1000.0], ours=[500.0], variant=Variant("ordered", "fsync"))
+    found = outcome("mqtt", plain=[1000.0], ours=[500.0], variant=Variant("single", "ordered", "fsync"))
     lines = describe(found, plan_of("mqtt", "mqtt://broker")).splitlines()
-    rows = [line.split() for line in lines if line.startswith(("  plain  ", "  ordered, fsync"))]
+    rows = [line.split() for line in lines if line.startswith(("  plain  ", "  single, ordered, fsync"))]
     assert rows == [
         ["plain", "1,000", "1,000..1,000", "1.00", "1,000", "2,000", "1.00", "1.0", "2.0", "+", "4.0", "-", "0.5"],
-        ["ordered,", "fsync", "500", "500..500", "0.50", "500", "1,000", "0.50", "1.0", "2.0", "+", "4.0", "-", "0.5"],
+        [
+            "single,",
+            "ordered,",
+            "fsync",
+            "500",
+            "500..500",
+            "0.50",
+            "500",
+            "1,000",
+            "0.50",
+            "1.0",
+            "2.0",
+            "+",
+            "4.0",
+            "-",
+            "0.5",
+        ],
     ]
 
 
 @pytest.mark.parametrize(("others", "is_named"), [([0.0, 0.9, 1.2], True), ([0.0, 0.1, 1.2], False), ([None], False)])
 def test_a_machine_that_was_busy_with_something_else_is_named(others: list[float | None], is_named: bool) -> None:
-    found = outcome("mqtt", plain=[10.0], ours=[10.0], variant=Variant("ordered", "none"))
+    found = outcome("mqtt", plain=[10.0], ours=[10.0], variant=Variant("single", "ordered", "none"))
     found.series[0].rushes = [attrs.evolve(rush(10.0), others=value) for value in others]
     text = describe(found, plan_of("mqtt", "mqtt://b"))
     assert ("processors were busy with something else meanwhile" in text) == is_named
@@ -170,7 +195,7 @@ PRINTED = """\
 mqtt: MQTT, Mosquitto; 200 bytes
   variant         events/s
   plain              1,000
-  met    mqtt, ordered, none: at least 0.5 times the plain client's rate: 0.70 [0.60..0.80]
+  met    mqtt, single, ordered, none: at least 0.5 times the plain client's rate: 0.70 [0.60..0.80]
   MISSED mqtt, packed, none: at least 4 times the plain client's rate: 2.00 [1.90..2.10]
 """
 
@@ -355,8 +380,8 @@ def test_variants_have_topics_of_their_own() -> None:
 
 def test_variants_have_streams_of_their_own_if_streams_may_be_made() -> None:
     plan = plan_of("jetstream", "nats://broker?jetstream=EVENTS&create=true&connect_timeout_s=5")
-    assert plan.ens_of(Variant("packed", "none")) == (
-        "nats://broker?jetstream=EVENTS-n-packed-none&create=true&connect_timeout_s=5"
+    assert plan.ens_of(Variant("packed", "exactly-once", "none")) == (
+        "nats://broker?jetstream=EVENTS-n-packed-exactly-once-none&create=true&connect_timeout_s=5"
     )
 
 
@@ -366,8 +391,18 @@ def test_a_stream_that_is_there_is_used_by_all_variants() -> None:
 
 
 def test_packed_variants_are_measured_if_they_are_wanted() -> None:
-    assert [v.label for v in variants_of(("none", "fsync"), False)] == ["plain", "ordered, none", "ordered, fsync"]
-    assert [v.label for v in variants_of(("none",), True)] == ["plain", "ordered, none", "packed, none"]
+    assert [v.label for v in variants_of(("ordered",), ("none", "fsync"), False)] == [
+        "plain",
+        "single, ordered, none",
+        "single, ordered, fsync",
+    ]
+    assert [v.label for v in variants_of(("ordered", "exactly-once"), ("none",), True)] == [
+        "plain",
+        "single, ordered, none",
+        "single, exactly-once, none",
+        "packed, ordered, none",
+        "packed, exactly-once, none",
+    ]
 
 
 # -- counting ---------------------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import sys
 from io import StringIO
 from pathlib import Path
@@ -17,10 +16,9 @@ import pytest
 
 from ordered_pubsub import Receipt
 from ordered_pubsub.errors import Closed, UnavailableError
-from ordered_pubsub.testing.processes import SpokenLines
+from ordered_pubsub.testing.processes import ProcessError, Starter, WorkerProcess
 from ordered_pubsub.testing.trial import worker
 from ordered_pubsub.testing.trial.judge import Verdict, compare, judge
-from ordered_pubsub.testing.trial.process import TrialError, TrialWorkerProcess
 from ordered_pubsub.testing.trial.results import Results
 from ordered_pubsub.testing.trial.surviving import SubscribingOn
 from ordered_pubsub.testing.trial.worker import PIPELINE, TrialPublishing
@@ -111,34 +109,37 @@ def test_disagreements_are_counted_exactly() -> None:
 # -- nobody waits for ever --------------------------------------------------------------------------------------------
 
 
-def process_of(code: str) -> TrialWorkerProcess:
+def process_of(code: str, folder: Path) -> WorkerProcess:
     """A process that runs some Python in the place of a publisher."""
-    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    return TrialWorkerProcess({"name": "p0"}, process, SpokenLines(process.stdout))
+    worker = WorkerProcess("p0", [sys.executable, "-c", code], folder / "p0.errors")
+    worker.begin()
+    return worker
 
 
-def test_a_worker_that_says_nothing_ends_the_trial_and_is_named() -> None:
-    worker = process_of("input()")
-    with pytest.raises(TrialError, match=r"p0 said nothing within 0\.05 s"):
+def test_a_worker_that_says_nothing_ends_the_trial_and_is_named(tmp_path: Path) -> None:
+    worker = process_of("input(); input()", tmp_path)
+    with pytest.raises(ProcessError, match=r"p0 said nothing within 0\.05 s"):
         worker.hear(0.05)
     worker.end()
-    assert worker.process.returncode is not None
+    assert worker.exit_code is not None
 
 
-def test_a_worker_that_is_gone_is_named_with_its_exit_code() -> None:
-    worker = process_of("raise SystemExit(7)")
-    with pytest.raises(TrialError, match="p0 ended with 7"):
+def test_a_worker_that_is_gone_is_named_with_its_exit_code(tmp_path: Path) -> None:
+    worker = process_of("raise SystemExit(7)", tmp_path)
+    with pytest.raises(ProcessError, match="p0 ended with 7"):
         worker.hear(60.0)
-    with pytest.raises(TrialError, match="p0 ended with 7"):
-        worker.tell("go")
+    with pytest.raises(ProcessError, match="p0 ended with 7"):
+        worker.tell(do="go")
     worker.end()
 
 
-def test_a_worker_may_say_two_things_at_once_and_one_thing_in_two_pieces() -> None:
-    worker = process_of("print('{\"n\": 1}\\n{\"n\":', end='', flush=True); input(); print(' 2}', flush=True); input()")
+def test_a_worker_may_say_two_things_at_once_and_one_thing_in_two_pieces(tmp_path: Path) -> None:
+    worker = process_of(
+        "print('{\"n\": 1}\\n{\"n\":', end='', flush=True); input(); input(); print(' 2}', flush=True); input()",
+        tmp_path,
+    )
     assert worker.hear(60.0) == {"n": 1}
-    worker.tell("go")
+    worker.tell(do="go")
     assert worker.hear(60.0) == {"n": 2}
     worker.end()
 
@@ -159,9 +160,9 @@ async def test_a_publisher_that_gets_no_receipt_stops_and_says_for_what(
             return future
 
     lines, log, client = asyncio.StreamReader(), StringIO(), Client()
-    lines.feed_data(b"go\nstop\n")
+    lines.feed_data(b'{"do": "go"}\n{"do": "stop"}\n')
     plan = {"name": "p0", "seed": 1, "topics": ["t"], "events": 3, "filler": 1, "rate": 1e9, "receipts_s": 0.05}
-    await TrialPublishing(plan, lines).work(client, log)  # type: ignore[arg-type]
+    await TrialPublishing(plan, Starter(lines)).work(client, log)  # type: ignore[arg-type]
 
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["published"] == PIPELINE
     (tmp_path / "receipts").write_text(log.getvalue())
@@ -182,7 +183,7 @@ async def test_a_call_is_tried_again_while_the_broker_is_down_but_not_for_ever(
             raise failures.pop()
         return "done"
 
-    calling = TrialPublishing({"seed": 1, "call_s": call_s}, asyncio.StreamReader()).patiently(call)
+    calling = TrialPublishing({"seed": 1, "call_s": call_s}, Starter(asyncio.StreamReader())).patiently(call)
     if call_s > 0:
         assert await calling == "done"
     else:
@@ -217,7 +218,7 @@ async def test_who_still_acknowledges_when_all_is_there_has_done_what_it_was_for
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = asyncio.StreamReader()
-    lines.feed_data(b"finish {}\n")
+    lines.feed_data(b'{"do": "finish", "totals": {}}\n')
     plan = {"seed": 1, "results": str(tmp_path / "results"), "is_brief": False, "topics": ["a"], "patience_s": 30.0}
-    await Acknowledges(plan, lines).work(Ending(), StringIO())  # type: ignore[arg-type]
+    await Acknowledges(plan, Starter(lines)).work(Ending(), StringIO())  # type: ignore[arg-type]
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["state"] == "done"

@@ -15,9 +15,9 @@ import pytest
 from ordered_pubsub import Receipt
 from ordered_pubsub.errors import UnavailableError
 from ordered_pubsub.testing.lossy import Loss
-from ordered_pubsub.testing.trial import process
+from ordered_pubsub.testing.processes import ProcessError, Starter
 from ordered_pubsub.testing.trial.judge import Verdict, judge
-from ordered_pubsub.testing.trial.process import LineProcess, TrialError, TrialWorkerProcess
+from ordered_pubsub.testing.trial.process import LineProcess, TrialWorkerProcess
 from ordered_pubsub.testing.trial.results import Results, lines_of
 from ordered_pubsub.testing.trial.surviving import PublishingOn
 
@@ -177,19 +177,12 @@ def test_events_have_their_effect_together_or_not_at_all(tmp_path: Path) -> None
 # -- processes ------------------------------------------------------------------------------------------------------------
 
 
-def test_who_is_killed_leaves_whole_lines_and_begins_another_life(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    code = 'import json, sys\nprint(json.dumps({"life": json.loads(sys.argv[1])["life"]}), flush=True)\ninput()'
-    started = process.subprocess.Popen
-    monkeypatch.setattr(
-        process.subprocess,
-        "Popen",
-        lambda command, **how: started([sys.executable, "-c", code, command[-1]], **how),
-    )
+def test_who_is_killed_leaves_whole_lines_and_begins_another_life(tmp_path: Path) -> None:
+    code = 'import json\nprint(json.dumps({"life": json.loads(input())["life"]}), flush=True)\ninput()'
     plan: dict[str, Any] = {"name": "s4", "role": "subscriber", "life": 1}
     plan |= {"log": str(tmp_path / "log"), "raw": str(tmp_path / "raw")}
-    worker = TrialWorkerProcess.start(plan, tmp_path / "errors")
+    worker = TrialWorkerProcess("s4", [sys.executable, "-c", code], tmp_path / "errors", plan=plan)
+    worker.begin()
     assert worker.hear(60.0) == {"life": 1}
     (tmp_path / "log").write_text("@ a 0\na 1 p-1 1\na 2 p")
     worker.kill()
@@ -204,11 +197,11 @@ def test_a_bad_line_says_where_it_is_and_what_it_has_done(tmp_path: Path) -> Non
     line = LineProcess.start("nats://user:word@127.0.0.1:4222?x=1", Loss(drop=0.1), 1, tmp_path / "errors")
 
     assert line.url("nats://user:word@127.0.0.1:4222?x=1") == f"nats://user:word@{line.address}?x=1"
-    assert line.end() == {"events": 0, "dropped": 0, "repeated": 0, "delayed": 0}
+    assert line.finish() == {"events": 0, "dropped": 0, "repeated": 0, "delayed": 0}
 
 
 def test_a_bad_line_to_what_it_does_not_understand_is_not_started(tmp_path: Path) -> None:
-    with pytest.raises(TrialError, match="kind='amqp' does not fit"):
+    with pytest.raises(ProcessError, match="kind='amqp' does not fit"):
         LineProcess.start("amqp://127.0.0.1:5672", Loss(), 1, tmp_path / "errors")
 
 
@@ -230,10 +223,10 @@ class Publishing:
 async def publish_on(path: Path, outcome: Callable[[str, str], Receipt], **plan: Any) -> None:
     """A publisher in a trial that tells it to go and to stop at once; what it writes down is in `path` then."""
     lines = asyncio.StreamReader()
-    lines.feed_data(b"go\nstop\n")
+    lines.feed_data(b'{"do": "go"}\n{"do": "stop"}\n')
     whole = {"name": "p0", "seed": 1, "topics": ["t"], "filler": 1, "rate": 1e9, **plan}
     with path.open("w") as log:
-        await PublishingOn(whole, lines).work(Publishing(outcome), log)  # type: ignore[arg-type]
+        await PublishingOn(whole, Starter(lines)).work(Publishing(outcome), log)  # type: ignore[arg-type]
 
 
 async def test_a_publisher_notes_what_it_sends_before_and_what_it_has_receipts_for_after_and_goes_on_when_one_fails(

@@ -130,6 +130,12 @@ def test_what_is_private_is_used_by_its_own_package_only() -> None:
                 assert parts[:private] == package, f"{path} uses {'.'.join(parts)}"
 
 
+def test_processes_are_started_in_one_place() -> None:
+    """What is ready, how long that may take, and that nothing is left behind is decided there."""
+    users = [path for path in ROOT.rglob("*.py") if {"subprocess", "multiprocessing"} & {*imports_of(path)}]
+    assert users == [ROOT / "testing" / "processes.py"]
+
+
 def test_no_order_of_a_set_comes_out_of_the_core() -> None:
     """Sets have no order that two processes share; dictionaries have."""
     assert set_orders((path.name, path.read_text()) for path in (ROOT / "core").rglob("*.py")) == []

@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import attrs
 
+from ordered_pubsub.testing.stages import StageProcess, StageProcesses
 from ordered_pubsub.testing.trial.process import TrialError, TrialWorkerProcess
-from ordered_pubsub.testing.trial.stages import StageProcess, TrialStages
 
 Deed = Callable[[], None]
 
@@ -24,7 +24,7 @@ Deed = Callable[[], None]
 class Breaking:
     """Kills what takes part in a trial."""
 
-    stages: TrialStages
+    stages: StageProcesses
     publishers: Sequence[TrialWorkerProcess]
     subscribers: Sequence[TrialWorkerProcess]
     restart_broker: Deed | None
@@ -65,7 +65,7 @@ class Breaking:
         _at_once(draw, [self.kill_broker, *(one.kill for one in stages), *(one.kill for one in workers)])
         _at_once(draw, [self.restart_broker, *(one.start for one in stages), *(one.start_again for one in workers)])
         for publisher in self.publishers:
-            publisher.tell("go")
+            publisher.tell(do="go")
         for worker in workers:
             worker.await_ready()
 

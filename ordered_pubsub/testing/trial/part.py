@@ -1,11 +1,10 @@
-"""What runs as a process of a trial: one of its parts, as the plan in its argument says."""
+"""What runs as a process of a trial: one of its parts, as its plan says."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import sys
+from typing import Any
 
+from ordered_pubsub.testing.processes import Starter
 from ordered_pubsub.testing.trial.surviving import PublishingOn, SubscribingOn
 from ordered_pubsub.testing.trial.worker import TrialPublishing, TrialSubscribing, TrialWorker
 
@@ -17,12 +16,6 @@ PARTS: dict[str, type[TrialWorker]] = {
 }
 
 
-async def _main() -> None:
-    plan = json.loads(sys.argv[1])
-    lines = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    await PARTS[plan["role"]](plan, lines).run()
-
-
-if __name__ == "__main__":
-    asyncio.run(_main())
+async def take_part(starter: Starter, **plan: Any) -> None:
+    """Be one of them."""
+    await PARTS[plan["role"]](plan, starter).run()

@@ -19,6 +19,7 @@ from typing import IO, Any
 
 import ordered_pubsub
 from ordered_pubsub.errors import Closed, OrderedPubSubError
+from ordered_pubsub.testing.processes import Starter
 from ordered_pubsub.testing.trial.judge import NO_RECEIPT, SENT
 from ordered_pubsub.testing.trial.results import Results
 from ordered_pubsub.testing.trial.worker import PIPELINE, TrialSubscribing, TrialWorker, data_of, latency_us
@@ -31,8 +32,8 @@ FAILED_PAUSE_S = 0.2
 class PublishingOn(TrialWorker):
     """Publishes until it is told to stop, or is killed."""
 
-    def __init__(self, plan: dict[str, Any], lines: asyncio.StreamReader) -> None:
-        super().__init__(plan, lines)
+    def __init__(self, plan: dict[str, Any], starter: Starter) -> None:
+        super().__init__(plan, starter)
         self._received = 0
         self._received_at = 0.0
         self._under_way: dict[str, asyncio.Future[ordered_pubsub.Receipt]] = {}
@@ -44,9 +45,9 @@ class PublishingOn(TrialWorker):
 
     async def work(self, client: ordered_pubsub.Client, log: IO[str]) -> None:
         """Publish on its topics, in an order that the seed decides, and note the receipts."""
-        self.say(state="ready")
-        await self.told()
-        stopped = asyncio.ensure_future(self.told())
+        self.starter.tell(state="ready")
+        await self.starter.hear()
+        stopped = asyncio.ensure_future(self.starter.hear())
         loop = asyncio.get_running_loop()
         began = self._received_at = loop.time()
         count = 0
@@ -65,7 +66,7 @@ class PublishingOn(TrialWorker):
         await self._write(log)
         self._complain(log)
         await stopped
-        self.say(state="done", published=self._received, seconds=loop.time() - began)
+        self.starter.tell(state="done", published=self._received, seconds=loop.time() - began)
 
     @property
     def _is_overdue(self) -> bool:
@@ -138,7 +139,7 @@ class SubscribingOn(TrialSubscribing):
         subscription = await client.subscribe(*topics, name=SUBSCRIPTION, ack="manual")
         if not results.clock:
             results.begin(subscription.clock)
-        self.say(state="ready")
+        self.starter.tell(state="ready")
         handling = asyncio.ensure_future(self._handle(subscription, results))
         totals = await self.told_totals()
         missing = await self.finish(lambda: results.clock, totals)
@@ -147,7 +148,7 @@ class SubscribingOn(TrialSubscribing):
         with suppress(Closed):  # an acknowledgement was still under way
             await handling
         results.close()
-        self.say(state="done", notified=self.notified, changes=0, missing=missing, waiting_for=waiting_for)
+        self.starter.tell(state="done", notified=self.notified, changes=0, missing=missing, waiting_for=waiting_for)
 
     async def _handle(self, subscription: ordered_pubsub.Subscription, results: Results) -> None:
         """The recipe, with each of the two ways to acknowledge."""

@@ -7,7 +7,6 @@ got that far, or says for what it still waits. No wait is without end: who says 
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections.abc import Callable
@@ -19,12 +18,11 @@ from typing import Any
 import attrs
 
 from ordered_pubsub.testing.lossy import Loss, Losses
+from ordered_pubsub.testing.processes import ProcessError
+from ordered_pubsub.testing.stages import StageProcesses
 from ordered_pubsub.testing.trial.breaking import Breaking
 from ordered_pubsub.testing.trial.judge import Verdict, judge, totals_of
 from ordered_pubsub.testing.trial.process import CALL_S, LineProcess, TrialError, TrialWorkerProcess
-from ordered_pubsub.testing.trial.stages import StageProcess, TrialStages
-
-__all__ = ["StageProcess", "Trial", "TrialOutcome", "TrialPlan", "TrialStages"]
 
 PUBLISH_S = 1800.0
 """How long publishing may take in all; a hundred thousand events take minutes."""
@@ -116,7 +114,7 @@ class Trial:
             if folder is None:
                 folder = Path(stack.enter_context(TemporaryDirectory(prefix="ordered-pubsub-trial-")))
             folder.mkdir(parents=True, exist_ok=True)
-            stages = TrialStages(folder, self._patterns(), self.plan.durability)
+            stages = StageProcesses(folder, self._patterns(), self.plan.durability)
             try:
                 stages.start()
                 if self.plan.loss is not None:
@@ -124,12 +122,12 @@ class Trial:
                         self.plan.ens, self.plan.loss, self.plan.seed, folder / "line.errors"
                     )
                 return self._run(folder, stages)
-            except TrialError as error:
+            except (ProcessError, TrialError) as error:
                 raise TrialError(f"{error}\n{_tails(folder)}") from error
             finally:
                 self._end(stages)
 
-    def _end(self, stages: TrialStages) -> None:
+    def _end(self, stages: StageProcesses) -> None:
         for worker in (*self._subscribers, *self._publishers):
             worker.end()
         stages.kill()
@@ -142,16 +140,18 @@ class Trial:
             patterns[number % self.plan.stages].append(f"t{number}")
         return patterns
 
-    def _run(self, folder: Path, stages: TrialStages) -> TrialOutcome:
+    def _run(self, folder: Path, stages: StageProcesses) -> TrialOutcome:
         plan = self.plan
-        self._subscribers = [self._start("subscriber", n, folder, stages) for n in range(plan.subscribers)]
-        self._publishers = [self._start("publisher", n, folder, stages) for n in range(plan.publishers)]
+        self._subscribers = [self._make("subscriber", n, folder, stages) for n in range(plan.subscribers)]
+        self._publishers = [self._make("publisher", n, folder, stages) for n in range(plan.publishers)]
+        for worker in (*self._subscribers, *self._publishers):
+            worker.begin()
         for worker in (*self._subscribers, *self._publishers):
             worker.await_ready()
         self.say("everybody is ready")
         began = time.monotonic()
         for worker in self._publishers:
-            worker.tell("go")
+            worker.tell(do="go")
         named = self._subscribers[: plan.durable]
         breaking = Breaking(stages, self._publishers, self._subscribers, self.restart_broker, self.kill_broker)
         kills = breaking.run(
@@ -170,17 +170,17 @@ class Trial:
     def _stop_publishing(self) -> None:
         for worker in self._publishers:
             worker.await_ready()
-            worker.tell("stop")
+            worker.tell(do="stop")
         give_up_at = time.monotonic() + PUBLISH_S
         for worker in self._publishers:
             worker.hear(max(give_up_at - time.monotonic(), 0.0) + self.plan.receipts_s)
         self.say("everything is published")
 
     def _finish_subscribing(self) -> list[dict[str, Any]]:
-        totals = json.dumps(totals_of(self._receipts))
+        totals = totals_of(self._receipts)
         for worker in self._subscribers:
             worker.await_ready()
-            worker.tell(f"finish {totals}")
+            worker.tell(do="finish", totals=totals)
         limit_s = self.plan.patience_s + 3 * CALL_S  # ... change, take, close
         return [worker.hear(limit_s) for worker in self._subscribers]
 
@@ -192,7 +192,7 @@ class Trial:
         losses = None
         if self._line is not None:
             line, self._line = self._line, None
-            losses = Losses(**line.end())
+            losses = Losses(**line.finish())
         logs = [Path(worker.plan[_writes_down(worker)]) for worker in self._subscribers]
         verdict = judge(self._receipts, logs, [Path(worker.plan["raw"]) for worker in self._subscribers])
         waiting = [
@@ -209,7 +209,7 @@ class Trial:
             return "surviving publisher"
         return role
 
-    def _start(self, role: str, number: int, folder: Path, stages: TrialStages) -> TrialWorkerProcess:
+    def _make(self, role: str, number: int, folder: Path, stages: StageProcesses) -> TrialWorkerProcess:
         plan = self.plan
         every = [f"t{n}" for n in range(plan.topics)]
         held = self._random.sample(every, min(plan.topics_each, plan.topics))
@@ -217,7 +217,7 @@ class Trial:
         at = number % len(addresses)
         name = f"{role[0]}{number}"
         ens = plan.ens if self._line is None or role == "publisher" else self._line.url(plan.ens)
-        return TrialWorkerProcess.start(
+        return TrialWorkerProcess.of(
             {
                 "role": self._role(role, number),
                 "name": name,

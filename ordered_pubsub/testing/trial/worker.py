@@ -1,18 +1,16 @@
-"""A publisher or a subscriber of a trial, as a process: told what to do by lines on its standard input.
+"""A publisher or a subscriber of a trial, as a process that is told what to do.
 
 Both say `ready`, and begin when they are told `go`. A publisher publishes until it is told `stop`, and writes down what it
 was given receipts for, and with `!` what has none; after one without it publishes nothing more. A subscriber notes every
-notification, and what it changes, until it has everything up to the numbers that it is told with `finish`. When the standard
-input is closed, whoever started it is gone, and so is it. (`surviving` has those that are killed, and go on.)
+notification, and what it changes, until it has everything up to the numbers that it is told with `finish`.
+(`surviving` has those that are killed, and go on.)
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
-import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -22,6 +20,7 @@ import ordered_pubsub
 from ordered_pubsub.adapter import Adapter, Capabilities, Frame, FramesHandler, StateHandler, load_adapter
 from ordered_pubsub.core.client.subscription import TopicChange
 from ordered_pubsub.errors import UnavailableError
+from ordered_pubsub.testing.processes import Starter
 from ordered_pubsub.testing.trial.judge import NO_RECEIPT
 
 PIPELINE = 500
@@ -87,22 +86,10 @@ class Tap(Adapter):
 class TrialWorker:
     """What both have."""
 
-    def __init__(self, plan: dict[str, Any], lines: asyncio.StreamReader) -> None:
+    def __init__(self, plan: dict[str, Any], starter: Starter) -> None:
         self.plan = plan
-        self.lines = lines
+        self.starter = starter
         self.random = random.Random(plan["seed"])
-
-    async def told(self) -> list[str]:
-        """The next thing that it is told."""
-        line = await self.lines.readline()
-        if not line:
-            os._exit(3)  # whoever started it is gone
-        return line.decode().split(maxsplit=1)
-
-    def say(self, **what: Any) -> None:
-        """Tell whoever started it."""
-        sys.stdout.write(json.dumps(what) + "\n")
-        sys.stdout.flush()
 
     async def run(self) -> None:
         """Connect, do what it is for, and close."""
@@ -147,9 +134,9 @@ class TrialPublishing(TrialWorker):
 
     async def work(self, client: ordered_pubsub.Client, log: IO[str]) -> None:
         """Publish on its topics, in an order that the seed decides, and note the receipts."""
-        self.say(state="ready")
-        await self.told()
-        stopped = asyncio.ensure_future(self.told())
+        self.starter.tell(state="ready")
+        await self.starter.hear()
+        stopped = asyncio.ensure_future(self.starter.hear())
         waiting: dict[str, asyncio.Future[ordered_pubsub.Receipt]] = {}
         loop = asyncio.get_running_loop()
         began, count, is_well = loop.time(), 0, True
@@ -166,7 +153,7 @@ class TrialPublishing(TrialWorker):
         await self._note(waiting, log)
         log.flush()
         await stopped
-        self.say(state="done", published=count, seconds=loop.time() - began)
+        self.starter.tell(state="done", published=count, seconds=loop.time() - began)
 
     async def _note(self, waiting: dict[str, asyncio.Future[ordered_pubsub.Receipt]], log: IO[str]) -> bool:
         """Wait for receipts and write them down, and what has none; returns whether all have one."""
@@ -188,8 +175,8 @@ class TrialPublishing(TrialWorker):
 class TrialSubscribing(TrialWorker):
     """Notes what it is notified of, and changes its topics now and then."""
 
-    def __init__(self, plan: dict[str, Any], lines: asyncio.StreamReader) -> None:
-        super().__init__(plan, lines)
+    def __init__(self, plan: dict[str, Any], starter: Starter) -> None:
+        super().__init__(plan, starter)
         self.notified = 0
         self.changes = 0
         self.news = asyncio.Event()
@@ -202,7 +189,7 @@ class TrialSubscribing(TrialWorker):
         for topic, number in subscription.clock.items():
             log.write(f"@ {topic} {number}\n")
         self._note_changes(subscription, log)
-        self.say(state="ready")
+        self.starter.tell(state="ready")
         taking = asyncio.ensure_future(self._take(subscription, log))
         changing = asyncio.ensure_future(self._change(subscription, log))
         totals = await self.told_totals()
@@ -214,13 +201,15 @@ class TrialSubscribing(TrialWorker):
         await subscription.close()
         await taking
         log.flush()
-        self.say(state="done", notified=self.notified, changes=self.changes, missing=missing, waiting_for=waiting_for)
+        self.starter.tell(
+            state="done", notified=self.notified, changes=self.changes, missing=missing, waiting_for=waiting_for
+        )
 
     async def told_totals(self) -> dict[str, int]:
         """Wait until it is told up to which numbers it is to go on."""
-        while (order := await self.told())[0] != "finish":
+        while (order := await self.starter.hear())["do"] != "finish":
             pass
-        totals: dict[str, int] = json.loads(order[1])
+        totals: dict[str, int] = order["totals"]
         return totals
 
     def lacks(
