@@ -51,13 +51,13 @@ PARTS = {
     "check": (f"{CLIENTS}:signing_request", f"{CLIENTS}:ClientConnection._refusal", f"{NODE}:check_signed"),
     "decide": (f"{DRIVER}.handle_request", f"{DRIVER}.handle_subscriber", f"{DRIVER}.take", f"{DRIVER}.release"),
     "encode": (
-        "ordered_pubsub.core.stage.stage:encode_input",
-        "ordered_pubsub.core.log.log:LogWriter.write",
+        "ordered_pubsub.core.stage._context:encode_input",
+        "ordered_pubsub.core.log.writer:LogWriter.write",
         f"{STORE}.store:join_records",
     ),
     "write": (f"{STORE}.store:SqliteJournal.append", f"{STORE}.shelf:SqliteShelf.put_all"),
     "sync": (f"{STORE}.store:SqliteJournal.sync",),
-    "tag": (f"{DRIVER}._as_clients_get_it",),
+    "tag": ("ordered_pubsub.core.trust.authenticity:Tagger.answer",),
     "send": (f"{CLIENTS}:encode", "ordered_pubsub.wire.channel:Channel.send"),
 }
 """What counts as which part. (`check`: rights, and whose events they are; `tag`: by what subscribers know what is genuine.)"""
