@@ -183,7 +183,6 @@ def core_growth(share: float) -> str:
     found = _core(share)
     spread, same = ([row for row in found["changes"] if row["held"] == held] for held in ("spread", "same"))
     rows = [
-        ("time of", "with …", "ratio"),
         ("a notification", "100,000 instead of 10 events waiting in the buffer", found["notifications"]),
         ("a change of 10 topics", "10,000 instead of 10 subscriptions, each topic held by one or two", spread),
         ("a change of 10 topics", "10,000 instead of 10 subscriptions, all of the same topics", same),
@@ -191,8 +190,8 @@ def core_growth(share: float) -> str:
         ("an event in a group of 10", "100,000 instead of no other topics at the stage", found["events_among_topics"]),
         ("a publication at its client", "64 requests under way instead of 1", found["publications_at_client"]),
     ]
-    head, *others = rows
-    return markdown([head, *((what, much, f"{some[-1]['ratio']:.1f}") for what, much, some in others)], 2)
+    ratios = [(what, much, f"{some[-1]['ratio']:.1f}") for what, much, some in rows]
+    return markdown([("time of", "with …", "ratio"), *ratios], 2)
 
 
 def core_stamps(share: float) -> str:
@@ -530,7 +529,7 @@ def forging(share: float) -> str:
     """Somebody forges on each broker."""
     import forging as forged
 
-    rows = [("broker", "events", "forged", "not arrived", "wrong", "lost", "latest")]
+    rows: list[Sequence[str]] = [("broker", "events", "forged", "not arrived", "wrong", "lost", "latest")]
     for kind, title in TITLES.items():
         with forged.BROKERS[kind]() as broker, TemporaryDirectory() as folder:
             events = max(1_000, int(forged.EVENTS * share))
@@ -550,7 +549,7 @@ def hostile(share: float) -> str:
         found = attack.run(Path(folder), max(4.0, 60.0 * share))
     if found.ended or found.cuts or found.during.failures:
         raise AssertionError(f"stages {found.ended} ended, {found.cuts} links were cut, {found.during.failures} failed")
-    rows = [("another client", "receipt p50, ms", "p99, ms", "notification p50, ms", "p99, ms")]
+    rows: list[Sequence[str]] = [("another client", "receipt p50, ms", "p99, ms", "notification p50, ms", "p99, ms")]
     for name, times in (("before", found.before), ("during", found.during)):
         ms = [
             1e3 * attack._quantile(some, share_) for some in (times.receipts, times.notified) for share_ in (0.5, 0.99)
@@ -566,11 +565,12 @@ def hostile(share: float) -> str:
 def tag_cost(share: float) -> str:
     """What tags cost: rates and processor time with tags and without, in turns."""
     import tag_cost as cost
+    from forging import BROKERS as START
     from forging import url_of
 
-    rows = [("broker", "way", "rate with / without", "CPU µs with", "without")]
+    rows: list[Sequence[str]] = [("broker", "way", "rate with / without", "CPU µs with", "without")]
     for kind, title in TITLES.items():
-        with cost.BROKERS[kind]() as broker, TemporaryDirectory() as folder:
+        with START[kind]() as broker, TemporaryDirectory() as folder:
             for mode in cost.MODES:
                 events = max(200, int(cost.EVENTS * share)) * (5 if mode == "packed" else 1)
                 rounds = max(1, round(5 * share))
