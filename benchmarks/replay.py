@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import ordered_pubsub
 from ordered_pubsub.errors import WouldBlock
@@ -139,7 +140,7 @@ def run(events: int = EVENTS) -> dict[str, float]:
         stages = StageProcesses(Path(folder), [["**"]])
         ends.callback(stages.kill)
         stages.start()
-        plan = {"ens": broker.url, "sequencer": stages.addresses[0]}
+        plan: dict[str, Any] = {"ens": broker.url, "sequencer": stages.addresses[0]}
         beside = WorkerProcess("live", command_of(live), Path(folder) / "live", plan=plan)
         ends.callback(beside.kill)
         beside.begin()

@@ -166,6 +166,8 @@ def _entries(stage: Stage, law: list[float], sizes: dict[str, int], batch: int) 
 def _next_entries(stage: Stage, topic: str) -> int:
     """How many entries an event on this topic would get now. (Events come at random, so now is a moment like another.)"""
     clocks, entries = stage.state.clocks, dict[str, int]()
+    if topic not in stage.state.groups.filled:
+        return 0
     before = clocks.visited[topic]
     clocks.fill(topic, entries, stage.state.groups, False)
     clocks.visited[topic] = before

@@ -50,8 +50,7 @@ class Stage:
     def write(self, text: str) -> None:
         """The file."""
         self.text = text
-        section = stage_section("main", self.port)
-        (self.folder / "stage.toml").write_text(f"{text}\n{section.rstrip()}\n{self.more}\n")
+        (self.folder / "stage.toml").write_text(f"{text}\n{stage_section('main', self.port)}{self.more}\n")
 
     def start(self) -> None:
         """Start it, and return when it is ready."""

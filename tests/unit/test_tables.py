@@ -15,6 +15,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 import stage_time  # noqa: E402  # it is no package: whoever runs it has this folder in the path
 import tables  # noqa: E402  # likewise
+import timestamps  # noqa: E402  # likewise
 
 PAGE = "before\n\n<!-- table one -->\n\nold\n\n<!-- end of one -->\n\nbetween\n\n<!-- table two -->\n<!-- end of two -->\nafter\n"
 
@@ -104,18 +105,37 @@ def test_a_page_with_other_tables_is_refused_before_anything_is_measured(page: P
         tables.main([])
 
 
-def test_a_row_says_the_level_and_the_durability() -> None:
-    def series(variant: Variant, rate: float) -> Series:
-        cpu = {"publisher": 10_000, "subscriber 1": 20_000, "subscriber 2": 30_000, "stage": None, "broker": 5_000}
-        rush = Rush(events=10, seconds=10 / rate, cpu_ns=cpu)
-        return Series(variant, [rush], [Pace(events=10, p50_us=rate, p99_us=2 * rate)])
+def series(variant: Variant, rate: float) -> Series:
+    """Rates and latencies are the same numbers here."""
+    cpu = {"publisher": 10_000, "subscriber 1": 20_000, "subscriber 2": 30_000, "stage": None, "broker": 5_000}
+    rush = Rush(events=10, seconds=10 / rate, cpu_ns=cpu)
+    return Series(variant, [rush], [Pace(events=10, p50_us=rate, p99_us=2 * rate)])
 
+
+def outcome(rate: float) -> BenchOutcome:
+    """Of one variant beside the plain client."""
     ours = Variant("single", "exactly-once", "fsync")
-    outcome = BenchOutcome("mqtt", KINDS["mqtt"].title, [series(PLAIN, 100.0), series(ours, 50.0)])
-    assert tables._beside_plain([outcome]).splitlines()[2:] == [
+    return BenchOutcome("mqtt", KINDS["mqtt"].title, [series(PLAIN, 100.0), series(ours, rate)])
+
+
+def test_a_row_says_the_level_and_the_durability() -> None:
+    assert tables._beside_plain([outcome(50.0)]).splitlines()[2:] == [
         "| MQTT, Mosquitto | plain | - | - | 100 | 1.00 | 100 | 1.00 | 200 | 1.0 | 2.0 + 3.0 | - | 0.5 |",
         "|  | single | exactly-once | fsync | 50 | 0.50 | 50 | 0.50 | 100 | 1.0 | 2.0 + 3.0 | - | 0.5 |",
     ]
+
+
+def test_a_missed_aim_says_where_the_time_goes() -> None:
+    assert tables._judged([("in turn", outcome(40.0))]).splitlines() == [
+        "1 of 2 aims are met. Missed:",
+        "",
+        "- in turn: mqtt, single, exactly-once, fsync: at least 0.5 times the plain client's rate: 0.40 [0.40..0.40]; "
+        "CPU µs: publisher 1.0, subscribers 2.0 + 3.0, stage -, broker 0.5",
+    ]
+
+
+def test_that_no_aim_is_missed_is_said() -> None:
+    assert tables._judged([("in turn", outcome(60.0))]).splitlines() == ["2 of 2 aims are met. Missed:", "", "- none"]
 
 
 # -- the parts of a stage's time ------------------------------------------------------------------------------------------
@@ -155,3 +175,15 @@ def test_the_rest_is_what_no_part_has_of_the_processor_time() -> None:
     parts = {**dict.fromkeys(stage_time.PARTS, 1.0), "sync": 100.0, stage_time.SYNC_CPU: 2.0}
     spent = stage_time.Spent("ordered", "single", "fsync", 1.0, 10.0, 20.0, parts)
     assert spent.rest_us == 20.0 - (len(stage_time.PARTS) - 1) - 2.0
+
+
+# -- timestamps under a load ------------------------------------------------------------------------------------------------
+
+
+def test_a_topic_that_shares_no_subscription_has_timestamps_without_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timestamps, "CLIENTS", 20)
+    monkeypatch.setattr(timestamps, "PUBLICATIONS", 200)
+    (single, batch) = timestamps.measure(0.901, "total")
+
+    assert 1.0 <= single["delta, topics"] < single["full, topics"] < 200
+    assert batch["full, publications"] < single["full, publications"]
