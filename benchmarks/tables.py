@@ -651,7 +651,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(
             "--share is for a first look: figures of a part of the amounts do not belong in the page; add --print"
         )
-    logging.getLogger("ordered_pubsub").setLevel(logging.ERROR)
     check_page(PAGE.read_text(encoding="utf-8"))
     failed = []
     for name in names:
@@ -666,4 +665,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    logging.basicConfig(level=logging.ERROR)
     sys.exit(main())
