@@ -11,6 +11,9 @@ from ordered_pubsub.core.messages import (
     Answer,
     ChangeAsk,
     Chunk,
+    LogRequest,
+    Nack,
+    NackRange,
     PublishAsk,
     Relay,
     Reply,
@@ -23,7 +26,7 @@ from ordered_pubsub.core.stage.driver import Driver
 from ordered_pubsub.core.stage.snapshots import SnapshotPolicy
 from ordered_pubsub.core.stage.storage import MemoryJournal
 from ordered_pubsub.core.topology import StageSpec, Topology
-from ordered_pubsub.errors import JournalError
+from ordered_pubsub.errors import JournalError, ProtocolError
 
 
 class FullDisk(MemoryJournal):
@@ -47,6 +50,40 @@ def test_a_stage_whose_journal_failed_answers_nothing_and_does_nothing_any_more(
     journal.is_full = False
     with pytest.raises(JournalError, match="this stage stopped because its journal failed"):
         driver.flush()
+
+
+def test_a_batch_that_cannot_be_written_down_is_not_answered() -> None:
+    class Broken(MemoryJournal):
+        def append(self, records: list[bytes], given: int = 0) -> None:
+            raise OSError(5, "Input/output error")
+
+    journal = MemoryJournal()
+    driver = Driver.open(0, Topology((StageSpec("only"),)), journal)
+    driver.flush()
+    driver.journal = Broken()
+    driver.handle_request(asks(1, PublishAsk("t")), 0.0)
+    with pytest.raises(JournalError, match=r"Input/output error.*Nothing of the last batch was answered"):
+        driver.flush()
+    assert isinstance(driver.failure, OSError)
+
+
+def test_what_comes_from_no_peer_is_not_taken() -> None:
+    driver = Driver.open(1, TWO, MemoryJournal())
+    with pytest.raises(ProtocolError, match="stage 1 has no peer of rank 1"):
+        driver.handle_peer(1, AckSaved("s", "c", 1), 0.0)
+
+
+def test_for_a_client_that_is_gone_nothing_more_is_asked() -> None:
+    driver = Driver.open(0, TWO, MemoryJournal())
+    driver.client_is_here("c", "somebody")
+    missed = Nack("c/1", [NackRange(f"x{number}", 1, 1) for number in range(10)])
+    driver.handle_subscriber("c", missed, 0.0, "somebody")
+    driver.client_is_gone("c")
+    while driver.serve():
+        pass
+
+    asked = [want for _, message in driver.flush().sends if isinstance(message, LogRequest) for want in message.wants]
+    assert len(asked) < 3
 
 
 def test_a_log_that_cannot_be_made_to_fit_the_journal_is_said_to_be_at_fault() -> None:

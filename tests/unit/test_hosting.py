@@ -26,7 +26,7 @@ from ordered_pubsub.core.recovery import told as module
 from ordered_pubsub.core.recovery.curiosity import CURIOUS_FOR_S, STREAMS_AT_ONCE
 from ordered_pubsub.core.recovery.hosting import Hosting
 from ordered_pubsub.core.recovery.missing import NRT_FLOOR_S
-from ordered_pubsub.core.recovery.told import ITEM_BYTES, Chosen
+from ordered_pubsub.core.recovery.told import ANSWERED_MAX, ITEM_BYTES, Chosen
 from ordered_pubsub.core.topology import StageSpec, Topology
 
 TWO = Topology((StageSpec("high", ("a", "b")), StageSpec("low", ("c",))))
@@ -191,6 +191,17 @@ def test_a_full_timestamp_is_not_in_the_cache(hosting: Hosting) -> None:
     tell(hosting, told(item(5, full=True)))
 
     assert take_informed(hosting) == {"two": [5]}
+
+
+def test_of_what_is_known_here_a_part_is_told_and_the_rest_is_asked_for(hosting: Hosting) -> None:
+    want(hosting, "one", 1, 100)
+    tell(hosting, told(*(item(number) for number in range(1, 101))))
+    take_informed(hosting)
+    asked(hosting)
+    want(hosting, "two", 1, 100, now=100.0)
+
+    assert take_informed(hosting) == {"two": list(range(1, ANSWERED_MAX + 1))}
+    assert asked(hosting) == [(0, [NackRange("a", ANSWERED_MAX + 1, 100)])]
 
 
 def test_the_cache_is_bounded_and_forgets_the_oldest(hosting: Hosting, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from ordered_pubsub.core.checking import BATCH_EVENTS_MAX
 from ordered_pubsub.core.client.session import (
     CHANGES_IN_FLIGHT_MAX,
     PARTS_MERGED_MAX,
+    REQUEST_BYTES_MAX,
     REQUESTS_IN_FLIGHT_MAX,
     RESEND_AFTER_S,
+    NoLogs,
     Session,
 )
 from ordered_pubsub.core.messages import Answer, ChangeAsk, Publication, PublishAsk, Refusal, Request
@@ -238,6 +243,58 @@ def test_a_refused_request_leaves_no_gap_in_the_chain() -> None:
     made.publish("b", [1], 0.0)
     (following,) = sent(made)
     assert (following.sequence, following.after) == (4, 3)
+
+
+def test_what_follows_a_refused_request_is_sent_when_there_is_a_home_again() -> None:
+    made = session()
+    for topic in "ab":
+        made.publish(topic, [1], 0.0)
+    sent(made)
+    made.disconnected()
+    made.handle_answer(Refusal("c", 1, 1, "bad-request", "no"), 0.0)
+    assert sent(made) == []
+
+    made.connected(1.0)
+    assert [(request.sequence, request.after) for request in sent(made)] == [(2, 0)]
+
+
+@pytest.mark.parametrize(("client", "epoch"), [("d", 1), ("c", 2)])
+def test_an_answer_to_another_session_is_none(client: str, epoch: int) -> None:
+    made = session()
+    made.publish("a", [1], 0.0)
+    sent(made)
+    assert made.handle_answer(Answer(client, epoch, 1, [Publication("a", 1, 0.0, 1)]), 0.0) == []
+    assert made.unfinished_events == 1
+
+
+def test_what_has_too_many_bytes_for_a_request_is_cut_into_halves_but_one_event_never() -> None:
+    class Heavy(NoLogs):
+        def weigh(self, topic: str, items: Sequence[Any]) -> int:
+            return sum(items)
+
+    made = Session("c", TWO, packer=Heavy())
+    made.connected(0.0)
+    half = REQUEST_BYTES_MAX // 2
+    made.publish("a", [half, half, half, 4 * half], 0.0)
+
+    assert shape(sent(made)) == [[("a", 2)], [("a", 1)], [("a", 1)]]
+
+
+def test_of_very_many_topics_it_is_forgotten_which_were_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then they go alone once more, and nothing is lost by that."""
+    monkeypatch.setattr("ordered_pubsub.core.client.session.ACCEPTED_REMEMBERED_MAX", 2)
+    made = session()
+    accept(made, "a", "b", "x")
+    made.publish_runs([("a", [1]), ("b", [2])], 0.0)
+    assert shape(sent(made)) == [[("a", 1)], [("b", 1)]]
+
+
+def test_what_has_no_answer_is_said_in_words() -> None:
+    made = session()
+    assert made.waiting_for() == "nothing"
+    made.publish("a", [1, 2], 0.0)
+    made.publish("x", [3], 0.0)
+    assert made.waiting_for() == "1 requests at stage high, 1 events queued"
 
 
 def test_a_refusal_that_has_its_place_in_the_chain_leaves_no_gap_to_close() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ordered_pubsub.core.messages import Change, LogItem, LogReply
+from ordered_pubsub.core.messages import Change, LogItem, LogReply, Resume
 from ordered_pubsub.core.recovery.missing import Missing
 from ordered_pubsub.core.subscriber.buffer import Arrival
 from ordered_pubsub.core.subscriber.delivery import Delivery
@@ -58,6 +58,17 @@ def test_who_takes_what_there_is_begins_where_the_log_does() -> None:
 
     log.arrived([Arrival("a", CUT + 1, {})])
     assert [notification.arrival.number for notification in log.take_ready()] == [CUT + 1]
+
+
+def test_who_goes_on_in_the_past_reads_on_behind_what_was_acknowledged() -> None:
+    missing = Missing()
+    log = SubscriberLog(Delivery("s", missing=missing), missing, lambda topic: 0, unpack, {})
+    first = Change("s", 1, (), ("a",), 2, False, {"a": CUT})
+    log.begin(Change("s", 2, ("a",), ("a",), 2, False, {}, Resume(0, (), {"a": 3}, 3, {}, {}, [first])))
+
+    assert log.passed == (0, {"a": 3}, 3)
+    assert tell(log, 0, 1, 6) == [4, 5, 6]
+    assert (log.passed, log.needed_after, log.reads_past) == ((0, {"a": 6}, 6), {"a": 6}, True)
 
 
 def test_if_the_log_has_forgotten_all_of_it_the_past_is_over() -> None:

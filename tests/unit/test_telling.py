@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ordered_pubsub.core.messages import Chunk, Nack, NackRange, PublishAsk, Recovered, Request
+from ordered_pubsub.core.log.reader import LogReader
+from ordered_pubsub.core.messages import Chunk, LogReply, Nack, NackRange, PublishAsk, Recovered, Request
 from ordered_pubsub.core.stage import _telling as module
 from ordered_pubsub.core.stage.driver import Driver
 from ordered_pubsub.core.stage.storage import MemoryJournal
@@ -85,6 +86,20 @@ def test_what_is_forgotten_is_not_held_any_more(driver: Driver) -> None:
         driver.turns.forget(("told", identity), "t")
 
     assert driver.telling.held_bytes == 0
+
+
+def test_what_finds_no_room_is_dropped_and_asked_for_again(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TOLD_BYTES_MAX", 2 * SIZE)
+    want(driver, "e", MANY)
+    driver.serve()
+    (piece,) = LogReader(driver.journal.read_shelf).read("u", 1, 1, 1 << 20).items
+    want(driver, "g", topic="u")
+    before = driver.turns.dropped
+    driver.telling.tell(LogReply("u", 1, 1, 0, [piece]))
+
+    assert driver.turns.dropped == before + 1
+    assert ("g", "u") not in take_told(driver)
+    assert ("g", "u") in serve_all(driver)
 
 
 def test_an_identity_for_whom_too_much_waits_is_not_told_and_the_others_are(
