@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from ordered_pubsub.core.messages import Acked, AckSaved, Change, ChangeAsk, Refusal
+from ordered_pubsub.core.client.session import refused
+from ordered_pubsub.core.messages import Acked, AckSaved, Change, ChangeAsk
 from ordered_pubsub.core.order.registrar import epoch_after
 from ordered_pubsub.errors import ConfigurationError, NameInUse, UnavailableError
-from ordered_pubsub.reading.stages import ASK_AGAIN_S, OperationLine, SessionEpochs, StageLines, refused
+from ordered_pubsub.reading.stages import ASK_AGAIN_S, OperationLine, SessionEpochs, StageLines
 from ordered_pubsub.wire.sessions import make_session
 
 SUBSCRIPTION = "spark"
@@ -71,23 +72,23 @@ class ReaderProgress:
         ask = ChangeAsk(self._subscription, tuple(topics) if epoch == 1 else (), opens=epoch, start=dict(start))
         openings = 0
         while True:
-            answer = place.ask(ask)
-            if not isinstance(answer, Refusal):
-                (part,) = answer.parts
-                assert isinstance(part, Change)
+            outcome = place.ask(ask)
+            if outcome.change is not None:
                 self._epoch = epoch
-                return part
+                return outcome.change
+            refusal = outcome.refusal
+            assert refusal is not None
             openings += 1
-            again_in = epoch_after(answer, openings)
+            again_in = epoch_after(refusal, openings)
             if again_in is not None:
                 epoch = again_in
                 ask = ChangeAsk(self._subscription, opens=epoch)
-            elif answer.code == "exists":
+            elif refusal.code == "exists":
                 raise ConfigurationError(
-                    f"option reader={self.name!r}: its subscription holds other topics ({answer.reason}); give another name"
+                    f"option reader={self.name!r}: its subscription holds other topics ({refusal.reason}); give another name"
                 )
             else:
-                raise refused(answer)
+                raise refused(refusal)
 
     def _acknowledge(self, place: OperationLine, change: Change, start: Mapping[str, int]) -> None:
         resume = change.resume

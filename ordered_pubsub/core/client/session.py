@@ -37,7 +37,7 @@ from ordered_pubsub.core.messages import (
 )
 from ordered_pubsub.core.states import States
 from ordered_pubsub.core.topology import Topology
-from ordered_pubsub.errors import WouldBlock
+from ordered_pubsub.errors import AccessDenied, UsageError, WouldBlock
 
 PIPELINE_EVENTS_MAX = 10_000
 REQUESTS_IN_FLIGHT_MAX = 64
@@ -438,3 +438,8 @@ class Session:
 def _behind(request: Request, after: int) -> Request:
     """The same request, to be taken after another one."""
     return msgspec.structs.replace(request, after=after)
+
+
+def refused(refusal: Refusal) -> UsageError:
+    """What a refusal is for who asked."""
+    return (AccessDenied if refusal.code == "forbidden" else UsageError)(f"{refusal.reason} ({refusal.code})")
