@@ -65,6 +65,7 @@ from ordered_pubsub.errors import AdapterError, HistoryLost, ProtocolError, Sess
 from ordered_pubsub.testing.disk import Disk
 from ordered_pubsub.testing.network import Carried
 from ordered_pubsub.testing.record import EventRecord, SubscriptionRecord
+from ordered_pubsub.testing.tasks import number_rows
 from ordered_pubsub.testing.watching import Watch
 from ordered_pubsub.testing.world import FAULTS_END_S, FOR_EVER, Alter, Crash, Edit, Subscribe
 from ordered_pubsub.wire.stamp import decode_body
@@ -203,6 +204,7 @@ class StageHost:
         """A batch is on the disk: from now on it has happened."""
         self.handled.extend(operation.identity for operation in effects.handled)
         for operation in effects.completed:
+            number_rows(self.simulation, self, operation)
             self.simulation.record.note_completed(self.rank, operation)
         for decision in effects.decided:
             self.simulation.record.note_decided(decision, self.simulation.now)

@@ -130,6 +130,9 @@ class Network:
         for client in self.simulation.clients:
             if client.home == rank:
                 client.disconnect()
+        for line in list(self.simulation.task_lines.values()):
+            if line.rank == rank:
+                line.lost()
 
     def connect(self, one: int, two: int) -> None:
         """Connect two stages if they are up and nothing cuts them off."""
@@ -255,6 +258,9 @@ class Network:
         stranger = simulation.strangers.get(answer.client)
         if stranger is not None:
             stranger.answered(answer)
+        line = simulation.task_lines.get(answer.client)
+        if line is not None:
+            line.answered(rank, answer)
         client = simulation.clients_by_name.get(answer.client)
         if client is None or client.name != answer.client or client.home != rank:
             return

@@ -28,8 +28,10 @@ from ordered_pubsub.testing.disk import Disk
 from ordered_pubsub.testing.forger import Forger
 from ordered_pubsub.testing.hosts import ClientHost, RecordPacker, StageHost
 from ordered_pubsub.testing.network import Network, SimulatedEns
+from ordered_pubsub.testing.ranges import RangeHost
 from ordered_pubsub.testing.record import Record
 from ordered_pubsub.testing.stranger import Stranger, check_stages
+from ordered_pubsub.testing.tasks import TaskHost, TaskLine
 from ordered_pubsub.testing.world import (
     FAULTS_END_S,
     SELDOM_PASSED,
@@ -46,9 +48,11 @@ from ordered_pubsub.testing.world import (
     Fault,
     Forbid,
     Publish,
+    ReadRange,
     RotateKeys,
     Subscribe,
     World,
+    Write,
 )
 
 TICK_S = 0.5
@@ -104,6 +108,11 @@ class Simulation:
         self.clients = [ClientHost(self, i) for i in range(world.clients)]
         self.clients_by_name = {client.name: client for client in self.clients}
         self.strangers: dict[str, Stranger] = {}
+        self.ranges: list[RangeHost] = []
+        self.tasks: list[TaskHost] = []
+        self.task_lines: dict[str, TaskLine] = {}
+        """by their sessions"""
+        self.task_sessions: dict[str, bool] = {}
 
     def _crash_point_of(self, rank: int) -> Callable[[str], None]:
         return lambda name: self.stages[rank].crash_point(name)
@@ -168,6 +177,7 @@ class Simulation:
                 self._probe()  # what rests goes on where it was
                 if self._come_to_rest("after the very last publications"):
                     self.record.note_counts(self)
+                self._come_to_rest("while ranges are read", self._reading)
         check_stages(self)
         self.record.torn_records = sum(host.disk.torn_records for host in self.stages)
         check(self.record)
@@ -177,6 +187,12 @@ class Simulation:
             self.clients[action.client].publish(action.parts)
         elif isinstance(action, Subscribe):
             self.clients[action.client].subscribe(action)
+        elif isinstance(action, ReadRange):
+            self.ranges.append(RangeHost(self, action))
+            self.ranges[-1].begin()
+        elif isinstance(action, Write):
+            self.tasks.append(TaskHost(self, action))
+            self.tasks[-1].begin_batch()
         else:
             for client in self.clients:
                 if client.may_alter(action.subscription):
@@ -283,6 +299,10 @@ class Simulation:
         # An owner that has let a topic rest sends its next event no further up than it must, whatever is owed in it there.
         return not self.world.rests or self._come_to_rest("when registrars were asked", self._owing)
 
+    def _reading(self) -> list[str]:
+        """Who has not come to the end of a range."""
+        return ["somebody still reads a range of the logs" for reader in self.ranges if not reader.is_over]
+
     def _owing(self) -> list[str]:
         """What stages still owe of topics of lower stages."""
         return [
@@ -334,6 +354,7 @@ class Simulation:
                     reasons.append(f"{name} waits for: {delivery.waiting_for()}")
                 elif isinstance(delivery, Delivery) and (behind := self._behind(delivery)):
                     reasons.append(f"{name} has not all of {behind}")
+        reasons += [f"{task.action.writer} has not written all" for task in self.tasks if task.runs or not task.is_over]
         gone = {client.name for client in self.clients if client.is_gone}
         for host in self.stages:
             if self.is_closing and self.world.rests and (left := host.remembered()):

@@ -7,7 +7,7 @@ else it could not be trusted to find a fault of ours. `make mutants` writes what
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -23,12 +23,18 @@ from ordered_pubsub.core.client.holding import Hold, Holding, Pause
 from ordered_pubsub.core.client.outbox import Outbox
 from ordered_pubsub.core.client.session import Outcome, Session
 from ordered_pubsub.core.client.subscription import QUEUED, ClientSubscription, TopicChange
+from ordered_pubsub.core.client.writer import READY, StageWriter, TaskWriter
 from ordered_pubsub.core.liveness.lease import Lease
 from ordered_pubsub.core.liveness.lifeline import Lifeline
 from ordered_pubsub.core.liveness.voids import _Round
+from ordered_pubsub.core.log import cuts
+from ordered_pubsub.core.log.cuts import BoundsAsk, Clock, Search
 from ordered_pubsub.core.log.log import LogReader, LogReading, LogWriter
+from ordered_pubsub.core.log.range_reader import LogBatch, OwnerRange, RangeReader, TopicRange
+from ordered_pubsub.core.log.reading import Rows, Traced
 from ordered_pubsub.core.log.retention import LogTrimmer
 from ordered_pubsub.core.messages import (
+    Answer,
     Change,
     ChangeAsk,
     Chunk,
@@ -66,7 +72,7 @@ from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.core.trust import inspection
 from ordered_pubsub.core.trust.authenticity import Stamp
 from ordered_pubsub.core.trust.inspection import ARRIVED, Inspection
-from ordered_pubsub.testing import checkers, history
+from ordered_pubsub.testing import checkers, history, ranges
 from ordered_pubsub.testing.hosts import RecordPacker
 from ordered_pubsub.testing.record import Violation
 from ordered_pubsub.testing.simulation import Simulation
@@ -698,6 +704,88 @@ def _in_any_hands(subscription: ClientSubscription, change: TopicChange, outcome
 _settled = ClientSubscription.settled
 
 
+# -- the guards of who reads ranges of the logs, and of tasks that are run again -------------------------------------------
+
+
+def _known_of_any(owner: OwnerRange) -> int | None:
+    """Up to the last place of any topic."""
+    return max((one.batches[-1].place for one in owner.topics if not one.is_over and one.batches), default=None)
+
+
+def _satisfied_at_once(reader: RangeReader, head: LogBatch) -> bool:
+    return True
+
+
+_receive = OwnerRange._receive
+
+
+def _receive_by_delta(owner: OwnerRange, one: TopicRange, rows: Rows) -> None:
+    one.needs_full = False
+    _receive(owner, one, rows)
+
+
+_skip = OwnerRange._skip
+
+
+def _skip_by_delta(owner: OwnerRange, one: TopicRange, floor: int) -> None:
+    needed_full = one.needs_full
+    _skip(owner, one, floor)
+    one.needs_full = needed_full
+
+
+def _skip_in_silence(owner: OwnerRange, one: TopicRange, floor: int) -> None:
+    lose, owner.lose = owner.lose, _nothing
+    _skip(owner, one, floor)
+    owner.lose = lose
+
+
+def _lower_once(start: Mapping[str, int], clock: Mapping[str, int], is_whole: bool = True) -> Search[Clock | None]:
+    return (yield BoundsAsk(start, clock, is_whole))
+
+
+def _always_news(writer: StageWriter, row: int) -> bool:
+    return True
+
+
+def _found_whatever_it_is(writer: StageWriter, answer: Answer | Refusal) -> None:
+    writer._know(answer.sequence)
+
+
+_traced = StageWriter.traced
+
+
+def _traced_whatever_epoch(writer: StageWriter, traced: Traced) -> None:
+    _traced(writer, replace(traced, epoch=min(traced.epoch, writer.epoch)))
+
+
+def _traced_whatever_was_taken(writer: StageWriter, traced: Traced) -> None:
+    known = traced.sequences if writer._taken is None else [writer._taken]
+    _traced(writer, replace(traced, sequences=known))
+
+
+def _traced_and_no_more(writer: StageWriter, traced: Traced) -> None:
+    if writer._taken is None:
+        _traced(writer, traced)
+    else:
+        writer._become(READY)
+
+
+_ask_writer = StageWriter._ask
+
+
+def _ask_no_more_of_the_last(writer: StageWriter) -> None:
+    _ask_writer(writer)
+    request = writer.says[-1]
+    assert isinstance(request, Request)
+    writer.says[-1] = replace(request, done=writer._published.sequence)
+
+
+def _put_side_by_side(task: TaskWriter, row: Any, way: Any) -> Any:
+    if not way.filling.has_room(row, task.events_max):
+        yield from task._send(way)
+    task._add(row, way)
+
+
 MUTANTS = (
     Mutant(
         "jump",
@@ -1107,6 +1195,87 @@ MUTANTS = (
         ((Groups, "is_wanted", _wanted_if_settled),),
         "due-when-read-again",
     ),
+    # Ranges of the logs, and tasks that are run again.
+    Mutant(
+        "known-of-any",
+        "of one owner's topics only that is next before which nothing can come of any of them",
+        ((OwnerRange, "_horizon", _known_of_any),),
+    ),
+    Mutant(
+        "range-at-once",
+        "a batch waits until what its timestamp names has come from the other owners",
+        ((RangeReader, "_is_satisfied", _satisfied_at_once),),
+    ),
+    Mutant(
+        "range-by-delta",
+        "the first batch of each topic of a range waits for its full timestamp",
+        ((OwnerRange, "_receive", _receive_by_delta),),
+    ),
+    Mutant(
+        "gone-by-delta",
+        "… and so does the first one behind what is gone",
+        ((OwnerRange, "_skip", _skip_by_delta),),
+    ),
+    Mutant(
+        "gone-in-silence",
+        "what is gone of a range is said",
+        ((OwnerRange, "_skip", _skip_in_silence),),
+    ),
+    Mutant(
+        "old-line",
+        "what was asked for on a line that is lost is asked for again",
+        ((OwnerRange, "begin_anew", _nothing),),
+    ),
+    Mutant(
+        "lower-once",
+        "a clock is lowered until nothing in it needs anything beyond it",
+        ((cuts, "lower", _lower_once), (ranges, "lower", _lower_once)),
+    ),
+    Mutant(
+        "write-again",
+        "what an earlier run of a task has published is left out",
+        ((StageWriter, "is_news", _always_news),),
+    ),
+    Mutant(
+        "digest-unchecked",
+        "a run that has other rows than the one before ends",
+        ((StageWriter, "check", _nothing),),
+    ),
+    Mutant(
+        "less-unnoticed",
+        "… and so does one that has less",
+        ((StageWriter, "check_end", _nothing),),
+    ),
+    Mutant(
+        "refused-for-written",
+        "what was refused is not published",
+        ((StageWriter, "_found", _found_whatever_it_is),),
+    ),
+    Mutant(
+        "later-batch-unnoticed",
+        "a run ends when a later batch was written",
+        ((StageWriter, "traced", _traced_whatever_epoch),),
+    ),
+    Mutant(
+        "other-run-unnoticed",
+        "… and when another run of its task has gone on",
+        ((StageWriter, "traced", _traced_whatever_was_taken),),
+    ),
+    Mutant(
+        "asked-on-one-line",
+        "what has no answer is asked for again on the next line",
+        ((StageWriter, "traced", _traced_and_no_more),),
+    ),
+    Mutant(
+        "answer-let-go",
+        "what was published last is still answered: another run asks for it",
+        ((StageWriter, "_ask", _ask_no_more_of_the_last),),
+    ),
+    Mutant(
+        "side-by-side",
+        "where one order goes across stages, a row waits until those before it have their places",
+        ((TaskWriter, "_put_behind", _put_side_by_side),),
+    ),
 )
 
 
@@ -1119,9 +1288,11 @@ simulation must find each of them missing within 2,000 seeds (or within 2,000 ch
 protocol as it was designed; the next nine, from `lead-the-change` on, are guards that the simulation itself has taught us;
 those from `ask-once` on make it exactly once over an ENS that loses, also for who dies and comes back; the next five close the
 holes that a publisher leaves where nobody keeps its events, and end what nothing is heard of in time; those from
-`ask-unheld` on are what a client does by itself; and those from `level-unchecked` on stand between a client and what is not
-its to say. This page is written by `make mutants`, and `tests/simulation/test_mutants.py` runs every line of it. To see one:
-`python -m ordered_pubsub.testing.simulate --seed N` with the guard taken away in the code.
+`ask-unheld` on are what a client does by itself; those from `level-unchecked` on stand between a client and what is not
+its to say; those from `begin-again` on let topics rest; and those from `known-of-any` on are of who reads ranges of the
+logs, or writes by tasks that are run again. This page is written by `make mutants`, and
+`tests/simulation/test_mutants.py` runs every line of it. To see one: `python -m ordered_pubsub.testing.simulate --seed N`
+with the guard taken away in the code.
 
 "I" numbers are those of [invariants.md](invariants.md); "order" is the one total order of all operations.
 

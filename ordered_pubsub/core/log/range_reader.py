@@ -239,13 +239,11 @@ class RangeReader:
     """how far the order has come"""
     lacking: int | None = None
     """the owner of which something is needed before anything more is known to be next"""
-    _start: dict[str, int] = attrs.field(init=False)
     _known: dict[int, Iterator[LogBatch]] = attrs.field(init=False)
     """of each owner what is known to be next of it, behind its head"""
     _heads: dict[int, LogBatch] = attrs.field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
-        self._start = dict(self.clock)
         self._known = {rank: iter(()) for rank in self.owners}
 
     @classmethod
@@ -319,8 +317,6 @@ class RangeReader:
         for rank, head in self._heads.items():
             if best is not None and (head.published_at, head.topic) >= (best.published_at, best.topic):
                 continue
-            if head.first <= self._start[head.topic]:  # the rest of a batch in which the range begins
-                return rank
             if self._is_satisfied(head):
                 chosen, best = rank, head
         if best is None:
