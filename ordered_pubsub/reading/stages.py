@@ -18,7 +18,7 @@ import attrs
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponential
 
 from ordered_pubsub.config.addresses import Address, parse_address
-from ordered_pubsub.core.client.session import RESEND_AFTER_S, Outcome, Session, refused
+from ordered_pubsub.core.client.session import RESEND_AFTER_S, Outcome, Session, change_of
 from ordered_pubsub.core.levels import Levels
 from ordered_pubsub.core.log.cuts import BoundsAsk, Clock, Search
 from ordered_pubsub.core.log.reading import (
@@ -401,11 +401,7 @@ class OperationLine:
 
     def change(self, ask: ChangeAsk) -> Change:
         """Have a subscription changed; return the outcome, or raise why not."""
-        outcome = self.ask(ask)
-        if outcome.change is None:
-            assert outcome.refusal is not None
-            raise refused(outcome.refusal)
-        return outcome.change
+        return change_of(self.ask(ask))
 
     def ask(self, ask: ChangeAsk) -> Outcome:
         """Ask for a change until its outcome comes: a stage that cannot reach the one that takes it drops what is asked."""

@@ -440,6 +440,15 @@ def _behind(request: Request, after: int) -> Request:
     return msgspec.structs.replace(request, after=after)
 
 
+def change_of(outcome: Outcome | None) -> Change:
+    """The change that was asked for, or raise why there is none."""
+    assert outcome is not None
+    if outcome.refusal is not None:
+        raise refused(outcome.refusal)
+    assert outcome.change is not None
+    return outcome.change
+
+
 def refused(refusal: Refusal) -> UsageError:
     """What a refusal is for who asked."""
     return (AccessDenied if refusal.code == "forbidden" else UsageError)(f"{refusal.reason} ({refusal.code})")
