@@ -222,6 +222,8 @@ class Record:
     ranges: list[RangeRecord] = attrs.field(factory=list)
     """what was read of the logs"""
     tasks: list[TaskRecord] = attrs.field(factory=list)
+    batches_followed: int = 0
+    """batches that somebody has read under a name"""
     violations: list[Violation] = attrs.field(factory=list)
     points_passed: dict[str, int] = attrs.field(factory=dict)
     deaths_at: dict[str, int] = attrs.field(factory=dict)

@@ -25,6 +25,7 @@ from ordered_pubsub.core.trust.authenticity import SECRET_BYTES, SYSTEM_BYTES
 from ordered_pubsub.core.trust.keys import founded
 from ordered_pubsub.testing.checkers import check
 from ordered_pubsub.testing.disk import Disk
+from ordered_pubsub.testing.followers import FollowerHost
 from ordered_pubsub.testing.forger import Forger
 from ordered_pubsub.testing.hosts import ClientHost, RecordPacker, StageHost
 from ordered_pubsub.testing.network import Network, SimulatedEns
@@ -46,6 +47,7 @@ from ordered_pubsub.testing.world import (
     Die,
     Edit,
     Fault,
+    Follow,
     Forbid,
     Publish,
     ReadRange,
@@ -113,6 +115,8 @@ class Simulation:
         self.task_lines: dict[str, TaskLine] = {}
         """by their sessions"""
         self.task_sessions: dict[str, bool] = {}
+        self.followers: dict[str, FollowerHost] = {}
+        """by their sessions"""
 
     def _crash_point_of(self, rank: int) -> Callable[[str], None]:
         return lambda name: self.stages[rank].crash_point(name)
@@ -193,6 +197,8 @@ class Simulation:
         elif isinstance(action, Write):
             self.tasks.append(TaskHost(self, action))
             self.tasks[-1].begin_batch()
+        elif isinstance(action, Follow):
+            FollowerHost(self, action).begin()
         else:
             for client in self.clients:
                 if client.may_alter(action.subscription):
@@ -355,6 +361,8 @@ class Simulation:
                 elif isinstance(delivery, Delivery) and (behind := self._behind(delivery)):
                     reasons.append(f"{name} has not all of {behind}")
         reasons += [f"{task.action.writer} has not written all" for task in self.tasks if task.runs or not task.is_over]
+        for follower in self.followers.values():
+            reasons += follower.unrest
         gone = {client.name for client in self.clients if client.is_gone}
         for host in self.stages:
             if self.is_closing and self.world.rests and (left := host.remembered()):

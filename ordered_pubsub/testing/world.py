@@ -91,7 +91,16 @@ class Write:
     """whether the ENS has them as well"""
 
 
-Action = Publish | Subscribe | Alter | ReadRange | Write
+@attrs.frozen
+class Follow:
+    """Somebody follows topics under a name, reading their logs in batches, in processes that die."""
+
+    at: float
+    name: str
+    topics: tuple[str, ...]
+
+
+Action = Publish | Subscribe | Alter | ReadRange | Write | Follow
 
 
 @attrs.frozen
@@ -406,7 +415,15 @@ def _with_tasks(world: World, random: Random) -> World:
         )
         for number in range(random.choice((1, 1, 2)))
     ]
-    return attrs.evolve(world, actions=(*world.actions, *writes))
+    follows = [
+        Follow(
+            random.uniform(0.0, FAULTS_END_S / 2),
+            f"follower-{number}",
+            tuple(random.sample(world.kept, random.randint(1, len(world.kept)))),
+        )
+        for number in range(random.choice((0, 1)))
+    ]
+    return attrs.evolve(world, actions=(*world.actions, *writes, *follows))
 
 
 def _with_forger(world: World, random: Random) -> World:

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from ordered_pubsub.core import checking
 from ordered_pubsub.core.client.batches import UnkeptBatches
 from ordered_pubsub.core.client.holding import Hold, Holding, Pause
+from ordered_pubsub.core.client.named_reader import NamedReader
 from ordered_pubsub.core.client.outbox import Outbox
 from ordered_pubsub.core.client.session import Outcome, Session
 from ordered_pubsub.core.client.subscription import QUEUED, ClientSubscription, TopicChange
@@ -34,6 +35,7 @@ from ordered_pubsub.core.log.range_reader import LogBatch, OwnerRange, RangeRead
 from ordered_pubsub.core.log.reading import Rows, Traced
 from ordered_pubsub.core.log.retention import LogTrimmer
 from ordered_pubsub.core.messages import (
+    Acked,
     Answer,
     Change,
     ChangeAsk,
@@ -743,6 +745,13 @@ def _lower_once(start: Mapping[str, int], clock: Mapping[str, int], is_whole: bo
     return (yield BoundsAsk(start, clock, is_whole))
 
 
+_acknowledgement = NamedReader._acknowledgement
+
+
+def _acknowledge_the_cut(reader: NamedReader, session: str, change: Change, start: Mapping[str, int]) -> Acked:
+    return _acknowledgement(reader, session, change, change.entries)
+
+
 def _always_news(writer: StageWriter, row: int) -> bool:
     return True
 
@@ -1230,6 +1239,11 @@ MUTANTS = (
         "lower-once",
         "a clock is lowered until nothing in it needs anything beyond it",
         ((cuts, "lower", _lower_once), (ranges, "lower", _lower_once)),
+    ),
+    Mutant(
+        "commit-unread",
+        "what somebody who follows topics under a name has not read is not acknowledged",
+        ((NamedReader, "_acknowledgement", _acknowledge_the_cut),),
     ),
     Mutant(
         "write-again",
