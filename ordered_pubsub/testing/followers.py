@@ -113,7 +113,7 @@ class FollowerHost:
                 self.committed[topic] = stages[world.owners[topic]].disk.read_shelf.floor(topic)
                 self._is_new[topic] = True
         self.is_ending = self.simulation.is_closing
-        if not self.is_ending and not self.news and self.turn:
+        if not self.is_ending and (self.simulation.is_probed or (not self.news and self.turn)):
             self._later(self._take_turn, PAUSE_S)
             return
         self.turn += 1
@@ -279,5 +279,6 @@ class FollowerHost:
             return []
         if self.simulation.is_closing:
             return [f"{self.action.name} has not ended"]
-        busy = self._steps is not None or self._parts is not None
-        return [f"{self.action.name} has not read {self.news}"] if busy or self.news else []
+        is_busy = self._steps is not None or self._parts is not None
+        has_news = not self.simulation.is_probed and self.news
+        return [f"{self.action.name} has not read {self.news}"] if is_busy or has_news else []

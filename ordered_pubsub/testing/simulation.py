@@ -86,6 +86,8 @@ class Simulation:
         self.now = 0.0
         self.steps = 0
         self.reactions = 0
+        self.is_probed = False
+        """whether only each topic's next event is to come: nobody changes what they hold"""
         self.is_closing = False
         self.lines: list[str] | None = [] if keep_trace else None
         self._calendar: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -296,6 +298,7 @@ class Simulation:
 
     def _come_to_rest_probed(self) -> bool:
         """Publish until nothing is left for the next event: a subscription that stops by itself meanwhile leaves something."""
+        self.is_probed = True
         stopped = -1
         while stopped != (count := sum(one.is_orphan for one in self.record.subscriptions.values())):
             stopped = count

@@ -533,7 +533,9 @@ def _with_filters(world: World, random: Random) -> World:
         action.subscription for action in world.actions if isinstance(action, Subscribe) and not action.best_effort
     }
     actions = tuple(
-        _with_filter(action, random) if not isinstance(action, Publish) and action.subscription in ordered else action
+        _with_filter(action, random)
+        if isinstance(action, (Subscribe, Alter)) and action.subscription in ordered
+        else action
         for action in world.actions
     )
     return attrs.evolve(world, actions=actions, silent=random.random() < 0.5)
