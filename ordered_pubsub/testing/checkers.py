@@ -64,7 +64,7 @@ def check(record: Record) -> None:
     for found in record.ranges:
         _check_range(record, numbers, logs, found)
     for task in record.tasks:
-        _check_task(record, task)
+        _check_task(record, numbers, task)
 
 
 @attrs.define
@@ -561,7 +561,7 @@ def _check_range(record: Record, numbers: _Numbers, logs: dict[str, list[LoggedE
             record.violation("I14", f"{where} has another order than history: {found.events}, and not {order}")
 
 
-def _check_task(record: Record, task: TaskRecord) -> None:
+def _check_task(record: Record, numbers: _Numbers, task: TaskRecord) -> None:
     """I15: rows have their order on each topic; that each is published once is seen when they are (`number_rows`)."""
     for event in task.wrong:
         if event.number:
@@ -575,6 +575,12 @@ def _check_task(record: Record, task: TaskRecord) -> None:
                     f"{task.writer}: {event.topic} {event.number} of batch {batch} comes behind {last[event.topic]}",
                 )
             last[event.topic] = event.number
+        for before, after in pairwise(events) if task.is_in_one_order else ():
+            others = numbers.full[before.topic][before.number]
+            if before.topic != after.topic and others.get(after.topic, 0) >= after.number:
+                record.violation(
+                    "I15", f"{task.writer}: {after.topic} {after.number} comes before {before.topic} {before.number}"
+                )
 
 
 def _begin_anew(logs: dict[str, list[LoggedEvent]], clock: dict[str, int], seed: int) -> list[tuple[str, int]]:

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from ordered_pubsub.testing.simulation import Simulation
 
 IDENTITY = "tasks"
-AGAIN_S, AGAIN_MOST_S = 0.1, 3.0
+AGAIN_S, AGAIN_MOST_S = 0.1, 10.0
 """So soon a line is made again when it is lost, and so late if it is lost again and again."""
 ASK_AGAIN_S = 5.0
 """So long an answer is waited for before the same is asked on another line."""
-NEXT_RUN_S, NEXT_ROWS_S = 1.0, 0.3
-KILLED, GIVEN_UP, WRONG, REPEATED = 0.3, 0.15, 0.5, 0.5
+NEXT_RUN_S, NEXT_ROWS_S, LATE_S = 1.0, 0.3, 4.0
+KILLED, GIVEN_UP, WRONG, REPEATED = 0.3, 0.3, 0.5, 0.5
 """How likely a run is killed, or given up and not killed; and how likely a batch that was written is written again with other
 rows, or with the same ones."""
 RUNS_MAX = 6
@@ -113,29 +113,29 @@ class TaskHost:
             self.rows.append(TaskRow(event, event.index))
             known = (event,) if self.action.is_in_one_order else ()
         self.record.batches.append([row.event for row in self.rows])
-        self._start(self.rows)
+        self._start(self.batch, self.rows)
 
-    def _start(self, rows: Sequence[TaskRow], is_wrong: bool = False) -> None:
+    def _start(self, batch: int, rows: Sequence[TaskRow], is_wrong: bool = False) -> None:
         self.started += 1
-        run = TaskRun(self, list(rows), self.batch + 1, is_wrong)
+        run = TaskRun(self, list(rows), batch + 1, is_wrong)
         self.runs.append(run)
         self.record.runs += 1
-        self.simulation.trace("%s begins run %d of batch %d", self.action.writer, self.started, self.batch)
+        self.simulation.trace("%s begins a run of batch %d", self.action.writer, batch)
         self.simulation.after(self.random.uniform(0.0, NEXT_ROWS_S), run.go_on)
         if self.simulation.now < FAULTS_END_S and self.started <= RUNS_MAX and not is_wrong:
             self.simulation.after(self.random.expovariate(1 / NEXT_RUN_S), self._maybe_end, run)
 
     def _maybe_end(self, run: TaskRun) -> None:
         """A run may be killed; or it is only believed to be dead."""
-        if run.is_over or run not in self.runs or self.is_written:
+        if run.is_over or run.epoch != self.batch + 1 or self.is_written:
             return
-        drawn = self.random.random()
+        drawn, is_alone = self.random.random(), sum(not other.is_wrong for other in self.runs) == 1
         if drawn < KILLED:
             self.simulation.trace("%s: a run of batch %d is killed", self.action.writer, self.batch)
             self.record.killed += 1
             run.kill()
             self.ended(run)
-        elif drawn < KILLED + GIVEN_UP:
+        elif drawn < KILLED + GIVEN_UP and is_alone:
             self.simulation.trace("%s: a run of batch %d is given up", self.action.writer, self.batch)
             self.record.given_up += 1
             self.simulation.after(self.random.uniform(0.0, NEXT_RUN_S), self._start_again, self.batch)
@@ -144,7 +144,7 @@ class TaskHost:
 
     def _start_again(self, batch: int) -> None:
         if batch == self.batch and not self.is_written:
-            self._start(self.rows)
+            self._start(batch, self.rows)
 
     def ended(self, run: TaskRun, is_written: bool = False) -> None:
         """A run is over."""
@@ -154,7 +154,7 @@ class TaskHost:
         if is_written:
             self._written()
         else:
-            self.simulation.after(self.random.uniform(0.0, NEXT_RUN_S), self._start_if_none, self.batch)
+            self.simulation.after(self.random.uniform(0.0, 2 * NEXT_RUN_S), self._start_if_none, self.batch)
 
     def _start_if_none(self, batch: int) -> None:
         if not any(run.epoch == batch + 1 for run in self.runs):
@@ -171,9 +171,9 @@ class TaskHost:
                     "I15", f"{writer}: batch {self.batch} is written, and {row.event.index} is not"
                 )
         if self.random.random() < REPEATED:
-            self._start(self.rows)
+            simulation.after(self.random.uniform(0.0, LATE_S), self._start, self.batch, self.rows)
         if self.random.random() < WRONG:
-            self._start(self._other_rows(), is_wrong=True)
+            simulation.after(self.random.uniform(0.0, LATE_S), self._start, self.batch, self._other_rows(), True)
         simulation.after(self.random.uniform(0.0, NEXT_RUN_S), self.begin_batch)
 
     def _is_on_disk(self, event: EventRecord) -> bool:
@@ -315,7 +315,7 @@ class TaskLine:
     is_open: bool = False
     _connection: int = 0
     _losses: int = 0
-    """how often it was lost since something came"""
+    """how often it was lost since the writer had what it waited for"""
     _is_wanted: bool = False
     """whether it is being made"""
     _latest: float = 0.0
@@ -425,13 +425,14 @@ class TaskLine:
     def _hear(self, connection: int, step: partial[None]) -> None:
         if connection != self._connection or self.run.is_over:
             return
-        self._losses = 0
-        self._simulation.record.progress += 1
         try:
             step()
         except (UsageError, SessionExpired) as error:
             self.run._fail(error)
             return
+        if not self.writer.is_waiting:
+            self._losses = 0
+            self._simulation.record.progress += 1
         self.say()
         if self.run.waits_for(self.writer):
             self.run.go_on()

@@ -408,7 +408,7 @@ def _with_tasks(world: World, random: Random) -> World:
             random.uniform(0.5, FAULTS_END_S / 2),
             f"writer-{number}",
             tuple(random.sample(world.kept, random.randint(1, len(world.kept)))),
-            tuple(random.choice((1, 3, 12)) for _ in range(random.randint(1, 3))),
+            tuple(random.choice((1, 5, 20)) for _ in range(random.randint(1, 3))),
             random.random() < 0.5,
             random.choice((1, 2, 5)),
             random.random() < 0.5,
@@ -423,7 +423,17 @@ def _with_tasks(world: World, random: Random) -> World:
         )
         for number in range(random.choice((0, 1)))
     ]
-    return attrs.evolve(world, actions=(*world.actions, *writes, *follows))
+    forbids = [
+        Forbid(
+            write.at + random.uniform(0.0, 3.0),
+            world.owners[write.topics[0]],
+            write.topics[0],
+            random.uniform(0.2, 4.0),
+        )
+        for write in writes
+        if random.random() < 0.5
+    ]
+    return attrs.evolve(world, actions=(*world.actions, *writes, *follows), faults=(*world.faults, *forbids))
 
 
 def _with_forger(world: World, random: Random) -> World:

@@ -729,20 +729,15 @@ def _receive_by_delta(owner: OwnerRange, one: TopicRange, rows: Rows) -> None:
 _skip = OwnerRange._skip
 
 
-def _skip_by_delta(owner: OwnerRange, one: TopicRange, floor: int) -> None:
-    needed_full = one.needs_full
-    _skip(owner, one, floor)
-    one.needs_full = needed_full
-
-
 def _skip_in_silence(owner: OwnerRange, one: TopicRange, floor: int) -> None:
     lose, owner.lose = owner.lose, _nothing
     _skip(owner, one, floor)
     owner.lose = lose
 
 
-def _lower_once(start: Mapping[str, int], clock: Mapping[str, int], is_whole: bool = True) -> Search[Clock | None]:
-    return (yield BoundsAsk(start, clock, is_whole))
+def _not_lowered(start: Mapping[str, int], clock: Mapping[str, int], is_whole: bool = True) -> Search[Clock | None]:
+    yield BoundsAsk(start, clock, is_whole)
+    return dict(clock)
 
 
 _acknowledgement = NamedReader._acknowledgement
@@ -1221,11 +1216,6 @@ MUTANTS = (
         ((OwnerRange, "_receive", _receive_by_delta),),
     ),
     Mutant(
-        "gone-by-delta",
-        "… and so does the first one behind what is gone",
-        ((OwnerRange, "_skip", _skip_by_delta),),
-    ),
-    Mutant(
         "gone-in-silence",
         "what is gone of a range is said",
         ((OwnerRange, "_skip", _skip_in_silence),),
@@ -1236,9 +1226,9 @@ MUTANTS = (
         ((OwnerRange, "begin_anew", _nothing),),
     ),
     Mutant(
-        "lower-once",
-        "a clock is lowered until nothing in it needs anything beyond it",
-        ((cuts, "lower", _lower_once), (ranges, "lower", _lower_once)),
+        "not-lowered",
+        "a range ends where nothing in it needs anything beyond its end",
+        ((cuts, "lower", _not_lowered), (ranges, "lower", _not_lowered)),
     ),
     Mutant(
         "commit-unread",
