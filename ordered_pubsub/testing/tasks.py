@@ -36,6 +36,8 @@ NEXT_RUN_S, NEXT_ROWS_S, LATE_S = 1.0, 0.3, 4.0
 KILLED, GIVEN_UP, WRONG, REPEATED = 0.3, 0.3, 0.5, 0.5
 """How likely a run is killed, or given up and not killed; and how likely a batch that was written is written again with other
 rows, or with the same ones."""
+PATIENCE = 5
+"""So often the next run waits twice as long when one has ended by itself."""
 RUNS_MAX = 6
 """So many runs of a batch are killed or given up at the most."""
 
@@ -154,7 +156,9 @@ class TaskHost:
         if is_written:
             self._written()
         else:
-            self.simulation.after(self.random.uniform(0.0, 2 * NEXT_RUN_S), self._start_if_none, self.batch)
+            # What was refused as the very first request of a session stays refused for a while.
+            most_s = NEXT_RUN_S * 2 ** min(self.started, PATIENCE)
+            self.simulation.after(self.random.uniform(0.0, most_s), self._start_if_none, self.batch)
 
     def _start_if_none(self, batch: int) -> None:
         if not any(run.epoch == batch + 1 for run in self.runs):

@@ -401,14 +401,14 @@ def _with_ranges(world: World, random: Random) -> World:
 
 def _with_tasks(world: World, random: Random) -> World:
     """The same world; in some, somebody writes batches as well, by tasks that are killed and run again."""
-    if not world.kept or random.random() < 0.7:
+    if not world.kept or random.random() < 0.8:
         return world
     writes = [
         Write(
             random.uniform(0.5, FAULTS_END_S / 2),
             f"writer-{number}",
             tuple(random.sample(world.kept, random.randint(1, len(world.kept)))),
-            tuple(random.choice((1, 5, 20)) for _ in range(random.randint(1, 3))),
+            tuple(random.choice((1, 5, 12)) for _ in range(random.randint(1, 3))),
             random.random() < 0.5,
             random.choice((1, 2, 5)),
             random.random() < 0.5,
