@@ -37,6 +37,7 @@ import msgspec
 
 import ordered_pubsub
 from ordered_pubsub.config.files import hash_token, make_token, write_token
+from ordered_pubsub.core.log.reading import Bound, Find, Read
 from ordered_pubsub.core.messages import (
     Acked,
     ChangeAsk,
@@ -57,7 +58,6 @@ from ordered_pubsub.testing.processes import HOST, Starter, WorkerProcess, comma
 from ordered_pubsub.testing.stages import StageProcesses
 from ordered_pubsub.wire.pack import Logged, PackedEvent, encode_logged
 from ordered_pubsub.wire.protocol import VERSION, Ask, ClientGreeting, Ping, encode
-from ordered_pubsub.wire.reading import Bound, Find, Read
 from ordered_pubsub.wire.sessions import SessionKey, make_session, publisher_of
 
 P99_S, RESTART_S, SLACK_BYTES = 0.050, 3.0, 64 << 20

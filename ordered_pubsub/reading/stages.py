@@ -12,14 +12,27 @@ import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import attrs
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponential
 
 from ordered_pubsub.config.addresses import Address, parse_address
+from ordered_pubsub.core.client.session import RESEND_AFTER_S, Outcome, Session, change_of
 from ordered_pubsub.core.levels import Levels
-from ordered_pubsub.core.messages import Answer, Change, ChangeAsk, Locate, Located, Refusal, Request
+from ordered_pubsub.core.log.cuts import BoundsAsk, Clock, Search
+from ordered_pubsub.core.log.reading import (
+    ASKED_MAX,
+    PATTERNS_MAX,
+    Bound,
+    Bounded,
+    Find,
+    FoundTopics,
+    Read,
+    Rows,
+    Unread,
+)
+from ordered_pubsub.core.messages import Change, ChangeAsk, Locate, Located
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.errors import (
     AccessDenied,
@@ -28,12 +41,10 @@ from ordered_pubsub.errors import (
     ProtocolError,
     TopicError,
     UnavailableError,
-    UsageError,
 )
 from ordered_pubsub.reading.access import ReaderAccess
 from ordered_pubsub.reading.connection import NothingHeard, StageLine
 from ordered_pubsub.wire.protocol import Ask, Tell
-from ordered_pubsub.wire.reading import ASKED_MAX, PATTERNS_MAX, Bound, Bounded, Find, FoundTopics, Read, Rows, Unread
 from ordered_pubsub.wire.sessions import SessionKey, make_session
 
 _log = logging.getLogger(__name__)
@@ -42,8 +53,6 @@ _T = TypeVar("_T")
 PAUSE_FIRST_S, PAUSE_MOST_S = 0.05, 2.0
 ASK_AGAIN_S = 5.0
 """So long an answer is waited for before the same is asked on another line."""
-REPEAT_S = 1.0
-"""So long the outcome of an operation is waited for before the same is asked again."""
 LINES_TRIED_MAX = 64
 SAMPLE_BYTES = 16 * 1024
 
@@ -282,11 +291,18 @@ class StageLines:
                     numbers.update(answer.numbers)
         return numbers
 
-    def bounds(self, low: Mapping[str, int], clock: Mapping[str, int], is_whole: bool) -> dict[str, int]:
-        """For each topic the last number up to the clock's before which nothing comes that is beyond the clock."""
-        return self.again("looking for the end of a range", lambda: self._bounds(low, clock, is_whole))
+    def search(self, search: Search[_T]) -> _T:
+        """Ask the owners of topics what a search for the end of a range wants to know (`core.log.cuts`); return what it finds."""
+        try:
+            ask = next(search)
+            while True:
+                ask = search.send(self.again("looking for the end of a range", partial(self._bounds, ask)))
+        except StopIteration as found:
+            return cast(_T, found.value)
 
-    def _bounds(self, low: Mapping[str, int], clock: Mapping[str, int], is_whole: bool) -> dict[str, int]:
+    def _bounds(self, ask: BoundsAsk) -> Clock:
+        """For each topic the last number up to the clock's before which nothing comes that is beyond the clock."""
+        low, clock, is_whole = ask
         found = dict(clock)
         by_line: dict[StageLine, list[Bound]] = {}
         topics: dict[int, str] = {}
@@ -358,10 +374,8 @@ class OperationLine:
     epoch: int = 1
     """of the session (`SessionEpochs`)"""
     line: StageLine = attrs.field(init=False)
-    sequence: int = 0
-    """of the last request"""
-    _taken: int = 0
-    """of the last one that was taken"""
+    requests: Session = attrs.field(init=False)
+    """what is asked for, under which sequence, and when again"""
 
     def __enter__(self) -> OperationLine:
         """Connect to any stage."""
@@ -372,6 +386,7 @@ class OperationLine:
             except UnavailableError as error:
                 trouble.append(str(error))
             else:
+                self.requests = Session(self.session, self.stages.topology, self.epoch, is_connected=True)
                 return self
         raise UnavailableError("; ".join(trouble))
 
@@ -386,47 +401,30 @@ class OperationLine:
 
     def change(self, ask: ChangeAsk) -> Change:
         """Have a subscription changed; return the outcome, or raise why not."""
-        answer = self.ask(ask)
-        if isinstance(answer, Refusal):
-            raise refused(answer)
-        (part,) = answer.parts
-        assert isinstance(part, Change)
-        return part
+        return change_of(self.ask(ask))
 
-    def ask(self, ask: ChangeAsk) -> Answer | Refusal:
+    def ask(self, ask: ChangeAsk) -> Outcome:
         """Ask for a change until its outcome comes: a stage that cannot reach the one that takes it drops what is asked."""
-        done, self.sequence = self.sequence, self.sequence + 1
-        asked = Ask([Request(self.session, self.epoch, self.sequence, self._taken, done, (ask,))])
-        timeout_s = self.stages.access.timeout_s
+        requests, timeout_s = self.requests, self.stages.access.timeout_s
         give_up_at = time.monotonic() + timeout_s
-        while time.monotonic() < give_up_at:
-            self.line.say(asked)
+        requests.change(ask, time.monotonic())
+        while (now := time.monotonic()) < give_up_at:
+            requests.tick(now)
+            if requests.sends:
+                self.line.say(Ask(requests.sends))
+                requests.sends.clear()
             with suppress(NothingHeard):
-                answer = self._outcome(min(time.monotonic() + REPEAT_S, give_up_at))
-                if isinstance(answer, Answer) or answer.taken:
-                    self._taken = self.sequence
-                return answer
+                message = self.line.hear(min(RESEND_AFTER_S, give_up_at - now))
+                for answer in message.answers if isinstance(message, Tell) else ():
+                    for outcome in requests.handle_answer(answer, time.monotonic()):
+                        return outcome
         raise NothingHeard(
             f"an operation asked for at stage {self.line.address} has had no outcome for {timeout_s:g} s"
         )
 
-    def _outcome(self, give_up_at: float) -> Answer | Refusal:
-        """That of the last request."""
-        while True:
-            message = self.line.hear(give_up_at - time.monotonic())
-            for answer in message.answers if isinstance(message, Tell) else ():
-                if (answer.epoch, answer.sequence) == (self.epoch, self.sequence):
-                    assert isinstance(answer, (Answer, Refusal))
-                    return answer
-
 
 def _may_pass(error: BaseException) -> bool:
     return isinstance(error, UnavailableError) and not isinstance(error, HistoryLost)
-
-
-def refused(refusal: Refusal) -> UsageError:
-    """What a refusal is for who asked."""
-    return (AccessDenied if refusal.code == "forbidden" else UsageError)(f"{refusal.reason} ({refusal.code})")
 
 
 def _refused(unread: Unread) -> Exception:

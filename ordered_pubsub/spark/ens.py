@@ -21,8 +21,6 @@ _log = logging.getLogger(__name__)
 
 TIMEOUT_S, PAUSE_S = 5.0, 30.0
 """So long the broker has for what a request published, and so long it is left alone if it did not take it."""
-Run = tuple[str, list[Outgoing]]
-"""Events on one topic."""
 
 
 @attrs.define(eq=False)
@@ -51,11 +49,11 @@ class TaskEns:
             raise
         return ens
 
-    def hand_over(self, published: Sequence[Publication], runs: Sequence[Run]) -> None:
+    def hand_over(self, published: Sequence[tuple[Publication, list[Outgoing]]]) -> None:
         """Let subscribers have it. What the broker does not take, their logs have; then it is left alone for a while."""
         if time.monotonic() < self._again_at:
             return
-        frames = [frame for part, (_, items) in zip(published, runs, strict=True) for frame in stamped(part, items)]
+        frames = [frame for part, items in published for frame in stamped(part, items)]
         try:
             self._call(self.adapter.publish(frames), TIMEOUT_S)
         except OrderedPubSubError as error:

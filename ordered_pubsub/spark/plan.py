@@ -12,9 +12,10 @@ from typing import Any
 
 import attrs
 
+from ordered_pubsub.core.log.cuts import divide, events_between, first_part, lower
+from ordered_pubsub.core.log.range_reader import raise_lost
 from ordered_pubsub.errors import ConfigurationError, TopicError
-from ordered_pubsub.reading.cuts import divide, events_between, first_part, lower
-from ordered_pubsub.reading.merging import merged, raise_lost
+from ordered_pubsub.reading.merging import merged
 from ordered_pubsub.reading.stages import Extent, SessionEpochs, StageLines
 from ordered_pubsub.spark.options import Clock, Options, Place
 from ordered_pubsub.spark.progress import ReaderProgress
@@ -89,7 +90,7 @@ class ReadPlan:
                 return now
             wanted = self._at(stages, self.options.ending, extents, is_start=False)
             clock = {topic: min(wanted.get(topic, last), last) for topic, last in now.items()}
-            lowered = lower(stages, {}, clock, is_whole=False)
+            lowered = stages.search(lower({}, clock, is_whole=False))
             if lowered is None:
                 raise ConfigurationError(
                     "no end that leaves nothing out was found near endingOffsets or endingTime: take an event's vector, or latest"
@@ -140,7 +141,7 @@ class ReadPlan:
                 rows_max = rows if rows_max is None else min(rows, rows_max)
             there = events_between(start, end)
             if rows_max is not None and there > rows_max:
-                return first_part(stages, start, end, rows_max), there
+                return stages.search(first_part(start, end, rows_max)), there
             return end, there
 
     def _now(self, stages: StageLines, start: Mapping[str, int]) -> Clock:
@@ -170,7 +171,7 @@ class ReadPlan:
         if wanted == 1:
             return [Range(begin, end)]
         with StageLines(self.options.access) as stages:
-            cuts = divide(stages, begin, end, wanted)
+            cuts = stages.search(divide(begin, end, wanted))
         parts = zip([begin, *cuts], cuts, strict=False)
         meets = self.selection.meets
         return [Range(before, after) for before, after in parts if meets(sum(before.values()), sum(after.values()))]

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from ordered_pubsub.core.filters import Filter
+from ordered_pubsub.core.log.range_reader import LogBatch
 from ordered_pubsub.errors import ProtocolError
-from ordered_pubsub.reading.merging import LogBatch
 from ordered_pubsub.wire.content import fields_of
 from ordered_pubsub.wire.pack import Logged, PackedEvent, Unreadable, decode_logged, packed_headers, unreadable
 

@@ -17,7 +17,15 @@ from ordered_pubsub.core.messages import Change
 from ordered_pubsub.core.subscriber.buffer import Arrival
 from ordered_pubsub.core.subscriber.delivery import Delivery
 from ordered_pubsub.testing.history import LoggedEvent, full_timestamp, replay
-from ordered_pubsub.testing.record import EventRecord, Identity, Notified, Record, SubscriptionRecord
+from ordered_pubsub.testing.record import (
+    EventRecord,
+    Identity,
+    Notified,
+    RangeRecord,
+    Record,
+    SubscriptionRecord,
+    TaskRecord,
+)
 
 
 class Stretch(NamedTuple):
@@ -51,7 +59,12 @@ def check(record: Record) -> None:
         _check_best_effort(record, subscription, numbers)
         _check_lateness(record, subscription)
     _check_pairs(record)
-    _check_history(record, numbers)
+    logs = _logs(record)
+    _check_history(record, numbers, logs)
+    for found in record.ranges:
+        _check_range(record, numbers, logs, found)
+    for task in record.tasks:
+        _check_task(record, numbers, task)
 
 
 @attrs.define
@@ -141,7 +154,7 @@ def _operations(record: Record, subscription: SubscriptionRecord) -> list[Identi
         event = notified.event
         if before is None or event.operation != before.operation:
             operations.append(event.operation)
-        elif event.index < before.index:
+        elif (event.written, event.index) < (before.written, before.index):
             record.violation(
                 "I1", f"{subscription.name}: the parts of {event.operation} came out of their written order"
             )
@@ -481,9 +494,9 @@ def _apply(change: Change, clock: dict[str, int]) -> None:
 # -- history --------------------------------------------------------------------------------------------------------------
 
 
-def _check_history(record: Record, numbers: _Numbers) -> None:
-    """Who reads the logs later, from any clock, sees no pair in another order than those who were there."""
-    logs = {
+def _logs(record: Record) -> dict[str, list[LoggedEvent]]:
+    """The logs of all topics, as their owners have written them."""
+    return {
         topic: [
             LoggedEvent(
                 entry.topic,
@@ -498,6 +511,10 @@ def _check_history(record: Record, numbers: _Numbers) -> None:
         ]
         for topic, found in record.completed.items()
     }
+
+
+def _check_history(record: Record, numbers: _Numbers, logs: dict[str, list[LoggedEvent]]) -> None:
+    """Who reads the logs later, from any clock, sees no pair in another order than those who were there."""
     for subscription in record.subscriptions.values():
         if subscription.order != "total" or subscription.best_effort:
             continue
@@ -508,6 +525,62 @@ def _check_history(record: Record, numbers: _Numbers) -> None:
             _compare_history(record, subscription, f"the history of {clock}", clock, order, numbers)
             order = _begin_anew(logs, clock, record.world.seed)
             _compare_history(record, subscription, f"a subscriber that began at {clock}", clock, order, numbers)
+
+
+def _check_range(record: Record, numbers: _Numbers, logs: dict[str, list[LoggedEvent]], found: RangeRecord) -> None:
+    """I14: what is in a range and not gone, once, in the order of history."""
+    where = f"the range from {found.start} to {found.end}"
+    lost = {(topic, number) for topic, first, last in found.lost for number in range(first, last + 1)}
+    got: dict[str, list[int]] = {topic: [] for topic in found.end}
+    for topic, number, index in found.events:
+        got[topic].append(number)
+        if numbers.events[topic][number].index != index:
+            record.violation("I14", f"{where} has event {index} as {topic} {number}")
+    for topic, last in found.end.items():
+        wanted = [n for n in range(found.start[topic] + 1, last + 1) if (topic, n) not in lost]
+        if got[topic] != wanted:
+            record.violation("I14", f"{where} has {topic} {got[topic]}, and should have {wanted}")
+            return
+    clock = dict(found.start)
+    for topic, number, _ in found.events:
+        for other, count in numbers.full[topic][number].items():
+            if other != topic and other in clock and clock[other] < count and (other, count) not in lost:
+                record.violation("I14", f"{where} has {topic} {number} before {other} {count}")
+                return
+        clock[topic] = number
+    if not lost:
+        ended = {
+            topic: [entry for entry in logs[topic] if entry.first <= last]
+            for topic, last in found.end.items()
+            if last > found.start[topic]
+        }
+        order = [
+            (past.topic, past.number) for past in replay(ended, found.start) if past.number <= found.end[past.topic]
+        ]
+        if order != [(topic, number) for topic, number, _ in found.events]:
+            record.violation("I14", f"{where} has another order than history: {found.events}, and not {order}")
+
+
+def _check_task(record: Record, numbers: _Numbers, task: TaskRecord) -> None:
+    """I15: rows have their order on each topic; that each is published once is seen when they are (`number_rows`)."""
+    for event in task.wrong:
+        if event.number:
+            record.violation("I15", f"{task.writer}: a wrong row was published as {event.topic} {event.number}")
+    last: dict[str, int] = {}
+    for batch, events in enumerate(task.batches):
+        for event in events:
+            if event.number <= last.get(event.topic, 0):
+                record.violation(
+                    "I15",
+                    f"{task.writer}: {event.topic} {event.number} of batch {batch} comes behind {last[event.topic]}",
+                )
+            last[event.topic] = event.number
+        for before, after in pairwise(events) if task.is_in_one_order else ():
+            others = numbers.full[before.topic][before.number]
+            if before.topic != after.topic and others.get(after.topic, 0) >= after.number:
+                record.violation(
+                    "I15", f"{task.writer}: {after.topic} {after.number} comes before {before.topic} {before.number}"
+                )
 
 
 def _begin_anew(logs: dict[str, list[LoggedEvent]], clock: dict[str, int], seed: int) -> list[tuple[str, int]]:

@@ -130,6 +130,12 @@ class Network:
         for client in self.simulation.clients:
             if client.home == rank:
                 client.disconnect()
+        for line in list(self.simulation.task_lines.values()):
+            if line.rank == rank:
+                line.lost()
+        for follower in list(self.simulation.followers.values()):
+            if follower.home == rank:
+                follower.lost()
 
     def connect(self, one: int, two: int) -> None:
         """Connect two stages if they are up and nothing cuts them off."""
@@ -231,6 +237,9 @@ class Network:
     def stage_to_subscriber(self, rank: int, session: str, message: ToSession) -> None:
         """What a home says to a subscription; it may get lost."""
         simulation, weather = self.simulation, self.simulation.weather
+        follower = simulation.followers.get(session)
+        if follower is not None and follower.session == session:
+            follower.told(rank, message)
         client = simulation.clients_by_name.get(session)
         if client is None or client.name != session or client.home != rank:
             return
@@ -255,6 +264,9 @@ class Network:
         stranger = simulation.strangers.get(answer.client)
         if stranger is not None:
             stranger.answered(answer)
+        other = simulation.task_lines.get(answer.client) or simulation.followers.get(answer.client)
+        if other is not None:
+            other.answered(rank, answer)
         client = simulation.clients_by_name.get(answer.client)
         if client is None or client.name != answer.client or client.home != rank:
             return

@@ -57,6 +57,10 @@ class EventRecord:
     """whether its publisher was told that it is published"""
     client: int = 0
     """which client published it, in whatever life"""
+    epoch: int = 1
+    """of its publisher's session"""
+    written: int = 0
+    """its place in its operation, if that is not the order in which events were made"""
     handed_over_at: float | None = None
     """when its publisher gave it to the ENS"""
     _causes: dict[str, int] | None = None
@@ -70,7 +74,7 @@ class EventRecord:
     @property
     def operation(self) -> Identity:
         """The operation that it is part of."""
-        return (self.publisher, 1, self.sequence)
+        return (self.publisher, self.epoch, self.sequence)
 
     def causes(self) -> dict[str, int]:
         """For each topic the highest number that comes before it in the order of cause and effect."""
@@ -166,6 +170,36 @@ class Completed:
 
 
 @attrs.define(eq=False)
+class RangeRecord:
+    """What somebody found in a range of the logs."""
+
+    start: dict[str, int]
+    end: dict[str, int]
+    events: list[tuple[str, int, int]] = attrs.field(factory=list)
+    """topic, number, and the event's index"""
+    lost: list[tuple[str, int, int]] = attrs.field(factory=list)
+    """what it was told is gone: topic, first and last number"""
+
+
+@attrs.define(eq=False)
+class TaskRecord:
+    """What somebody writes, in tasks that are run again."""
+
+    writer: str
+    is_in_one_order: bool
+    batches: list[list[EventRecord]] = attrs.field(factory=list)
+    wrong: list[EventRecord] = attrs.field(factory=list)
+    """rows that came in the place of others when a batch was written already: they must never be published"""
+    runs: int = 0
+    killed: int = 0
+    given_up: int = 0
+    ended: int = 0
+    """runs that ended by themselves, since another one went on, or something was refused"""
+    noticed: int = 0
+    """runs that had other rows, and were told so"""
+
+
+@attrs.define(eq=False)
 class Record:
     """Everything that was observed."""
 
@@ -186,6 +220,11 @@ class Record:
     """the sessions that are there at the end"""
     voids: dict[str, dict[int, float]] = attrs.field(factory=dict)
     """topic → numbers of which its owner has decided that they will never have an event → when, if it had the time to say it"""
+    ranges: list[RangeRecord] = attrs.field(factory=list)
+    """what was read of the logs"""
+    tasks: list[TaskRecord] = attrs.field(factory=list)
+    batches_followed: int = 0
+    """batches that somebody has read under a name"""
     violations: list[Violation] = attrs.field(factory=list)
     points_passed: dict[str, int] = attrs.field(factory=dict)
     deaths_at: dict[str, int] = attrs.field(factory=dict)

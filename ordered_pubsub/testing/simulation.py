@@ -26,12 +26,15 @@ from ordered_pubsub.core.trust.keys import founded
 from ordered_pubsub.testing.checkers import check
 from ordered_pubsub.testing.client_host import ClientHost
 from ordered_pubsub.testing.disk import Disk
+from ordered_pubsub.testing.followers import FollowerHost
 from ordered_pubsub.testing.forger import Forger
 from ordered_pubsub.testing.network import Network, SimulatedEns
 from ordered_pubsub.testing.packer import RecordPacker
+from ordered_pubsub.testing.ranges import RangeHost
 from ordered_pubsub.testing.record import Record
 from ordered_pubsub.testing.stage_host import StageHost
 from ordered_pubsub.testing.stranger import Stranger, check_stages
+from ordered_pubsub.testing.tasks import TaskHost, TaskLine
 from ordered_pubsub.testing.world import (
     FAULTS_END_S,
     SELDOM_PASSED,
@@ -46,11 +49,14 @@ from ordered_pubsub.testing.world import (
     Die,
     Edit,
     Fault,
+    Follow,
     Forbid,
     Publish,
+    ReadRange,
     RotateKeys,
     Subscribe,
     World,
+    Write,
 )
 
 TICK_S = 0.5
@@ -82,6 +88,8 @@ class Simulation:
         self.now = 0.0
         self.steps = 0
         self.reactions = 0
+        self.is_probed = False
+        """whether only each topic's next event is to come: nobody changes what they hold"""
         self.is_closing = False
         self.lines: list[str] | None = [] if keep_trace else None
         self._calendar: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -106,6 +114,13 @@ class Simulation:
         self.clients = [ClientHost(self, i) for i in range(world.clients)]
         self.clients_by_name = {client.name: client for client in self.clients}
         self.strangers: dict[str, Stranger] = {}
+        self.ranges: list[RangeHost] = []
+        self.tasks: list[TaskHost] = []
+        self.task_lines: dict[str, TaskLine] = {}
+        """by their sessions"""
+        self.task_sessions: dict[str, bool] = {}
+        self.followers: dict[str, FollowerHost] = {}
+        """by their sessions"""
 
     def _crash_point_of(self, rank: int) -> Callable[[str], None]:
         return lambda name: self.stages[rank].crash_point(name)
@@ -170,6 +185,7 @@ class Simulation:
                 self._probe()  # what rests goes on where it was
                 if self._come_to_rest("after the very last publications"):
                     self.record.note_counts(self)
+                self._come_to_rest("while ranges are read", self._reading)
         check_stages(self)
         self.record.torn_records = sum(host.disk.torn_records for host in self.stages)
         check(self.record)
@@ -179,6 +195,14 @@ class Simulation:
             self.clients[action.client].application.publish(action.parts)
         elif isinstance(action, Subscribe):
             self.clients[action.client].application.subscribe(action)
+        elif isinstance(action, ReadRange):
+            self.ranges.append(RangeHost(self, action))
+            self.ranges[-1].begin()
+        elif isinstance(action, Write):
+            self.tasks.append(TaskHost(self, action))
+            self.tasks[-1].begin_batch()
+        elif isinstance(action, Follow):
+            FollowerHost(self, action).begin()
         else:
             for client in self.clients:
                 if client.application.may_alter(action.subscription):
@@ -276,6 +300,7 @@ class Simulation:
 
     def _come_to_rest_probed(self) -> bool:
         """Publish until nothing is left for the next event: a subscription that stops by itself meanwhile leaves something."""
+        self.is_probed = True
         stopped = -1
         while stopped != (count := sum(one.is_orphan for one in self.record.subscriptions.values())):
             stopped = count
@@ -284,6 +309,10 @@ class Simulation:
                 return False
         # An owner that has let a topic rest sends its next event no further up than it must, whatever is owed in it there.
         return not self.world.rests or self._come_to_rest("when registrars were asked", self._owing)
+
+    def _reading(self) -> list[str]:
+        """Who has not come to the end of a range."""
+        return ["somebody still reads a range of the logs" for reader in self.ranges if not reader.is_over]
 
     def _owing(self) -> list[str]:
         """What stages still owe of topics of lower stages."""
@@ -336,6 +365,9 @@ class Simulation:
                     reasons.append(f"{name} waits for: {delivery.waiting_for()}")
                 elif isinstance(delivery, Delivery) and (behind := self._behind(delivery)):
                     reasons.append(f"{name} has not all of {behind}")
+        reasons += [f"{task.action.writer} has not written all" for task in self.tasks if task.runs or not task.is_over]
+        for follower in self.followers.values():
+            reasons += follower.unrest
         gone = {client.name for client in self.clients if client.is_gone}
         for host in self.stages:
             if self.is_closing and self.world.rests and (left := host.remembered()):

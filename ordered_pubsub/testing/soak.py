@@ -59,6 +59,12 @@ def run_seeds(seeds: range) -> SoakTally:
             given_up=record.given_up,
             not_taken=record.not_taken,
             checked_positions=record.checked_positions,
+            ranges=len(record.ranges),
+            ranges_lost=sum(bool(found.lost) for found in record.ranges),
+            batches_followed=record.batches_followed,
+            task_runs=sum(task.runs for task in record.tasks),
+            task_runs_killed=sum(task.killed for task in record.tasks),
+            other_rows_noticed=sum(task.noticed for task in record.tasks),
         )
         tally.deaths.update(record.deaths_at)
         if record.violations:

@@ -23,6 +23,7 @@ from ordered_pubsub.core.trust.authenticity import digests_of
 from ordered_pubsub.errors import ProtocolError, TopologyMismatch
 from ordered_pubsub.testing.disk import Disk
 from ordered_pubsub.testing.packer import indices_of
+from ordered_pubsub.testing.tasks import number_rows
 from ordered_pubsub.testing.watching import Watch
 from ordered_pubsub.testing.world import Crash, Edit
 
@@ -144,6 +145,7 @@ class StageHost:
         """A batch is on the disk: from now on it has happened."""
         self.handled.extend(operation.identity for operation in effects.handled)
         for operation in effects.completed:
+            number_rows(self.simulation, self, operation)
             self.simulation.record.note_completed(self.rank, operation)
         for decision in effects.decided:
             self.simulation.record.note_decided(decision, self.simulation.now)

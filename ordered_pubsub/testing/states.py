@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from ordered_pubsub.core.client.machine import CONNECTIONS
 from ordered_pubsub.core.client.session import REQUESTS
 from ordered_pubsub.core.client.subscription import CHANGES, SUBSCRIPTIONS
+from ordered_pubsub.core.client.writer import WRITERS
 from ordered_pubsub.core.order.registrar import REGISTERED
 from ordered_pubsub.core.states import States
 
@@ -16,13 +17,14 @@ TABLES = {
     "core/client/session.py": REQUESTS,
     "core/client/subscription.py": SUBSCRIPTIONS,
     "core/client/subscription.py, its changes": CHANGES,
+    "core/client/writer.py": WRITERS,
     "core/order/registrar.py": REGISTERED,
 }
 HEAD = """# States
 
-Drawn from the tables in the code by `make states`; a test compares. A client, its subscriptions and their changes go by their
-tables themselves. Requests and what is registered have their states by where they are kept: the simulation looks at them after
-every input, and sees that nothing else happens.
+Drawn from the tables in the code by `make states`; a test compares. A client, its subscriptions and their changes, and writers go
+by their tables themselves. Requests and what is registered have their states by where they are kept: the simulation looks at them
+after every input, and sees that nothing else happens.
 """
 
 

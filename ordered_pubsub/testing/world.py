@@ -65,7 +65,42 @@ class Alter:
     """the filter of what it adds; 0: the one with which the subscription began"""
 
 
-Action = Publish | Subscribe | Alter
+@attrs.frozen
+class ReadRange:
+    """Somebody reads a range of the logs, of what there is then."""
+
+    at: float
+    chance: int
+    """another number, another range"""
+
+
+@attrs.frozen
+class Write:
+    """Somebody writes batches of rows, each by a task that is run until all of its rows are published, and perhaps once more."""
+
+    at: float
+    writer: str
+    topics: tuple[str, ...]
+    batches: tuple[int, ...]
+    """how many rows each has"""
+    is_in_one_order: bool
+    """whether one order goes across the topics"""
+    events_max: int
+    """how many rows go into one request"""
+    hands_over: bool
+    """whether the ENS has them as well"""
+
+
+@attrs.frozen
+class Follow:
+    """Somebody follows topics under a name, reading their logs in batches, in processes that die."""
+
+    at: float
+    name: str
+    topics: tuple[str, ...]
+
+
+Action = Publish | Subscribe | Alter | ReadRange | Write | Follow
 
 
 @attrs.frozen
@@ -350,7 +385,55 @@ def draw(seed: int) -> World:
     refuse = Random(f"refusals {seed}").choice((0.0, 0.0, 0.05, 0.4))
     world = attrs.evolve(world, weather=attrs.evolve(world.weather, ens_refuse=refuse))
     rests, defers = (Random(f"{what} {seed}").random() for what in ("rests", "defers"))
-    return attrs.evolve(world, rests=rests < 0.7, defers=defers < 0.5)
+    world = attrs.evolve(world, rests=rests < 0.7, defers=defers < 0.5)
+    return _with_tasks(_with_ranges(world, Random(f"ranges {seed}")), Random(f"tasks {seed}"))
+
+
+def _with_ranges(world: World, random: Random) -> World:
+    """The same world; where topics are kept, somebody reads ranges of their logs: nothing else is another thing for that."""
+    if not world.kept:
+        return world
+    reads = [
+        ReadRange(random.uniform(1.0, FAULTS_END_S), random.randrange(1 << 30)) for _ in range(random.choice((0, 1, 2)))
+    ]
+    return attrs.evolve(world, actions=(*world.actions, *reads))
+
+
+def _with_tasks(world: World, random: Random) -> World:
+    """The same world; in some, somebody writes batches as well, by tasks that are killed and run again."""
+    if not world.kept or random.random() < 0.8:
+        return world
+    writes = [
+        Write(
+            random.uniform(0.5, FAULTS_END_S / 2),
+            f"writer-{number}",
+            tuple(random.sample(world.kept, random.randint(1, len(world.kept)))),
+            tuple(random.choice((1, 5, 12)) for _ in range(random.randint(1, 3))),
+            random.random() < 0.5,
+            random.choice((1, 2, 5)),
+            random.random() < 0.5,
+        )
+        for number in range(random.choice((1, 1, 2)))
+    ]
+    follows = [
+        Follow(
+            random.uniform(0.0, FAULTS_END_S / 2),
+            f"follower-{number}",
+            tuple(random.sample(world.kept, random.randint(1, len(world.kept)))),
+        )
+        for number in range(random.choice((0, 1)))
+    ]
+    forbids = [
+        Forbid(
+            write.at + random.uniform(0.0, 3.0),
+            world.owners[write.topics[0]],
+            write.topics[0],
+            random.uniform(0.2, 4.0),
+        )
+        for write in writes
+        if random.random() < 0.5
+    ]
+    return attrs.evolve(world, actions=(*world.actions, *writes, *follows), faults=(*world.faults, *forbids))
 
 
 def _with_forger(world: World, random: Random) -> World:
@@ -460,7 +543,9 @@ def _with_filters(world: World, random: Random) -> World:
         action.subscription for action in world.actions if isinstance(action, Subscribe) and not action.best_effort
     }
     actions = tuple(
-        _with_filter(action, random) if not isinstance(action, Publish) and action.subscription in ordered else action
+        _with_filter(action, random)
+        if isinstance(action, (Subscribe, Alter)) and action.subscription in ordered
+        else action
         for action in world.actions
     )
     return attrs.evolve(world, actions=actions, silent=random.random() < 0.5)

@@ -17,6 +17,7 @@ import attrs
 
 from fuzz.mutation import TEXTS, mutate_bytes, mutated, split
 from ordered_pubsub.config.reading import read_text
+from ordered_pubsub.core.log.reading import Bound, Find, FromReader, Read
 from ordered_pubsub.core.messages import (
     Acked,
     AckExpected,
@@ -80,7 +81,6 @@ from ordered_pubsub.wire.protocol import (
     encode,
     to_client,
 )
-from ordered_pubsub.wire.reading import Bound, Find, FromReader, Read
 from ordered_pubsub.wire.sessions import SessionKey, make_session, publisher_of
 
 GROWTH_BYTES_MAX = 256 << 20

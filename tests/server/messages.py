@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ordered_pubsub.core.log.reading import Bound, Bounded, Find, FoundTopics, Read, Rows, Unread
 from ordered_pubsub.core.messages import (
     Acked,
     AckExpected,
@@ -74,7 +75,6 @@ from ordered_pubsub.wire.protocol import (
     Tell,
     Welcome,
 )
-from ordered_pubsub.wire.reading import Bound, Bounded, Find, FoundTopics, Read, Rows, Unread
 from ordered_pubsub.wire.sessions import SessionKey, make_session, publisher_of
 
 KEY: SessionKey = make_session("desk-1")

@@ -12,6 +12,7 @@ import pytest
 from ordered_pubsub.config.files import hash_token, make_token
 from ordered_pubsub.core.log.memory_shelf import MemoryShelf
 from ordered_pubsub.core.log.reader import LogReader
+from ordered_pubsub.core.log.reading import ASKED_MAX, Bound, Bounded, Find, FoundTopics, Read, Rows, ToReader, Unread
 from ordered_pubsub.core.log.shelf import LogStamp, Row
 from ordered_pubsub.server.server import Server
 from ordered_pubsub.server.stage._bulk import Bulk
@@ -19,7 +20,6 @@ from ordered_pubsub.testing.processes import HOST
 from ordered_pubsub.wire.content import JSON
 from ordered_pubsub.wire.pack import Logged, PackedEvent, decode_logged, encode_logged
 from ordered_pubsub.wire.protocol import Rejected, Welcome, encode
-from ordered_pubsub.wire.reading import ASKED_MAX, Bound, Bounded, Find, FoundTopics, Read, Rows, ToReader, Unread
 from ordered_pubsub.wire.sessions import make_session
 from server.messages import greeting
 from server.systems import Raw, System, configure, connect, one_stage, raw, serving

@@ -12,14 +12,15 @@ import pytest
 from ordered_pubsub.client.outgoing.publisher import Outgoing
 from ordered_pubsub.config.files import hash_token, make_token
 from ordered_pubsub.config.schema import ClientSection
+from ordered_pubsub.core.client.writer import DIGEST_BITS, ROWS_MAX, TRIES_MAX, Reach
+from ordered_pubsub.core.log.range_reader import raise_lost
 from ordered_pubsub.errors import AccessDenied, NotOffered, SessionExpired, UnavailableError, UsageError
 from ordered_pubsub.reading.access import ReaderAccess
-from ordered_pubsub.reading.merging import merged, raise_lost
+from ordered_pubsub.reading.merging import merged
 from ordered_pubsub.reading.stages import StageLines
 from ordered_pubsub.spark import publishing
 from ordered_pubsub.spark.progress import ReaderProgress
 from ordered_pubsub.spark.publishing import Identity, TaskPublishing
-from ordered_pubsub.spark.stage_writer import DIGEST_BITS, ROWS_MAX, TRIES_MAX, Reach
 from ordered_pubsub.testing.processes import HOST
 from ordered_pubsub.wire.pack import NO_HEADERS, decode_logged
 from ordered_pubsub.wire.sessions import derive_session

@@ -15,6 +15,8 @@ import pytest
 
 import ordered_pubsub
 from ordered_pubsub.config.schema import ClientSection
+from ordered_pubsub.core.log.cuts import divide, events_between, first_part, lower
+from ordered_pubsub.core.log.range_reader import LogBatch, RangeReader, raise_lost
 from ordered_pubsub.core.log.reader import LogReader
 from ordered_pubsub.core.stage import _requests as requests
 from ordered_pubsub.errors import (
@@ -28,8 +30,7 @@ from ordered_pubsub.errors import (
 from ordered_pubsub.reading import merging
 from ordered_pubsub.reading.access import ReaderAccess
 from ordered_pubsub.reading.connection import StageLine
-from ordered_pubsub.reading.cuts import divide, events_between, first_part, lower
-from ordered_pubsub.reading.merging import LogBatch, merged, raise_lost
+from ordered_pubsub.reading.merging import merged
 from ordered_pubsub.reading.stages import StageLines
 from ordered_pubsub.spark.options import Options
 from ordered_pubsub.spark.plan import ReadPlan
@@ -97,8 +98,6 @@ async def test_a_range_is_what_a_subscriber_was_notified_of_in_its_order(
     system: System, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Read whole, or in parts that are cut anywhere; by pieces of any size."""
-    monkeypatch.setattr(merging, "PIECE_BYTES", 1_000)
-    monkeypatch.setattr(merging, "PIECE_BYTES_MIN", 1_000)
     random = Random(seed)
     async with system.connect(0) as reader, system.connect(1) as one, system.connect(2) as other:
         subscription = await reader.subscribe(*TOPICS)
@@ -107,7 +106,7 @@ async def test_a_range_is_what_a_subscriber_was_notified_of_in_its_order(
         def look() -> tuple[dict[str, int], list[Event], list[list[Event]], list[Event]]:
             with StageLines(access(*system.ports)) as stages:
                 end = stages.cut(TOPICS)
-                cuts = divide(stages, {}, end, 5)
+                cuts = stages.search(divide({}, end, 5))
                 parts = [read(stages, before, after) for before, after in zip([{}, *cuts], cuts, strict=False)]
                 middle = cuts[len(cuts) // 2]
                 return end, read(stages, {}, end), parts, read(stages, middle, end)
@@ -140,7 +139,7 @@ async def test_a_cut_lacks_nothing_that_comes_before_what_is_in_it(system: Syste
     def take_cuts() -> None:
         with StageLines(access(*system.ports)) as stages:
             found.append(stages.cut(TOPICS))
-            lowered = lower(stages, {}, {topic: 2 * count // 3 for topic, count in found[-1].items()})
+            lowered = stages.search(lower({}, {topic: 2 * count // 3 for topic, count in found[-1].items()}))
             assert lowered is not None
             found.append(lowered)
 
@@ -170,7 +169,9 @@ async def test_the_first_part_has_about_as_many_events_as_asked_and_one_batch_at
         def sizes() -> list[int]:
             with StageLines(access(*system.ports)) as stages:
                 end = stages.cut(TOPICS)
-                return [events_between({}, first_part(stages, {}, end, most)) for most in (1, 10, 60, 300, 5_000)]
+                return [
+                    events_between({}, stages.search(first_part({}, end, most))) for most in (1, 10, 60, 300, 5_000)
+                ]
 
         one, ten, sixty, many, everything = await asyncio.to_thread(sizes)
 
@@ -245,12 +246,8 @@ async def test_what_retention_has_taken_is_said() -> None:
     assert [number for _, number, _ in found] == [4, 5]
 
 
-async def test_what_is_taken_while_it_is_read_is_left_out_and_nothing_else_changes_its_place(
-    system: System, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_is_taken_while_it_is_read_is_left_out_and_nothing_else_changes_its_place(system: System) -> None:
     """Of two owners' topics, whose events wait for each other."""
-    monkeypatch.setattr(merging, "PIECE_BYTES", 1_000)
-    monkeypatch.setattr(merging, "PIECE_BYTES_MIN", 1_000)
     async with system.connect(0) as client:
         subscription = await client.subscribe("a", "c")
         for number in range(400):
@@ -266,7 +263,8 @@ async def test_what_is_taken_while_it_is_read_is_left_out_and_nothing_else_chang
     def look() -> list[Event]:
         with StageLines(access(*system.ports)) as stages:
             end = stages.cut(["a", "c"])
-            batches = merged(stages, {}, end, lambda *gone: lost.append(gone))
+            reader = RangeReader.of(stages.topology.owner, {}, end, lambda *gone: lost.append(gone), piece_bytes=1_000)
+            batches = merging.taken(stages, reader)
             found = events_of(iter([next(batches) for _ in range(10)]), {}, end)
             asyncio.run_coroutine_threadsafe(forget(), loop).result()
             return found + events_of(batches, {}, end)
@@ -278,10 +276,8 @@ async def test_what_is_taken_while_it_is_read_is_left_out_and_nothing_else_chang
     assert found == [event for event in notified if event[0] == "c" or not first_lost <= event[1] < first_there]
 
 
-async def test_what_is_held_is_bounded_though_one_topic_waits(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_held_is_bounded_though_one_topic_waits(system: System) -> None:
     """A topic whose owner is not asked for more keeps another one from being read far ahead."""
-    monkeypatch.setattr(merging, "PIECE_BYTES", 2_000)
-    monkeypatch.setattr(merging, "PIECE_BYTES_MIN", 2_000)
     async with system.connect(0) as client:
         for _ in range(300):
             await client.publish("a", "x" * 500)
@@ -290,12 +286,10 @@ async def test_what_is_held_is_bounded_though_one_topic_waits(system: System, mo
     def look() -> int:
         with StageLines(access(*system.ports, timeout_s=0.3)) as stages:
             end = {**stages.cut(["a", "b"]), "b": 2}  # which is not there
-            owner = merging._Owner(
-                stages, 0, [merging._Reading(topic, 0, last) for topic, last in end.items()], 2_000, raise_lost("test")
-            )
+            reader = RangeReader.of(stages.topology.owner, {}, end, raise_lost("test"), piece_bytes=2_000)
             with pytest.raises(UnavailableError, match="number 2 of topic 'b' is not complete"):
-                list(owner.blocks())
-            return owner.readings[0].held_bytes
+                list(merging.taken(stages, reader))
+            return reader.owners[0].topics[0].held_bytes
 
     assert await asyncio.to_thread(look) < 10_000
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from ordered_pubsub.config.files import hash_token
 from ordered_pubsub.config.schema import Configuration
+from ordered_pubsub.core.log.reading import Bound, Find, FoundTopics, Read, Rows, Trace, Unread
 from ordered_pubsub.core.messages import (
     Answer,
     ChangeAsk,
@@ -30,7 +31,6 @@ from ordered_pubsub.server.doors.clients import ClientConnection
 from ordered_pubsub.server.server import Server
 from ordered_pubsub.wire.channel import Channel
 from ordered_pubsub.wire.protocol import Ask, Ping, Pong, Tell, Welcome
-from ordered_pubsub.wire.reading import Bound, Find, FoundTopics, Read, Rows, Trace, Unread
 from ordered_pubsub.wire.sessions import SessionKey, make_session
 from server.messages import greeting, request, with_events
 from server.systems import Raw, one_stage, raw, serving

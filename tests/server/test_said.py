@@ -12,12 +12,12 @@ from msgspec.structs import replace
 from ordered_pubsub import sync
 from ordered_pubsub.config.files import hash_token
 from ordered_pubsub.core.levels import ORDERED
+from ordered_pubsub.core.log.reading import Find, FoundTopics
 from ordered_pubsub.core.messages import Answer, Chunk, Publication, PublishAsk, Refusal, Request
 from ordered_pubsub.errors import ProtocolError
 from ordered_pubsub.server.server import Server
 from ordered_pubsub.wire.pack import Logged, PackedEvent, encode_logged
 from ordered_pubsub.wire.protocol import Ask, Rejected, Tell, Welcome
-from ordered_pubsub.wire.reading import Find, FoundTopics
 from ordered_pubsub.wire.sessions import SessionKey, make_session, publisher_of
 from server.messages import greeting, request
 from server.systems import Raw, connect, one_stage, raw, serving

@@ -29,6 +29,7 @@ from ordered_pubsub.core.client.session import Session
 from ordered_pubsub.core.levels import Levels
 from ordered_pubsub.core.liveness.lease import Lease
 from ordered_pubsub.core.liveness.lifeline import Lifeline
+from ordered_pubsub.core.log.reading import Find
 from ordered_pubsub.core.messages import ChangeAsk, Progress
 from ordered_pubsub.core.recovery.hosting import Hosting
 from ordered_pubsub.core.stage.driver import Driver
@@ -50,7 +51,6 @@ from ordered_pubsub.server.stage import node as node_module
 from ordered_pubsub.server.stage._bulk import Bulk
 from ordered_pubsub.supervision import Supervisor, Unexpected
 from ordered_pubsub.wire.protocol import Ask
-from ordered_pubsub.wire.reading import Find
 from ordered_pubsub.wire.sessions import make_session
 from ordered_pubsub_adapters import memory
 from server.messages import greeting, request

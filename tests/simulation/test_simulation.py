@@ -48,7 +48,7 @@ def test_what_once_went_wrong_goes_right_whatever_chance_does(name: str, chances
 
 
 @pytest.mark.heavy
-def test_positions_are_compared_stages_crash_and_journals_are_torn() -> None:
+def test_positions_are_compared_stages_crash_journals_are_torn_and_tasks_are_killed() -> None:
     """So that the checkers have something to check: positions that are 1, 2, 3 and the sum of the entries, for one."""
     tally = run_seeds(range(200))
     assert tally.failures == []
@@ -56,6 +56,10 @@ def test_positions_are_compared_stages_crash_and_journals_are_torn() -> None:
     assert tally.counts["crashes"] > 50
     assert tally.counts["torn_records"] > 5
     assert len(tally.deaths) > len(CRASH_POINTS) // 2
+    assert tally.counts["ranges"] > 200
+    assert tally.counts["ranges_lost"] > 5
+    assert tally.counts["task_runs_killed"] > 30
+    assert tally.counts["other_rows_noticed"] > 20
 
 
 def test_the_same_seed_gives_the_same_trace() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ordered_pubsub.reading.merging import LogBatch
+from ordered_pubsub.core.log.range_reader import LogBatch
 from ordered_pubsub.spark.table import Table, wanted_by
 from ordered_pubsub.wire.content import JSON
 from ordered_pubsub.wire.pack import Logged, PackedEvent, encode_logged

@@ -37,7 +37,7 @@ from ordered_pubsub.core.messages import (
 )
 from ordered_pubsub.core.states import States
 from ordered_pubsub.core.topology import Topology
-from ordered_pubsub.errors import WouldBlock
+from ordered_pubsub.errors import AccessDenied, UsageError, WouldBlock
 
 PIPELINE_EVENTS_MAX = 10_000
 REQUESTS_IN_FLIGHT_MAX = 64
@@ -433,3 +433,17 @@ class Session:
                 self.sends.append(unfinished.request)
         if not behind and self._last_sent.get(refused.rank) == refused.request.sequence:
             self._last_sent[refused.rank] = after
+
+
+def change_of(outcome: Outcome | None) -> Change:
+    """The change that was asked for, or raise why there is none."""
+    assert outcome is not None
+    if outcome.refusal is not None:
+        raise refused(outcome.refusal)
+    assert outcome.change is not None
+    return outcome.change
+
+
+def refused(refusal: Refusal) -> UsageError:
+    """What a refusal is for who asked."""
+    return (AccessDenied if refusal.code == "forbidden" else UsageError)(f"{refusal.reason} ({refusal.code})")

@@ -199,6 +199,11 @@ class Requests(msgspec.Struct):
         self._weigh(session.identity, change)
         return session.home
 
+    def traced(self, session: str) -> tuple[int, list[int]]:
+        """The epoch of a session, and which of its requests were taken, as far as that is remembered."""
+        known = self.sessions.get(session)
+        return (0, []) if known is None else (known.epoch, sorted((*known.answers, *known.pending)))
+
     def _silent(self, now: float) -> list[str]:
         """Some of the sessions that may be forgotten, the most silent first."""
         return [

@@ -23,6 +23,19 @@ from msgspec.structs import replace
 from ordered_pubsub.config.kinds import NAME
 from ordered_pubsub.config.schema import IdentitySection
 from ordered_pubsub.core.checking import COUNT_MAX, PARTS_MAX, RANGES_MAX, SPANS_MAX, are_counts, check_message
+from ordered_pubsub.core.log.reading import (
+    Bound,
+    Bounded,
+    Find,
+    FoundTopics,
+    FromReader,
+    Read,
+    Rows,
+    ToReader,
+    Trace,
+    Traced,
+    Unread,
+)
 from ordered_pubsub.core.messages import (
     Acked,
     Answer,
@@ -72,19 +85,6 @@ from ordered_pubsub.wire.protocol import (
     decode,
     encode,
     from_client_unread,
-)
-from ordered_pubsub.wire.reading import (
-    Bound,
-    Bounded,
-    Find,
-    FoundTopics,
-    FromReader,
-    Read,
-    Rows,
-    ToReader,
-    Trace,
-    Traced,
-    Unread,
 )
 from ordered_pubsub.wire.sessions import NAMELESS, publisher_of
 from ordered_pubsub.wire.weighing import check_weight

@@ -12,24 +12,15 @@ from itertools import chain
 from typing import Protocol
 
 import attrs
+from msgspec.structs import replace
 
+from ordered_pubsub.core.log.answering import bounding, read
 from ordered_pubsub.core.log.reader import LogReader
+from ordered_pubsub.core.log.reading import ASKED_MAX, Find, FoundTopics, LogQuestion, Read, ToReader
 from ordered_pubsub.core.stage.turns import Turns, Work
 from ordered_pubsub.core.topics import matches
 from ordered_pubsub.errors import ProtocolError
 from ordered_pubsub.server.stage.choosing import choosing_rows
-from ordered_pubsub.wire.reading import (
-    ASKED_MAX,
-    PIECE_BYTES,
-    Bound,
-    Bounded,
-    Find,
-    FoundTopics,
-    LogQuestion,
-    Read,
-    Rows,
-    ToReader,
-)
 
 COMPARISONS_MAX = 50
 """So often topics are compared with patterns in one step."""
@@ -100,7 +91,7 @@ class Bulk:
         elif isinstance(message, Find):
             yield from self._finding(reader, message, answers)
         else:
-            yield from self._bounding(message, answers)
+            answers.append((yield from bounding(self.log, message)))
         left = self._asked.get(reader, 0) - 1
         if left > 0:
             self._asked[reader] = left
@@ -111,17 +102,13 @@ class Bulk:
 
     def _reading(self, ask: Read, answers: list[ToReader]) -> Work:
         """Read a piece, and leave out of it, in small steps, what a filter does not let through."""
-        found = self.log.rows(ask.topic, ask.first, ask.last, min(ask.bytes_max, PIECE_BYTES))
-        full = self.log.full_at(ask.topic, found.stamps[0].first) if ask.full and found.stamps else None
-        if ask.full and found.stamps and full is None:  # forgotten since the rest of it was read
-            answers.append(Rows(ask.number, self.log.shelf.floor(ask.topic), ask.first - 1, None, [], []))
-            return
-        events = found.events
+        rows = read(self.log, ask)
         if ask.where:
-            events = []
-            for _ in choosing_rows(ask.where, found.events, events):
+            events: list[tuple[int, int, bytes]] = []
+            for _ in choosing_rows(ask.where, rows.events, events):
                 yield True
-        answers.append(Rows(ask.number, found.floor, found.read_to, full, list(found.stamps), list(events)))
+            rows = replace(rows, events=events)
+        answers.append(rows)
 
     def _finding(self, reader: BulkReader, ask: Find, answers: list[ToReader]) -> Work:
         """Compare the topics with the patterns, so many at a time."""
@@ -149,17 +136,3 @@ class Bulk:
                 done = 0
                 yield True
         answers.append(FoundTopics(ask.number, found))
-
-    def _bounding(self, ask: Bound, answers: list[ToReader]) -> Work:
-        """Search by halves: `low` is not too far, what is behind `high` is."""
-        low, high = max(ask.low, self.log.shelf.floor(ask.topic)), ask.high
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.log.is_within(ask.topic, middle, ask.clock):
-                low = middle
-            else:
-                high = middle - 1
-            yield True
-        last = max(ask.low, self.log.whole_batches(ask.topic, low)) if ask.is_whole else low
-        is_complete = ask.high <= self.log.shelf.floor(ask.topic) or self.log.full_at(ask.topic, ask.high) is not None
-        answers.append(Bounded(ask.number, min(last, ask.high), is_complete))

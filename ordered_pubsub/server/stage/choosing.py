@@ -17,7 +17,6 @@ import attrs
 from msgspec.structs import replace
 
 from ordered_pubsub.core.filters import Filter
-from ordered_pubsub.core.log.shelf import Row
 from ordered_pubsub.core.messages import Chunk, LogItem
 from ordered_pubsub.errors import ProtocolError
 from ordered_pubsub.wire.content import BYTES, JSON, fields_of
@@ -83,15 +82,17 @@ def choosing(where: str, items: Iterable[LogItem]) -> Iterator[LogItem | None]:
         yield replace(item, chunks=chunks)
 
 
-def choosing_rows(where: str, rows: Iterable[Row], found: list[Row]) -> Iterator[None]:
+def choosing_rows(
+    where: str, rows: Iterable[tuple[int, int, bytes]], found: list[tuple[int, int, bytes]]
+) -> Iterator[None]:
     """Find events of a log as they are on disk, without those that a filter does not let through, in small steps."""
     chosen, step = read_filter(where), _Step()
-    for row in rows:
-        first, pieces = row.first, list[Chunk]()
-        yield from _choosing(where, chosen, Chunk(row.last - first + 1, row.data), pieces, step)
+    for first, last, data in rows:
+        pieces = list[Chunk]()
+        yield from _choosing(where, chosen, Chunk(last - first + 1, data), pieces, step)
         for piece in pieces:
             if piece.data:
-                found.append(Row(first, first + piece.count - 1, piece.data))
+                found.append((first, first + piece.count - 1, piece.data))
             first += piece.count
 
 

@@ -27,6 +27,7 @@ import attrs
 
 from ordered_pubsub.core.levels import Levels
 from ordered_pubsub.core.liveness.times import Times
+from ordered_pubsub.core.log.reading import LogQuestion
 from ordered_pubsub.core.log.retention import Policies
 from ordered_pubsub.core.messages import Answer, Change, FromSubscriber, Named, PeerMessage, Refusal, Request, ToSession
 from ordered_pubsub.core.stage.driver import (
@@ -48,7 +49,6 @@ from ordered_pubsub.server.store.shelf import IN_USE_MAX
 from ordered_pubsub.server.store.store import Store
 from ordered_pubsub.supervision import Supervisor
 from ordered_pubsub.wire.pack import check_signed
-from ordered_pubsub.wire.reading import LogQuestion
 from ordered_pubsub.wire.sessions import draw_system
 
 _log = logging.getLogger(__name__)
@@ -296,8 +296,7 @@ class Node:
 
     def traced(self, session: str) -> tuple[int, list[int]]:
         """The epoch of a session, and which of its requests this stage has taken, as far as it remembers them."""
-        known = self.driver.stage.state.requests.sessions.get(session)
-        return (0, []) if known is None else (known.epoch, sorted((*known.answers, *known.pending)))
+        return self.driver.stage.state.requests.traced(session)
 
     def handle_reader(self, reader: BulkReader, message: LogQuestion) -> None:
         """A client that may asks for much of a log. Who asks while the stage stops asks again elsewhere."""

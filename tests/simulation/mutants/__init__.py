@@ -6,7 +6,7 @@ else it could not be trusted to find a fault of ours. `make mutants` writes what
 
 from __future__ import annotations
 
-from simulation.mutants import client, order, recovery, resting, trust, voids
+from simulation.mutants import client, order, reading, recovery, resting, trust, voids
 from simulation.mutants.mutant import SEEDS_MAX, Finding, Mutant, find, row
 
 MUTANTS = (
@@ -16,6 +16,7 @@ MUTANTS = (
     *client.MUTANTS,
     *trust.MUTANTS,
     *resting.MUTANTS,
+    *reading.MUTANTS,
 )
 
 __all__ = ["MUTANTS", "SEEDS_MAX", "Finding", "Mutant", "find", "row"]

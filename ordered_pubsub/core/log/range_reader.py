@@ -1,0 +1,340 @@
+"""A range of the logs in the one order: what to ask the topics' owners for, what their answers give, which batch is next.
+
+The rule is that of `ordered_pubsub.testing.history`. Of one owner's topics the order is that of its journal, so what is here of
+them is sorted by its place, up to the last place that is known of all of them. Between owners a batch waits until what its
+timestamp names has come; of those that wait for nothing the earliest by its time, then by its topic, is next. The first timestamp
+of each topic is a full one; what a later delta leaves out has come before. A cut ends no batch in the middle, so a batch is one
+piece here.
+
+    take ──> batches, in order        nothing? then `lacking` names an owner:
+    asks ──> Read, Read, …    ─── line ──>   its stage
+    hear <── Rows             <── line ───
+
+Whoever drives it asks that owner on a line of its own choosing, says `begin_anew` whenever that is another one, and tells the
+time. What is asked for is harmless to ask again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping
+from operator import attrgetter
+
+import attrs
+import msgspec
+
+from ordered_pubsub.core.log.reading import ASKED_MAX, PIECE_BYTES, Read, Rows
+from ordered_pubsub.core.log.shelf import LogStamp
+from ordered_pubsub.errors import BEGIN_ANEW, HistoryLost, ProtocolError, UnavailableError
+
+MEMORY_BYTES = 32 * 1024 * 1024
+"""About so much of all topics is held, at the least one row of each."""
+PIECE_BYTES_MIN = 4 * 1024
+INCOMPLETE_PAUSE_S = 0.02
+"""So long after it was not complete something is asked for again."""
+BATCH_BYTES = 300
+"""What a batch counts for besides its events."""
+
+Lose = Callable[[str, int, int], None]
+"""Told of what is gone, a topic, the first number lost and the first one there: raises, or lets it be left out."""
+
+_stamps = msgspec.msgpack.Decoder(LogStamp)
+_by_place = attrgetter("place")
+
+
+class LogBatch(msgspec.Struct, frozen=True, gc=False):
+    """Events that were numbered together; what is in no chunk is void, or was left out."""
+
+    topic: str
+    first: int
+    last: int
+    place: int
+    published_at: float
+    entries: dict[str, int]
+    chunks: list[tuple[int, int, bytes]]
+    size: int
+
+
+@attrs.define(eq=False)
+class TopicRange:
+    """One topic in the range. INVARIANT: what is here, or was taken, ends with `passed`."""
+
+    topic: str
+    passed: int
+    """how far it has come from its owner"""
+    last: int
+    batches: list[LogBatch] = attrs.field(factory=list)
+    held_bytes: int = 0
+    """of the batches"""
+    asked: int = 0
+    """the number under which more was asked for; 0: nothing was"""
+    needs_full: bool = True
+    """whether what comes next must have its full timestamp: nothing that it would leave out has come before"""
+    retry_at: float = float("-inf")
+    """when to ask again for what was not complete"""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all of it has come."""
+        return self.passed >= self.last
+
+
+@attrs.define(eq=False)
+class OwnerRange:
+    """The topics of one owner, in the order of its journal."""
+
+    topics: list[TopicRange]
+    piece_bytes: int
+    """so much is asked for at a time, and no more of a topic of which so much is here"""
+    lose: Lose
+    where: str = ""
+    _by_number: dict[int, TopicRange] = attrs.field(factory=dict)
+    """what was asked for, and has no answer yet"""
+    _incomplete_since: float | None = None
+
+    @property
+    def is_lacking(self) -> bool:
+        """Whether of some topic nothing is here, and more is to come: that could be next."""
+        return any(not one.batches and not one.is_over for one in self.topics)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all of it has come, and was taken."""
+        return all(one.is_over and not one.batches for one in self.topics)
+
+    def take(self) -> list[LogBatch]:
+        """All that nothing can come before any more."""
+        horizon = self._horizon()
+        block: list[LogBatch] = []
+        for one in self.topics:
+            found = one.batches
+            if horizon is not None and found and found[-1].place > horizon:
+                count = sum(batch.place <= horizon for batch in found)
+            else:
+                count = len(found)
+            one.held_bytes -= sum(batch.size for batch in found[:count])
+            block += found[:count]
+            del found[:count]
+        block.sort(key=_by_place)
+        return block
+
+    def _horizon(self) -> int | None:
+        """The last place that is known of all topics of which more is to come; None: of none is."""
+        return min(
+            (one.batches[-1].place if one.batches else 0 for one in self.topics if not one.is_over), default=None
+        )
+
+    # -- asking -------------------------------------------------------------------------------------------------------
+
+    def begin_anew(self) -> None:
+        """What was asked for will have no answer: the line is another one."""
+        self._by_number.clear()
+        for one in self.topics:
+            one.asked = 0
+
+    @property
+    def asked(self) -> Container[int]:
+        """The numbers under which something was asked for; empty if nothing was."""
+        return self._by_number
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether an answer is to come."""
+        return bool(self._by_number)
+
+    def asks(self, now: float, number: Callable[[], int]) -> list[Read]:
+        """Ask, under new numbers, for the next piece of each topic that has room for it; those first of which nothing is here."""
+        wanting = [
+            one
+            for one in self.topics
+            if not (one.asked or one.is_over) and one.held_bytes < self.piece_bytes and one.retry_at <= now
+        ]
+        wanting.sort(key=lambda one: len(one.batches))
+        asks: list[Read] = []
+        for one in wanting[: ASKED_MAX - len(self._by_number)]:
+            one.asked = number()
+            self._by_number[one.asked] = one
+            asks.append(
+                Read(one.asked, one.topic, one.passed + 1, one.last, one.needs_full, self.piece_bytes, self.where)
+            )
+        return asks
+
+    def check_patience(self, now: float, patience_s: float) -> None:
+        """Raise what is waited for, if nothing of it was complete for so long."""
+        if self._incomplete_since is not None and now - self._incomplete_since > patience_s:
+            waiting = next(one for one in self.topics if not one.batches and not one.is_over)
+            raise UnavailableError(
+                f"number {waiting.passed + 1} of topic {waiting.topic!r} is not complete: a stage that it has to pass may be down"
+            )
+
+    # -- hearing ------------------------------------------------------------------------------------------------------
+
+    def hear(self, rows: Rows, now: float) -> bool:
+        """Take an answer to what was asked for; return whether something has come."""
+        one = self._by_number.pop(rows.number)
+        one.asked = 0
+        if rows.floor > one.passed:
+            self._skip(one, min(rows.floor, one.last))
+            return True
+        if one.needs_full and rows.stamps and rows.full is None:
+            return False  # it is asked for again
+        if rows.read_to <= one.passed:
+            one.retry_at = now + INCOMPLETE_PAUSE_S
+            if self._incomplete_since is None:
+                self._incomplete_since = now
+            return False
+        self._incomplete_since = None
+        self._receive(one, rows)
+        return True
+
+    def _receive(self, one: TopicRange, rows: Rows) -> None:
+        """Batches have come, without a gap."""
+        events = iter(rows.events)
+        event = next(events, None)
+        for first, last, data in rows.stamps:
+            stamp = _stamps.decode(data)
+            chunks: list[tuple[int, int, bytes]] = []
+            while event is not None and event[0] <= last:
+                chunks.append(event)
+                event = next(events, None)
+            if stamp.is_kept and not self.where:
+                _check_whole(one, first, min(last, rows.read_to), chunks)
+            entries = stamp.entries
+            if one.needs_full:
+                entries, one.needs_full = rows.full or {}, False
+            size = BATCH_BYTES + sum(len(chunk[2]) for chunk in chunks)
+            one.held_bytes += size
+            one.batches.append(LogBatch(one.topic, first, last, stamp.place, stamp.published_at, entries, chunks, size))
+        one.passed = rows.read_to
+
+    def _skip(self, one: TopicRange, floor: int) -> None:
+        """Numbers that are gone are passed in silence, behind what is here of the topic, once that was said."""
+        self.lose(one.topic, one.passed + 1, floor + 1)
+        place = one.batches[-1].place if one.batches else 0
+        one.held_bytes += BATCH_BYTES
+        one.batches.append(LogBatch(one.topic, one.passed + 1, floor, place, 0.0, {}, [], BATCH_BYTES))
+        one.passed, one.needs_full = floor, True
+
+
+def _check_whole(one: TopicRange, first: int, last: int, chunks: list[tuple[int, int, bytes]]) -> None:
+    """A batch that was kept has all its events: what is missing is not silence."""
+    passed = max(first, one.passed + 1) - 1
+    for begin, end, _ in chunks:
+        if begin > passed + 1:
+            break
+        passed = end
+    if passed < last:
+        raise ProtocolError(
+            f"the log's owner has brought no events of topic {one.topic!r} from number {passed + 1} on, though it says that "
+            f"they were kept: its store is damaged, or it answers something else than it was asked"
+        )
+
+
+@attrs.define(eq=False)
+class RangeReader:
+    """The batches between a clock and a later cut, in order."""
+
+    owners: dict[int, OwnerRange]
+    """by the rank of the stage"""
+    clock: dict[str, int]
+    """how far the order has come"""
+    lacking: int | None = None
+    """the owner of which something is needed before anything more is known to be next"""
+    _known: dict[int, Iterator[LogBatch]] = attrs.field(init=False)
+    """of each owner what is known to be next of it, behind its head"""
+    _heads: dict[int, LogBatch] = attrs.field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        self._known = {rank: iter(()) for rank in self.owners}
+
+    @classmethod
+    def of(
+        cls,
+        owner: Callable[[str], int],
+        start: Mapping[str, int],
+        end: Mapping[str, int],
+        lose: Lose,
+        where: str = "",
+        piece_bytes: int = PIECE_BYTES,
+    ) -> RangeReader:
+        """From behind `start` to `end`, a cut. `owner` says which stage has a topic.
+
+        With a filter, stages leave out the events that it does not let through, as far as they can read them.
+        """
+        clock = {topic: start.get(topic, 0) for topic in end}
+        topics = [TopicRange(topic, clock[topic], last) for topic, last in end.items() if last > clock[topic]]
+        piece_bytes = min(piece_bytes, max(PIECE_BYTES_MIN, MEMORY_BYTES // max(1, 2 * len(topics))))
+        by_owner: dict[int, list[TopicRange]] = {}
+        for one in topics:
+            by_owner.setdefault(owner(one.topic), []).append(one)
+        owners = {rank: OwnerRange(found, piece_bytes, lose, where) for rank, found in sorted(by_owner.items())}
+        return cls(owners, clock)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all of it was taken."""
+        return not self._heads and all(owner.is_over for owner in self.owners.values())
+
+    def take(self) -> list[LogBatch]:
+        """All that is known to be next. When it is nothing, an owner is `lacking`, or all of it was taken."""
+        self.lacking = None
+        if len(self.owners) == 1:
+            ((rank, owner),) = self.owners.items()
+            self.lacking = rank if owner.is_lacking else None
+            return [] if owner.is_lacking else owner.take()
+        taken: list[LogBatch] = []
+        clock = self.clock
+        for rank in self.owners:
+            if rank not in self._heads:
+                self._advance(rank)
+        while self._heads and self.lacking is None:
+            rank = self._next()
+            batch = self._heads[rank]
+            taken.append(batch)
+            clock[batch.topic] = max(clock[batch.topic], batch.last)
+            following = next(self._known[rank], None)
+            if following is None:
+                self._advance(rank)
+            else:
+                self._heads[rank] = following
+        return taken
+
+    def _advance(self, rank: int) -> None:
+        """Find the next batch of an owner; if there may be one and it is not here, that is lacking."""
+        owner, heads = self.owners[rank], self._heads
+        heads.pop(rank, None)
+        if owner.is_lacking:
+            self.lacking = rank if self.lacking is None else self.lacking
+            return
+        known = self._known[rank] = iter(owner.take())
+        head = next(known, None)
+        if head is not None:
+            heads[rank] = head
+            self._heads = {rank: heads[rank] for rank in self.owners if rank in heads}  # whoever was heard of first
+
+    def _next(self) -> int:
+        """The owner whose head is next."""
+        chosen, best = -1, None
+        for rank, head in self._heads.items():
+            if best is not None and (head.published_at, head.topic) >= (best.published_at, best.topic):
+                continue
+            if self._is_satisfied(head):
+                chosen, best = rank, head
+        if best is None:
+            raise ProtocolError(
+                f"the range ends too early: {next(iter(self._heads.values())).topic!r} waits for something that is not in it"
+            )
+        return chosen
+
+    def _is_satisfied(self, head: LogBatch) -> bool:
+        """Whether what a batch's timestamp names has come, as far as it is in the range."""
+        topic, clock = head.topic, self.clock
+        return not any(other != topic and count > clock.get(other, count) for other, count in head.entries.items())
+
+
+def raise_lost(reader: str, remedy: str = BEGIN_ANEW) -> Lose:
+    """What is gone is an error."""
+
+    def lose(topic: str, first_lost: int, first_there: int) -> None:
+        raise HistoryLost(reader, topic, first_lost, first_there, remedy)
+
+    return lose
