@@ -47,7 +47,8 @@ def machine() -> str:
     points = re.search(r"(\d+) of (\d+) crash points hit", said)
     expect("0 worlds with a violation" in said, "a seed found a violation: see above")
     expect(points is not None and points[1] == points[2], "not all crash points were hit")
-    return f"{SEEDS:,} seeds; all {points[1] if points else 0} crash points; testing/hosts.py had {before:,} lines, its parts have {after:,}"
+    hosts = f"testing/hosts.py had {before:,} lines, its parts have {after:,}"
+    return f"{SEEDS:,} seeds; all {points[1] if points else 0} crash points; {hosts}"
 
 
 def mutants() -> str:

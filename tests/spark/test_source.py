@@ -291,7 +291,8 @@ def test_a_reader_with_a_name_leaves_word_of_how_far_it_is(
         StageLines(ReaderAccess(ClientSection(sequencer=tuple(sequencer.split(","))))) as stages,
         OperationLine(stages, name) as place,
     ):
-        refusal: Any = place.ask(ChangeAsk(f"{name}//spark", opens=1))
+        refusal = place.ask(ChangeAsk(f"{name}//spark", opens=1)).refusal
+        assert refusal is not None
         resume = place.change(ChangeAsk(f"{name}//spark", opens=refusal.opened + 1)).resume
     assert resume is not None
     assert sum(resume.clock.values()) == len(events) + len(more)
