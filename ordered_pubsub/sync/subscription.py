@@ -230,7 +230,8 @@ class Subscription:
                 if self._bringing is None:
                     self._bringing = self._thread.submit(self._bring())
                     self._bringing.add_done_callback(self._brought)
-                elif is_spent:
+                    continue  # it may be over by now, and then nobody would say so again
+                if is_spent:
                     self._thread.post(self._wanted.set)
                 timeout_s = None if give_up_at is None else give_up_at - time.monotonic()
                 if timeout_s is not None and timeout_s <= 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Coroutine
 from concurrent import futures
 from typing import Any
 
@@ -13,6 +14,7 @@ import ordered_pubsub
 from helpers.clients import PATIENCE_S
 from helpers.threads import ours, take, until
 from ordered_pubsub import errors, sync
+from ordered_pubsub.sync.loops import LoopThread
 from ordered_pubsub.wire.event_frames import CONTENT_TYPE
 
 
@@ -84,6 +86,30 @@ def test_async_handlers_are_for_the_asynchronous_face(client: sync.Client) -> No
 def test_events_of_a_handler_are_not_iterated(client: sync.Client) -> None:
     """As in the asynchronous face."""
     subscription = client.subscribe("a", notify=lambda event: None)
+    with pytest.raises(errors.UsageError, match="go to its notify= handler"):
+        subscription.next(PATIENCE_S)
+
+
+class NeverWaited(threading.Condition):
+    """On which nobody has to wait."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        raise AssertionError(f"somebody waits for {timeout} s for what has happened already")
+
+
+def test_who_reads_does_not_wait_for_an_end_that_has_come_at_once(
+    client: sync.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subscription = client.subscribe("a", notify=lambda event: None)
+    submit = LoopThread.submit
+
+    def submit_and_wait(thread: LoopThread, work: Coroutine[Any, Any, Any]) -> futures.Future[Any]:
+        future = submit(thread, work)
+        futures.wait([future], PATIENCE_S)
+        return future
+
+    monkeypatch.setattr(LoopThread, "submit", submit_and_wait)
+    subscription._news = NeverWaited()
     with pytest.raises(errors.UsageError, match="go to its notify= handler"):
         subscription.next(PATIENCE_S)
 
