@@ -178,6 +178,23 @@ def test_a_lasting_hold_is_tried_again_after_growing_pauses(client: Client) -> N
     assert client.holding.next_due is None
 
 
+def test_a_lasting_hold_does_not_wait_for_what_is_not_to_come_any_more(client: Client) -> None:
+    """Who goes on while the ENS is away may give a topic up before it is back: nobody asks for its keys then."""
+    client.hold("one", "a", is_lasting=True)
+    client.holding.forget("one", ["a"])
+    assert not client.holding.is_changing
+    assert client.operate() is None
+
+
+def test_of_a_lasting_hold_that_gives_up_a_topic_the_others_come(client: Client) -> None:
+    hold = client.hold("one", "a", "b", is_lasting=True)
+    client.holding.forget("one", ["a"])
+    client.give_keys("b")
+    assert client.operate() == (True, ["b"])
+    assert client.finished() == [hold]
+    assert not client.holding.is_changing
+
+
 def test_a_lasting_hold_whose_keys_are_refused_asks_for_them_again(client: Client) -> None:
     client.hold("one", "a", is_lasting=True)
     client.holding.inspection.take_due()

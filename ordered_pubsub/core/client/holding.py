@@ -136,6 +136,9 @@ class Holding:
                     self.inspection.release([topic])
         if not mine:
             self._held_by.pop(subscription, None)
+        for hold in [hold for hold in self._waiting if hold.is_lasting and hold.subscription == subscription]:
+            if not self._lacking(hold):  # what it has waited for is not to come any more
+                self.give_up(hold)
 
     def holders(self, topic: str) -> Iterable[str]:
         """The subscriptions to which a topic is to come."""
@@ -234,7 +237,8 @@ class Holding:
         return min((pause.until for pause in pauses if pause.until > float("-inf")), default=None)
 
     def _lacking(self, hold: Hold) -> list[str]:
-        return [topic for topic in dict.fromkeys(hold.topics) if topic not in self._active]
+        mine = self._held_by.get(hold.subscription, {})
+        return [topic for topic in dict.fromkeys(hold.topics) if topic in mine and topic not in self._active]
 
     def _look(self, hold: Hold, now: float) -> None:
         """It may have its outcome."""
