@@ -37,7 +37,7 @@ import msgspec
 
 import ordered_pubsub
 from ordered_pubsub.config.files import hash_token, make_token, write_token
-from ordered_pubsub.core.log.reading import Bound, Find, Read
+from ordered_pubsub.core.log.questions import Bound, Find, Read
 from ordered_pubsub.core.messages import (
     Acked,
     ChangeAsk,

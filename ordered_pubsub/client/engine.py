@@ -16,14 +16,14 @@ from typing import Any, Protocol
 from ordered_pubsub.adapter import Adapter, Frame, redacted
 from ordered_pubsub.client.home.home import Home, Listener
 from ordered_pubsub.client.incoming.reception import Receiver, Reception
-from ordered_pubsub.client.outgoing.publisher import Outgoing, Publisher, error_of
+from ordered_pubsub.client.outgoing.publisher import Outgoing, Publisher
 from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.client.waiting import forget_outcome
 from ordered_pubsub.core.client.batches import UnkeptBatches
 from ordered_pubsub.core.client.locating import Search
 from ordered_pubsub.core.client.machine import ClientMachine
 from ordered_pubsub.core.client.outbox import Outbox
-from ordered_pubsub.core.client.session import Session
+from ordered_pubsub.core.client.session import Session, error_of
 from ordered_pubsub.core.client.subscription import SETTLED, ClientSubscription, TopicChange
 from ordered_pubsub.core.liveness.lease import Lease
 from ordered_pubsub.core.liveness.lifeline import Lifeline

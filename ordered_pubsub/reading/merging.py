@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 
+from ordered_pubsub.core.log.questions import Rows
 from ordered_pubsub.core.log.range_reader import INCOMPLETE_PAUSE_S, LogBatch, Lose, RangeReader
-from ordered_pubsub.core.log.reading import Rows
 from ordered_pubsub.reading.connection import StageLine
 from ordered_pubsub.reading.stages import StageLines
 

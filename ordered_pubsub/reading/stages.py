@@ -21,7 +21,7 @@ from ordered_pubsub.config.addresses import Address, parse_address
 from ordered_pubsub.core.client.session import RESEND_AFTER_S, Outcome, Session, change_of
 from ordered_pubsub.core.levels import Levels
 from ordered_pubsub.core.log.cuts import BoundsAsk, Clock, Search
-from ordered_pubsub.core.log.reading import (
+from ordered_pubsub.core.log.questions import (
     ASKED_MAX,
     PATTERNS_MAX,
     Bound,

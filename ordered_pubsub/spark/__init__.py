@@ -2,7 +2,7 @@
 
 `options` is what a source or a sink may be told. Reading: `plan` is what a source reads, whatever version of Spark asks, `table`
 makes rows of it, `progress` keeps what a source with a name has not read yet. Writing: `publishing` is what a task does with its
-rows, each published once however often it is run, `stage_writer` its line to one stage, `ens` lets a broker have them as well,
+rows, each published once however often it is run, `writer_line` its line to one stage, `ens` lets a broker have them as well,
 `spilling` sorts them, `whole` knows whether all of them came. `source` and `sink` are all that in the words of Spark's Python
 Data Source API, `plainly` what is said of mistakes there; `jobs` is work for Spark about the order itself.
 """

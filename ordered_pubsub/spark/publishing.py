@@ -1,7 +1,7 @@
 """The rows of one task, published: each topic's in their order, or, with a column to sort by, all of them in one.
 
 What is asked for when, and what an earlier run of the task has published, says `core.client.writer`; here are the rows as the log
-keeps them, the lines to the stages (`stage_writer`), and the broker.
+keeps them, the lines to the stages (`writer_line`), and the broker.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ordered_pubsub.core.client.writer import REQUEST_EVENTS_MAX, StageWriter, S
 from ordered_pubsub.core.messages import PublishAsk
 from ordered_pubsub.reading.stages import StageLines
 from ordered_pubsub.spark.ens import TaskEns
-from ordered_pubsub.spark.stage_writer import WriterLine
+from ordered_pubsub.spark.writer_line import WriterLine
 from ordered_pubsub.wire.logged import LogPacker
 from ordered_pubsub.wire.sessions import derive_session, publisher_of
 

@@ -14,8 +14,8 @@ import msgspec
 
 from ordered_pubsub.core.log.answering import bounding, read
 from ordered_pubsub.core.log.cuts import BoundsAsk, Clock, Search, divide, lower
+from ordered_pubsub.core.log.questions import Bound, Bounded, Read, Rows
 from ordered_pubsub.core.log.range_reader import LogBatch, RangeReader
-from ordered_pubsub.core.log.reading import Bound, Bounded, Read, Rows
 from ordered_pubsub.testing.record import RangeRecord
 from ordered_pubsub.testing.world import ReadRange
 

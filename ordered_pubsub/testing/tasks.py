@@ -16,7 +16,7 @@ import attrs
 import msgspec
 
 from ordered_pubsub.core.client.writer import StageWriter, TaskWriter
-from ordered_pubsub.core.log.reading import Trace, Traced
+from ordered_pubsub.core.log.questions import Trace, Traced
 from ordered_pubsub.core.log.shelf import ENDLESS
 from ordered_pubsub.core.messages import Answer, Operation, Publication, PublishAsk, Refusal, Request
 from ordered_pubsub.errors import AccessDenied, SessionExpired, UsageError

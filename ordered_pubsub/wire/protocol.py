@@ -20,7 +20,7 @@ import msgspec
 from ordered_pubsub.core.checking import ID_LENGTH_MAX, REASON_LENGTH_MAX
 from ordered_pubsub.core.liveness.lease import LEASE_S
 from ordered_pubsub.core.liveness.lifeline import SESSION_TTL_S
-from ordered_pubsub.core.log.reading import FromReader, ToReader
+from ordered_pubsub.core.log.questions import FromReader, ToReader
 from ordered_pubsub.core.messages import (
     Answer,
     FromSubscriber,

@@ -17,7 +17,7 @@ import attrs
 
 from fuzz.mutation import TEXTS, mutate_bytes, mutated, split
 from ordered_pubsub.config.reading import read_text
-from ordered_pubsub.core.log.reading import Bound, Find, FromReader, Read
+from ordered_pubsub.core.log.questions import Bound, Find, FromReader, Read
 from ordered_pubsub.core.messages import (
     Acked,
     AckExpected,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ordered_pubsub.core.log.reading import Bound, Bounded, Find, FoundTopics, Read, Rows, Unread
+from ordered_pubsub.core.log.questions import Bound, Bounded, Find, FoundTopics, Read, Rows, Unread
 from ordered_pubsub.core.messages import (
     Acked,
     AckExpected,

@@ -11,8 +11,8 @@ import pytest
 
 from ordered_pubsub.config.files import hash_token, make_token
 from ordered_pubsub.core.log.memory_shelf import MemoryShelf
+from ordered_pubsub.core.log.questions import ASKED_MAX, Bound, Bounded, Find, FoundTopics, Read, Rows, ToReader, Unread
 from ordered_pubsub.core.log.reader import LogReader
-from ordered_pubsub.core.log.reading import ASKED_MAX, Bound, Bounded, Find, FoundTopics, Read, Rows, ToReader, Unread
 from ordered_pubsub.core.log.shelf import LogStamp, Row
 from ordered_pubsub.server.server import Server
 from ordered_pubsub.server.stage._bulk import Bulk

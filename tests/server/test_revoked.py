@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from ordered_pubsub.config.files import hash_token
 from ordered_pubsub.config.schema import Configuration
-from ordered_pubsub.core.log.reading import Bound, Find, FoundTopics, Read, Rows, Trace, Unread
+from ordered_pubsub.core.log.questions import Bound, Find, FoundTopics, Read, Rows, Trace, Unread
 from ordered_pubsub.core.messages import (
     Answer,
     ChangeAsk,

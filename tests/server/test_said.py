@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from ordered_pubsub import sync
 from ordered_pubsub.config.files import hash_token
 from ordered_pubsub.core.levels import ORDERED
-from ordered_pubsub.core.log.reading import Find, FoundTopics
+from ordered_pubsub.core.log.questions import Find, FoundTopics
 from ordered_pubsub.core.messages import Answer, Chunk, Publication, PublishAsk, Refusal, Request
 from ordered_pubsub.errors import ProtocolError
 from ordered_pubsub.server.server import Server

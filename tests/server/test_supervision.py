@@ -29,7 +29,7 @@ from ordered_pubsub.core.client.session import Session
 from ordered_pubsub.core.levels import Levels
 from ordered_pubsub.core.liveness.lease import Lease
 from ordered_pubsub.core.liveness.lifeline import Lifeline
-from ordered_pubsub.core.log.reading import Find
+from ordered_pubsub.core.log.questions import Find
 from ordered_pubsub.core.messages import ChangeAsk, Progress
 from ordered_pubsub.core.recovery.hosting import Hosting
 from ordered_pubsub.core.stage.driver import Driver

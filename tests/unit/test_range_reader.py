@@ -9,6 +9,7 @@ import attrs
 import msgspec
 import pytest
 
+from ordered_pubsub.core.log.questions import ASKED_MAX, Read, Rows
 from ordered_pubsub.core.log.range_reader import (
     INCOMPLETE_PAUSE_S,
     MEMORY_BYTES,
@@ -17,7 +18,6 @@ from ordered_pubsub.core.log.range_reader import (
     RangeReader,
     raise_lost,
 )
-from ordered_pubsub.core.log.reading import ASKED_MAX, Read, Rows
 from ordered_pubsub.core.log.shelf import LogStamp
 from ordered_pubsub.errors import HistoryLost, ProtocolError, UnavailableError
 

@@ -20,7 +20,7 @@ from ordered_pubsub.core.client.writer import (
     Steps,
     TaskWriter,
 )
-from ordered_pubsub.core.log.reading import Trace, Traced
+from ordered_pubsub.core.log.questions import Trace, Traced
 from ordered_pubsub.core.messages import Answer, Publication, PublishAsk, Request
 from ordered_pubsub.errors import AccessDenied, SessionExpired, UsageError
 
@@ -165,6 +165,14 @@ def test_a_run_ends_when_a_later_batch_was_written() -> None:
     one.connected()
     with pytest.raises(SessionExpired, match="batch 2 is over: batch 4 was written already"):
         one.traced(Traced(1, 5, []))
+
+
+def test_a_run_that_asks_when_a_later_batch_was_begun_ends_as_an_old_one() -> None:
+    """Nothing was wrong with what it asked; another run of its session, in the next epoch, has come between."""
+    one = connected()
+    request = begin(one, 1)
+    with pytest.raises(SessionExpired, match="was replaced"):
+        one.answered(request.refused("session-replaced", "session 1 was replaced by session 2"))
 
 
 def test_what_an_earlier_batch_has_published_is_not_this_one() -> None:

@@ -28,17 +28,12 @@ from ordered_pubsub.client.event import Receipt
 from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.core.client.batches import Batch
 from ordered_pubsub.core.client.outbox import Outbox, Void
-from ordered_pubsub.core.client.session import Outcome
+from ordered_pubsub.core.client.session import Outcome, error_of
 from ordered_pubsub.errors import (
-    AccessDenied,
     Closed,
     EventVoid,
     OrderedPubSubError,
-    SessionExpired,
     Timeout,
-    TopicError,
-    UnavailableError,
-    UsageError,
 )
 from ordered_pubsub.supervision import Supervisor
 from ordered_pubsub.wire.event_frames import HELD_ENTRY_BYTES, PACK_BYTES, frame_bytes, packed, stamped
@@ -382,25 +377,3 @@ class Publisher:
         self.outbox.abandon()
         for task in list(self._giving.values()):
             task.cancel()
-
-
-_ERRORS: dict[str, type[OrderedPubSubError]] = {
-    "bad-request": UsageError,
-    "session-expired": SessionExpired,
-    "session-replaced": SessionExpired,
-    "not-yours": UsageError,
-    "forbidden": AccessDenied,
-    "unknown-topic": TopicError,
-    "limit": UsageError,
-    "too-many-topics": UsageError,
-    "ended": Closed,
-    "exists": UsageError,
-    "unknown": UsageError,
-    "taken-over": SessionExpired,
-    "level": UsageError,
-}
-
-
-def error_of(code: str) -> type[OrderedPubSubError]:
-    """The kind of error that a stage's refusal is."""
-    return _ERRORS.get(code, UnavailableError)

@@ -37,7 +37,16 @@ from ordered_pubsub.core.messages import (
 )
 from ordered_pubsub.core.states import States
 from ordered_pubsub.core.topology import Topology
-from ordered_pubsub.errors import AccessDenied, UsageError, WouldBlock
+from ordered_pubsub.errors import (
+    AccessDenied,
+    Closed,
+    OrderedPubSubError,
+    SessionExpired,
+    TopicError,
+    UnavailableError,
+    UsageError,
+    WouldBlock,
+)
 
 PIPELINE_EVENTS_MAX = 10_000
 REQUESTS_IN_FLIGHT_MAX = 64
@@ -444,6 +453,29 @@ def change_of(outcome: Outcome | None) -> Change:
     return outcome.change
 
 
-def refused(refusal: Refusal) -> UsageError:
+_ERRORS: dict[str, type[OrderedPubSubError]] = {
+    "bad-request": UsageError,
+    "session-expired": SessionExpired,
+    "session-replaced": SessionExpired,
+    "not-yours": UsageError,
+    "forbidden": AccessDenied,
+    "unknown-topic": TopicError,
+    "limit": UsageError,
+    "too-many-topics": UsageError,
+    "ended": Closed,
+    "exists": UsageError,
+    "epoch": UsageError,
+    "unknown": UsageError,
+    "taken-over": SessionExpired,
+    "level": UsageError,
+}
+
+
+def error_of(code: str) -> type[OrderedPubSubError]:
+    """The kind of error that a stage's refusal is."""
+    return _ERRORS.get(code, UnavailableError)
+
+
+def refused(refusal: Refusal) -> OrderedPubSubError:
     """What a refusal is for who asked."""
-    return (AccessDenied if refusal.code == "forbidden" else UsageError)(f"{refusal.reason} ({refusal.code})")
+    return error_of(refusal.code)(f"{refusal.reason} ({refusal.code})")

@@ -31,7 +31,7 @@ from typing import Any, Protocol
 import attrs
 
 from ordered_pubsub.core.client.session import REQUEST_BYTES_MAX, refused
-from ordered_pubsub.core.log.reading import Trace, Traced
+from ordered_pubsub.core.log.questions import Trace, Traced
 from ordered_pubsub.core.messages import Answer, Publication, PublishAsk, Refusal, Request
 from ordered_pubsub.core.states import States
 from ordered_pubsub.errors import SessionExpired, UsageError

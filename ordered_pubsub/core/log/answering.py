@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
+from ordered_pubsub.core.log.questions import PIECE_BYTES, Bound, Bounded, Read, Rows
 from ordered_pubsub.core.log.reader import LogReader
-from ordered_pubsub.core.log.reading import PIECE_BYTES, Bound, Bounded, Read, Rows
 
 
 def read(log: LogReader, ask: Read) -> Rows:

@@ -22,7 +22,7 @@ from operator import attrgetter
 import attrs
 import msgspec
 
-from ordered_pubsub.core.log.reading import ASKED_MAX, PIECE_BYTES, Read, Rows
+from ordered_pubsub.core.log.questions import ASKED_MAX, PIECE_BYTES, Read, Rows
 from ordered_pubsub.core.log.shelf import LogStamp
 from ordered_pubsub.errors import BEGIN_ANEW, HistoryLost, ProtocolError, UnavailableError
 

@@ -85,8 +85,10 @@ class Gatekeeper:
     def refuse_level(self, request: Request) -> Refusal | None:
         """Why its events cannot be published as they are brought, if so: those of some topics are kept, and no others."""
         levels = self.context.levels
-        for part in () if levels is None else request.parts:
-            if isinstance(part, PublishAsk) and levels is not None and part.is_kept != levels.is_kept(part.topic):
+        if levels is None:
+            return None
+        for part in request.parts:
+            if isinstance(part, PublishAsk) and part.is_kept != levels.is_kept(part.topic):
                 kept, brought = ("not kept", "were") if part.is_kept else ("kept", "were not")
                 reason = (
                     f"the events of topic {part.topic!r} are {kept} by its stage, and these {brought} brought to be kept: what "

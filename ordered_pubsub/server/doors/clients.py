@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from ordered_pubsub.config.kinds import NAME
 from ordered_pubsub.config.schema import IdentitySection
 from ordered_pubsub.core.checking import COUNT_MAX, PARTS_MAX, RANGES_MAX, SPANS_MAX, are_counts, check_message
-from ordered_pubsub.core.log.reading import (
+from ordered_pubsub.core.log.questions import (
     Bound,
     Bounded,
     Find,

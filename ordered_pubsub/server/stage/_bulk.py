@@ -15,8 +15,8 @@ import attrs
 from msgspec.structs import replace
 
 from ordered_pubsub.core.log.answering import bounding, read
+from ordered_pubsub.core.log.questions import ASKED_MAX, Find, FoundTopics, LogQuestion, Read, ToReader
 from ordered_pubsub.core.log.reader import LogReader
-from ordered_pubsub.core.log.reading import ASKED_MAX, Find, FoundTopics, LogQuestion, Read, ToReader
 from ordered_pubsub.core.stage.turns import Turns, Work
 from ordered_pubsub.core.topics import matches
 from ordered_pubsub.errors import ProtocolError

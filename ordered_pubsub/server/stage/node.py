@@ -27,7 +27,7 @@ import attrs
 
 from ordered_pubsub.core.levels import Levels
 from ordered_pubsub.core.liveness.times import Times
-from ordered_pubsub.core.log.reading import LogQuestion
+from ordered_pubsub.core.log.questions import LogQuestion
 from ordered_pubsub.core.log.retention import Policies
 from ordered_pubsub.core.messages import Answer, Change, FromSubscriber, Named, PeerMessage, Refusal, Request, ToSession
 from ordered_pubsub.core.stage.driver import (

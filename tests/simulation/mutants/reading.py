@@ -11,8 +11,8 @@ from ordered_pubsub.core.client.named_reader import NamedReader
 from ordered_pubsub.core.client.writer import READY, StageWriter, TaskWriter
 from ordered_pubsub.core.log import cuts
 from ordered_pubsub.core.log.cuts import BoundsAsk, Clock, Search
+from ordered_pubsub.core.log.questions import Rows, Traced
 from ordered_pubsub.core.log.range_reader import LogBatch, OwnerRange, RangeReader, TopicRange
-from ordered_pubsub.core.log.reading import Rows, Traced
 from ordered_pubsub.core.messages import Acked, Answer, Change, Refusal, Request
 from ordered_pubsub.testing import ranges
 from simulation.mutants.mutant import Mutant, nothing

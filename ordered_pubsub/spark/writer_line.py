@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from ordered_pubsub.core.client.writer import StageWriter
-from ordered_pubsub.core.log.reading import Traced
+from ordered_pubsub.core.log.questions import Traced
 from ordered_pubsub.core.messages import Request
 from ordered_pubsub.errors import OrderedPubSubError, UnavailableError
 from ordered_pubsub.reading.connection import StageLine
