@@ -21,7 +21,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import zip_longest
 from pathlib import Path
 from random import Random
@@ -42,10 +42,12 @@ EVENTS, ROWS, KILLS, SEED = 1_000_000, 40_000, 20, 1
 TOPICS = ("eu/trades", "eu/quotes", "us/trades", "us/quotes")
 KINDS = ("driver", "worker", "stage")
 COLUMNS = ("position", "topic", "number", "symbol", "price", "bid", "quote_position")
-BATCH_S, READ_S_PER_ROW = 3.0, 5e-6
-"""A kill comes at any moment of about so long since a batch has begun, or since a worker has begun to read so many rows."""
-SOONER = 4
-"""If the worker was faster, so much sooner in the next batch: there are only so many."""
+BATCH_S = 3.0
+"""A kill comes at any moment of about so long since a batch has begun."""
+LOOKS, MOMENT_S = 8, 0.002
+"""A worker is killed when it was seen to read for up to so many moments; if it was faster, as soon as the next one is seen."""
+SPARE = 2
+"""So many batches at the end are nobody's: a kill may come one later than it was planned."""
 PATIENCE_S = 600.0
 
 
@@ -212,42 +214,57 @@ class Victim:
         stage.start()
 
     def _kill_worker(self) -> None:
-        """The one that reads a range, in the middle of it; if it is faster than that, in the next batch."""
-        within_s = self.rows * READ_S_PER_ROW
-        self._wait_while_it_reads(within_s)
-        while not self._kill_reader():
-            within_s /= SOONER
-            self._wait_while_it_reads(within_s)
+        """The one that reads a range, in its middle. The stages stand still while it is looked for, and go on for moments."""
+        looks, seen = self.chance.randrange(1, LOOKS + 1), 0
+        give_up_at = time.monotonic() + PATIENCE_S
+        while True:
+            with self._stages_stopped():
+                reader = self._reader()
+                looks = 1 if seen and reader is None else looks
+                seen = 0 if reader is None else seen + 1
+                if reader is not None and seen >= looks and self._kill_if_it_reads(reader):
+                    break
+            expect(self.process.is_running, "the pipeline had ended before its worker was killed")
+            expect(time.monotonic() < give_up_at, f"nobody was seen to read within {PATIENCE_S:g} s")
+            time.sleep(MOMENT_S)
         code = self.process.wait(PATIENCE_S)
         expect(code not in (0, None), "the pipeline did not notice that its worker was killed while it read")
         self.start()
 
-    def _wait_while_it_reads(self, within_s: float) -> None:
-        self.wait_until(lambda: self._reader() is not None, "its worker was killed")
-        time.sleep(self.chance.uniform(0.0, within_s))
+    @contextmanager
+    def _stages_stopped(self) -> Iterator[None]:
+        """They send nothing, so nobody comes to the end of what he reads."""
+        for stage in self.stages.processes:
+            stage.send(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for stage in self.stages.processes:
+                stage.send(signal.SIGCONT)
 
     def _reader(self) -> int | None:
         """The worker that is connected to a stage."""
-        ports = {stage.port for stage in self.stages.processes}
         daemons = [pid for pid in self._below if "pyspark.daemon pyspark.worker" in command_of(pid)]
-        return next((pid for pid in daemons if speaks_to(pid, ports)), None)
+        return next((pid for pid in daemons if speaks_to(pid, self._ports)), None)
 
-    def _kill_reader(self) -> bool:
-        """Kill it, unless it has read everything meanwhile: stopped, it cannot end while that is looked at."""
-        ports = {stage.port for stage in self.stages.processes}
+    @property
+    def _ports(self) -> set[int]:
+        return {stage.port for stage in self.stages.processes}
+
+    def _kill_if_it_reads(self, reader: int) -> bool:
+        """Kill it, unless it has everything already and has just ended: stopped, it cannot do so while that is looked at."""
         with suppress(ProcessLookupError):
-            if (reader := self._reader()) is not None:
-                os.kill(reader, signal.SIGSTOP)
-                is_reading = speaks_to(reader, ports)
-                os.kill(reader, signal.SIGKILL if is_reading else signal.SIGCONT)
-                return is_reading
+            os.kill(reader, signal.SIGSTOP)
+            is_reading = speaks_to(reader, self._ports)
+            os.kill(reader, signal.SIGKILL if is_reading else signal.SIGCONT)
+            return is_reading
         return False
 
 
 def planned(batches: int, kills: int, chance: Random) -> list[tuple[str, int]]:
-    """What is killed in which batch: each kind as often as the others, spread over all batches but the last two."""
+    """What is killed in which batch: each kind as often as the others, spread over all batches but the spare ones."""
     kinds = (KINDS * kills)[:kills]
-    places = sorted(chance.sample(range(1, batches - 1), kills))
+    places = sorted(chance.sample(range(1, batches - SPARE), kills))
     return list(zip(chance.sample(kinds, kills), places, strict=True))
 
 

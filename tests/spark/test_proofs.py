@@ -25,7 +25,7 @@ def prove_04(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def test_killed_and_started_again_the_pipeline_ends_with_the_same_table(prove_04: dict[str, Any]) -> None:
     """Its driver, its worker, and a stage: with what an ordinary subscriber would make of its notifications."""
-    found = sys.modules["pipeline_kills"].run(events=48_000, rows=8_000, kills=3)
+    found = sys.modules["pipeline_kills"].run(events=56_000, rows=8_000, kills=3)
     prove_04["check_pipeline"](found, kills=3)
 
 
