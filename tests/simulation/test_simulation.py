@@ -73,7 +73,7 @@ def test_the_same_seed_gives_the_same_trace() -> None:
         assert trace(seed) == trace(seed)
 
 
-@pytest.mark.parametrize("seed", [1, 9, 11])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.heavy) for seed in (9, 11))])
 def test_the_same_seed_gives_the_same_trace_in_another_process(seed: int) -> None:
     """Nothing depends on the hashing of texts, which differs from process to process."""
     command = [sys.executable, "-m", "ordered_pubsub.testing.simulate", "--seed", str(seed)]
@@ -87,6 +87,7 @@ def test_the_same_seed_gives_the_same_trace_in_another_process(seed: int) -> Non
     assert "no violation" in outputs.pop()
 
 
+@pytest.mark.heavy
 def test_a_failing_world_shrinks_to_a_short_one_in_which_the_same_invariant_falls() -> None:
     mutant = next(mutant for mutant in MUTANTS if mutant.name == "exact-entries")
     found = find(mutant)

@@ -166,6 +166,7 @@ async def test_a_call_that_was_cancelled_gives_its_place_to_others() -> None:
     assert len(window) == 0
 
 
+@pytest.mark.heavy
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=6), st.randoms(use_true_random=False))
 def test_a_call_is_done_exactly_when_all_its_frames_are_confirmed(counts: list[int], random: Any) -> None:
     """In whatever order the confirmations come."""

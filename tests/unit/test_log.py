@@ -293,9 +293,9 @@ class SqliteLog(Log):
         self.folder.cleanup()
 
 
-TestMemoryLog = MemoryLog.TestCase
+TestMemoryLog = pytest.mark.heavy(MemoryLog.TestCase)
 TestMemoryLog.settings = settings(max_examples=150, stateful_step_count=40)
-TestSqliteLog = SqliteLog.TestCase
+TestSqliteLog = pytest.mark.heavy(SqliteLog.TestCase)
 TestSqliteLog.settings = settings(max_examples=30, stateful_step_count=30)
 
 

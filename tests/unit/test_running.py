@@ -10,6 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.heavy
 ROOT = Path(__file__).parents[2]
 ODD = "tests/data/odd_tests.py"
 PLAIN = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}

@@ -47,6 +47,7 @@ def test_a_watch_sees_what_cannot_be() -> None:
     assert watch.seen == {("shut", "locked"): 1, ("shut", "open"): 1}
 
 
+@pytest.mark.heavy
 def test_what_is_registered_goes_every_way_that_its_table_shows() -> None:
     """A table that says more than happens would never be found wrong."""
     seen: Counter[tuple[str, str]] = Counter()

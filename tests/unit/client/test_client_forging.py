@@ -81,6 +81,7 @@ FORGERIES: dict[str, tuple[Callable[[Frame], Frame], str]] = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", FORGERIES)
 async def test_what_was_changed_on_its_way_has_not_arrived_and_the_log_brings_it(url: str, kind: str) -> None:
     forge, cause = FORGERIES[kind]
