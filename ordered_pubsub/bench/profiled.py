@@ -9,22 +9,23 @@ from __future__ import annotations
 import signal
 import sys
 from cProfile import Profile
+from runpy import run_module
 
 from ordered_pubsub.bench.processes import BEGIN_PROFILE, END_PROFILE
-from ordered_pubsub.cli import main
 
 
-def run(file: str, command: list[str]) -> int:
+def run(file: str, command: list[str]) -> None:
     """Run it; what was seen is written whatever becomes of it."""
     profile = Profile()
     signal.signal(BEGIN_PROFILE, lambda *_: profile.enable())
     signal.signal(END_PROFILE, lambda *_: profile.disable())
+    sys.argv = ["ordered-pubsub", *command]
     try:
-        return main(command)
+        run_module("ordered_pubsub", run_name="__main__")
     finally:
         profile.disable()
         profile.dump_stats(file)
 
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1], sys.argv[2:]))
+    run(sys.argv[1], sys.argv[2:])

@@ -18,7 +18,7 @@ from ordered_pubsub.wire.pack import Unreadable
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
-    """A publication has its place in the order, and the ENS has taken it."""
+    """A publication has its place in the order, and its owner keeps it, or the broker has taken it."""
 
     topic: str
     number: int

@@ -141,7 +141,7 @@ def table_below(page: Path, line: str) -> str:
 
 TABLES = {
     "core": "In the core, in this order of reading; each package uses only what is above it:",
-    "wire": "`framing`):",
+    "wire": "In the wire package:",
     "client": "In the client package:",
     "server": "In the server package:",
     "testing": "In the testing package:",

@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "reading": SHARED | {"config"},
     "spark": SHARED | {"adapter", "client", "config", "reading", "sync"},
     "testing": SHARED | {"adapter", "client", "config", "connecting"},
-    "bench": SHARED | {"adapter", "cli", "client", "config", "testing"},
+    "bench": SHARED | {"adapter", "client", "config", "testing"},
     "cli": SHARED | {"adapter", "bench", "client", "config", "connecting", "server", "spark", "supervision"},
 }
 """Rooms, and modules that are one, each with those that it may use. Only the command runs everything else."""

@@ -245,7 +245,7 @@ class Nacks:
         return Ranges((first, last) for first, last, _ in self._turns.notes.parts())
 
     def __repr__(self) -> str:
-        return f"Curiosity(C={self.curious!r}, A up to {self.acknowledged}, next due at {self.next_due})"
+        return f"Nacks(C={self.curious!r}, A up to {self.acknowledged}, next due at {self.next_due})"
 
 
 @attrs.define(eq=False)

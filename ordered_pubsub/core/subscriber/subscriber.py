@@ -1,7 +1,9 @@
 """What a subscription that misses nothing hears of its topics, and what it says to the stages.
 
-Theory of operation =================== Events come by the ENS, and what of them is missing by the home stage; both go to the
-`SubscriberLog`, which knows whose turn it is. What the application has taken is in its hand until it was handled (`InHand`). The
+Theory of operation
+===================
+Events come by the ENS, and what of them is missing by the home stage; both go to the `SubscriberLog`, which knows whose turn it
+is. What the application has taken is in its hand until it was handled (`InHand`). The
 subscription says, by the home stage,
 
 - how far it is, so that the owners' logs may forget what nobody needs (`report`);
@@ -10,9 +12,9 @@ subscription says, by the home stage,
   has come, that is everything it has *passed*: also numbers that a filter has left out, and those that never have an event. Else
   a subscription that wants hardly anything would never come any further, and the logs would keep all for it.
 
-    ENS ────── arrived ──┐                ┌── take_ready ──> the application ── handled ──┐
-                         ├──> Subend ─────┤                                               ├──> take_due ──> home stage
-    home stage ─ hear ───┘                └── passed, when nothing is in hand ────────────┘    report
+    ENS ────── arrived ──┐                     ┌── take_ready ──> the application ── handled ──┐
+                         ├──> SubscriberLog ───┤                                               ├──> take_due ──> home stage
+    home stage ─ hear ───┘                     └── passed, when nothing is in hand ────────────┘    report
 
 | state | until | hears | says |
 | --- | --- | --- | --- |
