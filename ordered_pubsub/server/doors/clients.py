@@ -473,11 +473,11 @@ class ClientConnection(Owner):
         else:
             self._write(encode(Report(message.number, {"key_epoch": self.node.rotate_keys()})))
 
-    def tell(self, answers: list[Answer | Refusal]) -> None:
+    def send_answers(self, answers: list[Answer | Refusal]) -> None:
         """Bring answers."""
         self._write(encode(Tell(answers)))
 
-    def inform(self, messages: list[ToSession]) -> None:
+    def send_messages(self, messages: list[ToSession]) -> None:
         """Bring what its subscriptions miss: as much of it as it may have now, whatever it might have when it asked."""
         allowed = [message for message in map(self._readable, messages) if message is not None]
         if allowed:

@@ -78,10 +78,10 @@ NAMED_SHOWN_MAX, TOPICS_SHOWN_MAX = 1_000, 10_000
 class Asker(Protocol):
     """A client that is at home here."""
 
-    def tell(self, answers: list[Answer | Refusal]) -> None:
+    def send_answers(self, answers: list[Answer | Refusal]) -> None:
         """Bring answers."""
 
-    def inform(self, messages: list[ToSession]) -> None:
+    def send_messages(self, messages: list[ToSession]) -> None:
         """Bring what its subscriptions miss."""
 
 
@@ -570,7 +570,7 @@ class Node:
         for client, answers in to_clients.items():
             asker = self.askers.get(client)
             if asker is not None:
-                asker.tell(answers)
+                asker.send_answers(answers)
         self._inform(effects.tells)
         for name, session in effects.named:
             self.on_named(name, session)
@@ -583,7 +583,7 @@ class Node:
         for session, messages in to_clients.items():
             asker = self.askers.get(session)
             if asker is not None:
-                asker.inform(messages)
+                asker.send_messages(messages)
 
     def _count(self, effects: Effects) -> None:
         for operation in effects.completed:
