@@ -86,11 +86,11 @@ class Asker:
     events: list[str]
     answers: list[Answer | Refusal] = attrs.field(factory=list)
 
-    def tell(self, answers: list[Answer | Refusal]) -> None:
+    def send_answers(self, answers: list[Answer | Refusal]) -> None:
         self.events.append(f"tell {len(answers)}")
         self.answers += answers
 
-    def inform(self, messages: list[ToSubscriber]) -> None:
+    def send_messages(self, messages: list[ToSubscriber]) -> None:
         self.events.append(f"inform {len(messages)}")
 
     @property
@@ -545,7 +545,7 @@ async def test_a_bug_in_telling_stops_the_stage(node: Node, asker: Asker, monkey
     def broken(self: Asker, answers: list[Answer | Refusal]) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(Asker, "tell", broken)
+    monkeypatch.setattr(Asker, "send_answers", broken)
     node.handle_requests([ask()])
 
     with pytest.raises(OrderedPubSubError, match=r"RuntimeError: a bug"):

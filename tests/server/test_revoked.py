@@ -87,7 +87,7 @@ async def test_what_was_asked_for_before_is_not_brought_and_the_subscription_end
         revoke(server)
         assert (await line.find(Ended)).code == "forbidden"
         inform = Recovered(f"{key.session}/1", LogReply("a", 1, 1, 0, []))
-        connection_of(server).inform(
+        connection_of(server).send_messages(
             [inform, replace(inform, reply=LogReply("b", 1, 1, 0, []))]
         )  # as it comes from the log
         assert "may not subscribe to 'a'" in (await line.find(Ended)).reason
@@ -150,7 +150,7 @@ async def test_who_may_not_read_a_topic_is_not_asked_what_it_has_seen_of_it(serv
         revoke(server)
         for serial, topic in ((1, "a"), (2, "b")):
             rounds.ask(SeenAsk("", serial, 0, topic, [(1, 4)]), [key.session], server.node._loop.time())
-            connection.inform([SeenAsk(key.session, serial, 0, topic, [(1, 4)])])
+            connection.send_messages([SeenAsk(key.session, serial, 0, topic, [(1, 4)])])
         assert (await line.receive()).topic == "b"
         assert rounds.tick(server.node._loop.time()) == [SeenReply(1, 0, [key.session], [])]
 
@@ -160,7 +160,7 @@ async def test_of_several_topics_only_what_it_may_have_is_told(server: Server) -
         key = await enter(line)
         connection, session = connection_of(server), key.session
         revoke(server)
-        connection.inform(
+        connection.send_messages(
             [
                 TopicHeads(f"{session}/1", {"a": 7, "b": 8}),
                 TopicHeads(f"{session}/1", {"a": 7}),
