@@ -442,6 +442,9 @@ def _with_forger(world: World, random: Random) -> World:
         RotateKeys(random.uniform(0.5, FAULTS_END_S * 0.8), random.randrange(world.stages), random.random() < 0.5)
         for _ in range(random.choice((0, 0, 1, 3)))
     ]
+    if len(world.kept) < len(world.topics) and any(isinstance(fault, ClockJump) for fault in world.faults):
+        # Keys that were revoked are good for a minute by the wall clock: what nobody keeps and is under way then is lost.
+        turns = [attrs.evolve(turn, revokes=False) for turn in turns]
     world = attrs.evolve(world, faults=(*world.faults, *turns))
     if random.random() < 0.5:
         return attrs.evolve(world, tags=random.random() < 0.9)

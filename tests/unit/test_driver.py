@@ -11,6 +11,8 @@ from ordered_pubsub.core.messages import (
     Answer,
     ChangeAsk,
     Chunk,
+    LeaseRenewal,
+    LeaseReply,
     LogRequest,
     Nack,
     NackRange,
@@ -290,6 +292,23 @@ def test_what_one_session_asks_of_a_stage_through_another_does_not_queue_up_ther
 
     assert driver.turns.count((STAGE, 1), "c") == WORKS_MAX
     assert driver.turns.dropped >= 500
+
+
+def test_of_a_publishers_leases_one_is_looked_up_at_a_time_and_the_next_after_it() -> None:
+    """Else all of them wait behind each other, and what is answered is what it had asked so long ago that it helps nobody."""
+    driver = Driver.open(0, TWO, MemoryJournal())
+    asks = [TopicRange(f"h/{number}", 1, 10) for number in range(2_000)]
+
+    def answers() -> list[int]:
+        while driver.serve():
+            pass
+        return [message.serial for _, message in driver.flush().sends if isinstance(message, LeaseReply)]
+
+    for serial in (1, 2, 3):
+        driver.handle_peer(1, LeaseRenewal("c", serial, 0, [0], asks), 0.0)
+    assert answers() == [1]
+    driver.handle_peer(1, LeaseRenewal("c", 4, 0, [0], asks), 0.0)
+    assert answers() == [4]
 
 
 def test_what_a_client_asks_of_its_own_stage_is_done_at_the_turn_of_its_identity() -> None:

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from helpers.draining import drain
-from ordered_pubsub.core.liveness.voids import LOOK_S, RANGES_MAX, SEAL_AGAIN_S, Voids
+from ordered_pubsub.core.liveness.voids import ASKS_AT_ONCE, LOOK_S, RANGES_MAX, SEAL_AGAIN_S, Voids
 from ordered_pubsub.core.log.memory_shelf import MemoryShelf
 from ordered_pubsub.core.log.reader import LogReader
 from ordered_pubsub.core.log.writer import Decision, Kept, LogWriter
@@ -296,6 +296,19 @@ def test_much_is_asked_for_in_pieces(owner: Owner) -> None:
     (_, two) = owner.asked(PAST_LEASE + SEAL_AGAIN_S)
     assert (len(one.numbers), len(two.numbers)) == (RANGES_MAX, RANGES_MAX)
     assert {*one.numbers, *two.numbers} == {(number, number) for number in range(1, 4 * RANGES_MAX, 2)}
+
+
+def test_many_stretches_of_which_nothing_is_void_take_few_steps(owner: Owner) -> None:
+    owner.hear(0, 0.0)
+    spans = [TopicRange("a", number, number) for number in range(1, 800, 2)]
+    answers: list[LeaseReply] = []
+    assert (
+        sum(1 for _ in owner.voids.leasing(LeaseRenewal("p", 7, 0, [0], spans), answers)) == len(spans) // ASKS_AT_ONCE
+    )
+    assert len(answers) == 1
+    found: list[VoidDecision] = []
+    assert sum(1 for _ in owner.voids.telling(VoidAsk("p", spans), found)) == len(spans) // ASKS_AT_ONCE
+    assert len(found) == len(spans)
 
 
 def test_events_that_are_kept_are_not_taken_for_void() -> None:

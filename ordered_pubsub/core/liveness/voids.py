@@ -45,6 +45,8 @@ ROUNDS_MAX = 16
 """So many topics of vanished publishers are asked about at a time; the others come when these are decided."""
 RANGES_MAX = 1_000
 """So many stretches of numbers are asked for at once."""
+ASKS_AT_ONCE = 8
+"""So many stretches of which little is void are looked up in one step."""
 
 
 @attrs.define(slots=True)
@@ -169,12 +171,13 @@ class Voids:
         if any(_overlap(ask, decision) for ask in handed.asks for decision in self._deciding.values()):
             return
         voids: list[TopicRange] = []
-        for ask in merged(handed.asks):
+        for count, ask in enumerate(merged(handed.asks), 1):
             silence: list[LogItem] = []
             for _ in self.reader.finding_silence(ask.topic, ask.first, ask.last, silence):
                 yield
             voids += [TopicRange(ask.topic, max(item.first, ask.first), min(item.last, ask.last)) for item in silence]
-            yield
+            if not count % ASKS_AT_ONCE:
+                yield
         if publisher is not None and publisher is self._publishers.get(handed.session) and publisher.voided == before:
             answers.append(LeaseReply(handed.session, handed.serial, self.rank, voids))
 
@@ -274,15 +277,23 @@ class Voids:
 
     def telling(self, asked: VoidAsk, found: list[VoidDecision]) -> Iterator[None]:
         """A client asks what has become of some numbers, in small steps; `found` gets what is decided of them."""
-        for span in merged(asked.spans):
+        topic, not_published = "", Ranges()
+        for count, span in enumerate(merged(asked.spans), 1):
+            if span.topic != topic:
+                topic, not_published = span.topic, self._not_published(span.topic)
             voids: list[LogItem] = []
-            not_published = self._not_published(span.topic)  # what is written down meanwhile may not be read any more
-            for _ in self.reader.finding_silence(span.topic, span.first, span.last, voids):
+            for _ in self.reader.finding_silence(topic, span.first, span.last, voids):
                 yield
-            for first, last in (*self._not_published(span.topic), *((item.first, item.last) for item in voids)):
-                not_published.add(first, last)
-            found.append(VoidDecision(asked.session, span.topic, voids, not_published.missing(span.first, span.last)))
-            yield
+                for first, last in self._not_published(
+                    topic
+                ):  # what is written down meanwhile may not be read any more
+                    not_published.add(first, last)
+            for item in voids:
+                not_published.add(item.first, item.last)
+            found.append(VoidDecision(asked.session, topic, voids, not_published.missing(span.first, span.last)))
+            if not count % ASKS_AT_ONCE:
+                topic = ""
+                yield
 
     def _not_published(self, topic: str) -> Ranges:
         """What is pending of a topic, or being written down as void."""

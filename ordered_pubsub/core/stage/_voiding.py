@@ -84,7 +84,9 @@ class Voiding:
         effects = self.stage.effects
         if isinstance(message, LeaseRenewal):
             effects.published += self.voids.hear(message, self.clock.now)
-            self.pacing.begin((STAGE, peer), message.session, self._leasing(peer, message))
+            owner, session = (STAGE, peer), f"lease {message.session}"
+            if not self.pacing.turns.has(owner, session):  # else the answer would be to what it has asked long ago
+                self.pacing.begin(owner, session, self._leasing(peer, message))
         elif isinstance(message, SeenAsk):
             asks = self.rounds.ask(message, self.hosting.sessions, self.clock.now)
             effects.tells += [(ask.session, ask) for ask in asks]
@@ -109,9 +111,14 @@ class Voiding:
     def _deciding(self, peer: int, asked: VoidAsk) -> Work:
         decided: list[VoidDecision] = []
         for _ in self.voids.telling(asked, decided):
-            while decided:
-                self.say(peer, decided.pop(0))
+            self._say_all(peer, decided)
             yield True
+        self._say_all(peer, decided)
+
+    def _say_all(self, peer: int, decided: list[VoidDecision]) -> None:
+        for decision in decided:
+            self.say(peer, decision)
+        decided.clear()
 
     def _finding_holders(self, peer: int, seal: SeenAsk) -> Work:
         found: dict[str, bool] = {}

@@ -67,10 +67,6 @@ def _found_whatever_it_is(writer: StageWriter, answer: Answer | Refusal) -> None
 _traced = StageWriter.traced
 
 
-def _traced_whatever_epoch(writer: StageWriter, traced: Traced) -> None:
-    _traced(writer, replace(traced, epoch=min(traced.epoch, writer.epoch)))
-
-
 def _traced_whatever_was_taken(writer: StageWriter, traced: Traced) -> None:
     known = traced.sequences if writer._taken is None else [writer._taken]
     _traced(writer, replace(traced, sequences=known))
@@ -156,13 +152,8 @@ MUTANTS = (
         ((StageWriter, "_found", _found_whatever_it_is),),
     ),
     Mutant(
-        "later-batch-unnoticed",
-        "a run ends when a later batch was written",
-        ((StageWriter, "traced", _traced_whatever_epoch),),
-    ),
-    Mutant(
         "other-run-unnoticed",
-        "… and when another run of its task has gone on",
+        "a run ends when another run of its task has gone on",
         ((StageWriter, "traced", _traced_whatever_was_taken),),
     ),
     Mutant(
