@@ -417,7 +417,7 @@ def test_a_representation_says_what_is_missing_and_what_is_not_needed() -> None:
     stream = curious()
     stream.acknowledge(2)
     stream.want(4, 6, now=1.0)
-    assert repr(stream) == "Curiosity(C=Ranges(4-6), A up to 2, next due at 1.5)"
+    assert repr(stream) == "Nacks(C=Ranges(4-6), A up to 2, next due at 1.5)"
 
 
 # The stage between.
