@@ -225,7 +225,11 @@ class WorkerProcess(Process):
         """Start it, and tell it its plan; as an argument, everybody could read the passwords in it."""
         super().begin()
         self._unread = b""
-        self.tell(**self.plan)
+        try:
+            self.tell(**self.plan)
+        except ProcessError:
+            self.kill()
+            raise
 
     def _streams(self, log: IO[bytes]) -> dict[str, Any]:
         return {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log}

@@ -125,7 +125,7 @@ def test_a_worker_that_says_nothing_ends_the_trial_and_is_named(tmp_path: Path) 
 
 
 def test_a_worker_that_is_gone_is_named_with_its_exit_code(tmp_path: Path) -> None:
-    worker = process_of("raise SystemExit(7)", tmp_path)
+    worker = process_of("input(); raise SystemExit(7)", tmp_path)
     with pytest.raises(ProcessError, match="p0 ended with 7"):
         worker.hear(60.0)
     with pytest.raises(ProcessError, match="p0 ended with 7"):
