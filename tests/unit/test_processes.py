@@ -74,9 +74,8 @@ def test_who_does_not_end_when_told_to_is_killed(python: Make) -> None:
 
 
 def test_children_go_with_the_one_that_is_killed(python: Make) -> None:
-    code = (
-        "import subprocess, sys, time; print(subprocess.Popen([sys.executable, '-c', 'input()']).pid); time.sleep(60)"
-    )
+    child_code = "import time; time.sleep(60)"
+    code = f"import subprocess, sys, time; print(subprocess.Popen([sys.executable, '-c', {child_code!r}]).pid); time.sleep(60)"
     process = python(code)
     process.wait_until(lambda: "\n" in process.said)
     child = int(process.said)
