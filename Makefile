@@ -82,7 +82,7 @@ prove-06: brokers $(VENV)/.ready-spark $(VENV)/.ready-tox ## … and for the six
 bench: $(VENV)/.ready-bench ## measure the core
 	@$(BIN)/python benchmarks/core.py
 
-bench-tables: brokers $(VENV)/.ready-spark ## measure all tables of benchmarks/README.md, and write them again (half an hour; ONLY=wan,replay)
+bench-tables: brokers $(VENV)/.ready-spark ## measure all tables of benchmarks/README.md, and write them again (an hour; ONLY=wan,replay)
 	@$(BIN)/python benchmarks/tables.py $(if $(ONLY),--only $(ONLY))
 
 clean: ## remove everything that was set up, built or cached

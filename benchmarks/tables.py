@@ -5,7 +5,7 @@
 
 Each table stands in the page between two comments, which name it, and is written when it is measured: what fails leaves the old
 one where it is, and the exit code is 1. Above a table stands what it was measured on. The machine should have nothing else to do;
-all of it takes less than half an hour on two processors.
+all of it takes about an hour on two processors.
 """
 
 from __future__ import annotations
