@@ -599,7 +599,7 @@ TABLES: Mapping[str, Table] = {
     "aims": Table(aims, "as in the two tables above", BROKERS),
     "stage-time": Table(stage_time, "µs of an event"),
     "numbers": Table(numbers, "level ordered, no events and no broker"),
-    "wan": Table(wan, f"{EXACTLY}, an ENS that takes everything at once"),
+    "wan": Table(wan, "level ordered, durability fsync, an ENS that takes everything at once"),
     "overhead": Table(overhead, f"best-effort / exactly-once, {FSYNC}", ("NATS",)),
     "failures": Table(failures, EXACTLY, ("NATS",)),
     "replay": Table(replay, EXACTLY, ("NATS",)),

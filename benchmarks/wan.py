@@ -34,6 +34,8 @@ from ordered_pubsub.testing.proxy import serve
 from ordered_pubsub.testing.stages import StageProcesses
 
 SITES = 5
+NOT_KEPT = '[[topic]]\npattern = "**"\ndelivery = "ordered"\n'
+"""Of what is kept, subscribers would get everything from the logs here, since this ENS brings nothing."""
 TOPICS = 1_000
 CLIENTS = 1_000
 TOPICS_EACH = 10
@@ -102,7 +104,9 @@ class Site:
         """Connect and subscribe, a few at a time."""
         for _ in range(CLIENTS // SITES):
             self.clients.append(
-                await ordered_pubsub.connect(Taken("taken://"), sequencer=self.address, timeout_s=120.0)
+                await ordered_pubsub.connect(
+                    Taken("taken://"), sequencer=self.address, timeout_s=120.0, delivery="ordered"
+                )
             )
         for start in range(0, len(self.clients), 20):
             await asyncio.gather(*(self._subscribe(client) for client in self.clients[start : start + 20]))
@@ -162,7 +166,7 @@ class World:
         self.long, self.short = ([free_port() for _ in range(SITES)] for _ in range(2))
         owned = [[f"s{rank}/**"] for rank in range(SITES)]
         advertised = [{"advertise": f"ops://{HOST}:{port}"} for port in self.long]
-        self.stages = StageProcesses(folder, owned, durability, settings=advertised)
+        self.stages = StageProcesses(folder, owned, durability, NOT_KEPT, advertised)
         self.sites: list[WorkerProcess] = []
         self._stack = ExitStack()
 
