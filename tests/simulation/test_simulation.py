@@ -58,8 +58,8 @@ def test_positions_are_compared_stages_crash_journals_are_torn_and_tasks_are_kil
     assert len(tally.deaths) > len(CRASH_POINTS) // 2
     assert tally.counts["ranges"] > 200
     assert tally.counts["ranges_lost"] > 5
-    assert tally.counts["task_runs_killed"] > 10
-    assert tally.counts["other_rows_noticed"] > 5
+    assert tally.counts["task_runs_killed"] > 30
+    assert tally.counts["other_rows_noticed"] > 20
 
 
 def test_the_same_seed_gives_the_same_trace() -> None:
