@@ -161,6 +161,7 @@ def as_json(event: Event) -> str:
         "publisher": event.publisher,
         "published_at": event.published_at,
         "out_of_order": event.out_of_order,
+        **({"tx": event.tx} if event.tx else {}),
         "headers": {
             name: {"base64": b64encode(value).decode()} if isinstance(value, bytes) else value
             for name, value in event.headers.items()

@@ -33,6 +33,7 @@ from ordered_pubsub.core.levels import BEST_EFFORT, EXACTLY_ONCE, Levels
 from ordered_pubsub.core.recovery.owner_log import AET_S
 from ordered_pubsub.core.subscriber.delivery import WEIGHTS, Order
 from ordered_pubsub.core.topics import check_topic
+from ordered_pubsub.core.transactions import check_counts
 from ordered_pubsub.errors import Closed, ConfigurationError, NotOffered, OrderedPubSubError, Timeout, UsageError
 from ordered_pubsub.wire.event_frames import EVENT_BYTES, check_headers, content_type_bytes, headers_bytes, held_bytes
 from ordered_pubsub.wire.pack import NO_HEADERS
@@ -138,6 +139,59 @@ class Client:
             for future in futures:
                 future.add_done_callback(forget_outcome)
             raise
+
+    async def publish_batch(self, items: Iterable[tuple[str, Any]]) -> list[Receipt]:
+        """Publish events, each on a topic, as one: all of them or none, in one place in the order, and subscribers with
+        order="total" are notified of all of them in one go, one right after the other. Their `tx` is the same.
+
+        All topics must be "exactly-once". Cancelled, or out of time, all of them may still be published, or none.
+        """
+        self._check_loop()
+        outgoing = self.prepare_batch(items)
+        for item in outgoing:
+            item.id = next(self._ids)
+        if not outgoing:
+            return []
+        timeout_s = self._settings.timeout_s
+        give_up_at = self._engine.loop.time() + timeout_s
+        try:
+            await self._publisher.put(outgoing[0], give_up_at)
+            waiting_for = self._engine.waiting_for
+            return [await within(timeout_s, item.future, waiting_for, give_up_at) for item in outgoing]
+        except BaseException:
+            for item in outgoing:
+                if item.serial:
+                    item.future.add_done_callback(forget_outcome)
+            raise
+
+    def prepare_batch(self, items: Iterable[Any]) -> list[Outgoing]:
+        """Publications that take their place together, checked and written as bytes. May be called from any thread."""
+        outgoing: list[Outgoing] = []
+        counts: dict[str, int] = {}
+        for item in items:
+            if not isinstance(item, tuple) or len(item) != 2:
+                raise UsageError(
+                    f"publish_batch() takes pairs of a topic and what is published on it, not {item!r:.80}"
+                )
+            outgoing.append(self.prepare(*item, None, None))
+            topic = outgoing[-1].topic
+            counts[topic] = counts.get(topic, 0) + 1
+        if not outgoing:
+            return outgoing
+        unkept = self._engine.home.levels.lacking(list(counts), EXACTLY_ONCE)
+        if unkept is not None:
+            raise NotOffered(
+                f"topic {unkept!r} gives delivery={self._engine.home.levels.of(unkept)!r}: its events may be void, so nothing "
+                "can be published together with them. Let the stages give it 'exactly-once' ([[topic]] delivery)"
+            )
+        check_counts(counts)
+        if (size := sum(item.size for item in outgoing)) > (most := 2 * self._payload_bytes_max):
+            raise UsageError(
+                f"{len(outgoing):,} events that are published together have {size:,} bytes; at most {most:,} may (twice what one "
+                "event may have, payload_bytes_max): divide them"
+            )
+        outgoing[0].together = outgoing
+        return outgoing
 
     def _outgoing(
         self, topic: str, data: Any, headers: Mapping[str, bytes | str] | None, identity: str | None

@@ -245,8 +245,11 @@ class Engine:
 
     # -- out ----------------------------------------------------------------------------------------------------------
 
-    def _queue(self, runs: list[tuple[str, list[Outgoing]]]) -> None:
-        self.session.publish_runs(runs, self.loop.time())
+    def _queue(self, runs: list[tuple[str, list[Outgoing]]], is_transaction: bool) -> None:
+        if is_transaction:
+            self.session.publish_together(runs, self.loop.time(), is_transaction=True)
+        else:
+            self.session.publish_runs(runs, self.loop.time())
         if not self.is_over:
             self.send()
             if self._tick_handle is None:

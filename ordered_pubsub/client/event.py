@@ -116,9 +116,9 @@ class Event(msgspec.Struct, eq=False, gc=False):
         return self._body.headers
 
     @property
-    def tx(self) -> None:
-        """The transaction that it belongs to; there are none in this release."""
-        return None
+    def tx(self) -> str | None:
+        """The transaction that it belongs to: what was published in one has the same; None if it was published by itself."""
+        return self._notification.arrival.transaction_id or None
 
     @property
     def redelivered(self) -> bool:

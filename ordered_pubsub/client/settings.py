@@ -35,9 +35,9 @@ class Settings(ClientSettings):
         names = [field.name for field in attrs.fields(ClientSettings)]
         return cls(**{name: getattr(section, name) for name in names}, serializer=serializer)
 
-    def has_room(self, events: int, size: int, more: int) -> bool:
-        """Whether a publication of so many bytes may be unfinished beside these; where there are none, any may."""
-        return not events or (events < self.pipeline_events_max and size + more <= self.pipeline_bytes_max)
+    def has_room(self, events: int, size: int, more: int, count: int = 1) -> bool:
+        """Whether so many publications of so many bytes may be unfinished beside these; where there are none, any may."""
+        return not events or (events + count <= self.pipeline_events_max and size + more <= self.pipeline_bytes_max)
 
     def full(self, events: int, size: int) -> WouldBlock:
         """Of a publication for which there is no room."""

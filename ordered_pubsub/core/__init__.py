@@ -1,7 +1,8 @@
 """The protocol, sans-IO: plain state machines that take an input and the time, and return what to store and to send.
 
 What all speak of is in modules: `topics`, `topology` and `levels` (who owns what, and keeps what), `messages` (what travels and
-what is journalled), `ranges` (sets of numbers), `states` (what becomes of what), `checking` (what can be said at all).
+what is journalled), `ranges` (sets of numbers), `states` (what becomes of what), `transactions` (what may take its place
+together), `checking` (what can be said at all).
 
 Each package is one idea, and uses only those before it: `filters` (what is wanted at all), `order` (what a timestamp contains),
 `log` (what owners keep), `trust` (which events are genuine), `liveness` (who is not heard of any more), `recovery` (who asks whom

@@ -82,6 +82,7 @@ from ordered_pubsub.core.messages import (
 )
 from ordered_pubsub.core.order.registrar import EXPIRING, TOPICS_MAX
 from ordered_pubsub.core.topics import TOPIC_LENGTH_MAX, check_topic
+from ordered_pubsub.core.transactions import NAME_LENGTH_MAX, check_counts, is_possible
 from ordered_pubsub.core.trust.authenticity import DIGEST_BYTES
 from ordered_pubsub.errors import ProtocolError, TopicError, UsageError
 
@@ -123,6 +124,23 @@ def check_request(request: Request) -> None:
             changes += 1
     if changes > 1:
         raise UsageError("a request changes at most one subscription")
+    if request.is_transaction:
+        _check_transaction(request)
+
+
+def _check_transaction(request: Request) -> None:
+    """Its events are kept, or one of them might be void; and there are no more than subscribers can wait for."""
+    counts: dict[str, int] = {}
+    for part in request.parts:
+        if isinstance(part, ChangeAsk):
+            raise UsageError("a transaction changes no subscription in this release")
+        if not part.is_kept:
+            raise UsageError(
+                f"the events of topic {part.topic!r} are not kept, so they cannot be a part of a transaction: give the topic the "
+                'level "exactly-once", or publish them beside it'
+            )
+        counts[part.topic] = counts.get(part.topic, 0) + part.count
+    check_counts(counts)
 
 
 def _check_chain(request: Request) -> None:
@@ -232,6 +250,8 @@ def _check_journey(operation: Operation, stages: int) -> None:
     # An internal request has a sequence of its own, and an epoch; whose it is may be one of ours (`EXPIRING`).
     if not (1 <= operation.sequence <= SERIAL_MAX and 1 <= operation.epoch <= EPOCH_MAX and _is_id(operation.client)):
         raise ProtocolError(f"operation {operation.identity!r:.200} was asked for by nobody who can be")
+    if len(operation.transaction) > NAME_LENGTH_MAX:
+        raise ProtocolError(f"operation {operation.identity} is called transaction {operation.transaction:.80}…")
     _check_parts(operation.parts, f"operation {operation.identity}")
 
 
@@ -363,6 +383,7 @@ def _is_recalled(item: LogItem) -> bool:
         and all(0 <= mark.version <= VERSION_MAX for mark in item.marks)
         and (not item.chunks or sum(chunk.count for chunk in item.chunks) == item.last - item.first + 1)
         and all(chunk.count > 0 for chunk in item.chunks)
+        and (item.transaction is None or is_possible(item.transaction))
     )
 
 
@@ -457,7 +478,7 @@ def _is_answer(answer: Answer | Refusal) -> bool:
     if isinstance(answer, Refusal):
         return _is_text(answer.code) and len(answer.reason) <= REASON_LENGTH_MAX and 0 <= answer.opened <= EPOCH_MAX
     _check_parts(answer.parts, "an answer")
-    return True
+    return answer.transaction is None or is_possible(answer.transaction)
 
 
 # -- the smallest things --------------------------------------------------------------------------------------------------

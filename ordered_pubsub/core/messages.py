@@ -13,7 +13,7 @@ An entry of 0 is never written: it would say that nothing comes before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -41,6 +41,22 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     count: int
     data: bytes
+
+
+class Transaction(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What takes its place together with an event: all that a transaction has published, and which changes it has made.
+
+    The numbers of a transaction on one topic are consecutive, since its operation is handled in one go.
+    """
+
+    id: str
+    ranges: dict[str, tuple[int, int]]
+    """topic → its first and its last number"""
+    changes: list[ChangeMark] = []
+
+    def has_begun(self, clock: Mapping[str, int]) -> bool:
+        """Whether who has come so far has some of it."""
+        return any(clock.get(topic, 0) >= first for topic, (first, _) in self.ranges.items())
 
 
 class PublishAsk(msgspec.Struct, frozen=True, array_like=True, tag="publish", gc=False):
@@ -122,6 +138,8 @@ class Request(msgspec.Struct, frozen=True, array_like=True, tag="request", gc=Fa
     is_guest: bool = False
     """whether it comes from somebody who goes on under a name that is perhaps not his: only a stage that knows the session takes
     it"""
+    is_transaction: bool = False
+    """whether subscribers are to be notified of all its parts together, or of none"""
 
     def refused(self, code: str, reason: str, taken: bool = False, opened: int = 0) -> Refusal:
         """The answer that refuses it."""
@@ -166,6 +184,8 @@ class Publication(msgspec.Struct, array_like=True, tag="publication", gc=False):
     """for the client: which system's order this is"""
     key_epoch: int = 0
     """for the client: by which keys the tags were made"""
+    transaction: Transaction | None = None
+    """once it is complete, who remembers it: what it is a part of. It does not travel with each part"""
 
     @property
     def last(self) -> int:
@@ -261,6 +281,8 @@ class Operation(msgspec.Struct, array_like=True, gc=False):
     bottom: int
     top: int
     parts: list[Part]
+    transaction: str = ""
+    """which one it is, if it is one"""
 
     @property
     def identity(self) -> tuple[str, int, int]:
@@ -275,6 +297,8 @@ class Answer(msgspec.Struct, frozen=True, array_like=True, tag="answer", gc=Fals
     epoch: int
     sequence: int
     parts: list[Part]
+    transaction: Transaction | None = None
+    """what else takes its place with them, if they are a transaction"""
 
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True, tag="refusal", gc=False):
@@ -524,6 +548,7 @@ class LogItem(msgspec.Struct, frozen=True, array_like=True, gc=False):
     place: int
     published_at: float
     chunks: list[Chunk]
+    transaction: Transaction | None = None
 
 
 class LogReply(msgspec.Struct, frozen=True, array_like=True, tag="log-reply", gc=False):

@@ -54,6 +54,8 @@ class _Rows:
     events: list[PackedEvent] = attrs.field(factory=list)
     errors: dict[int, str] = attrs.field(factory=dict)
     """row → why it cannot be read"""
+    transactions: dict[int, str] = attrs.field(factory=dict)
+    """row → in which transaction it was published, if in any"""
     silence: dict[tuple[int, int], int] = attrs.field(factory=dict)
     """(row, topic) → up to which number the topic was passed without an event, before that row"""
     bytes: int = 0
@@ -71,6 +73,9 @@ class _Rows:
         reason = events[0].content_type
         if isinstance(reason, Unreadable):  # what cannot be read are all events of a chunk
             self.errors.update(dict.fromkeys(range(len(self.events), len(self.events) + count), reason))
+        if batch.transaction is not None:
+            rows = range(len(self.events), len(self.events) + count)
+            self.transactions.update(dict.fromkeys(rows, batch.transaction.id))
         self.events += events
         self.bytes += sum([len(event.payload) for event in events])
 
@@ -160,16 +165,12 @@ class Table:
             "published_at": pa.array(micros).cast(_TIME),
             "publisher": pa.array(rows.publishers, pa.string()),
             "id": pa.array([event.id for event in rows.events], pa.string()),
-            "tx": pa.nulls(len(rows.events), pa.string()),
+            "tx": _some(rows.transactions, len(rows.events)),
         }
         if self.with_headers:
             columns["headers"] = _headers(rows.events)
         columns["data"] = pa.array([event.payload for event in rows.events], pa.binary())
-        columns["error"] = (
-            pa.array(map(rows.errors.get, range(len(rows.events))), pa.string())
-            if rows.errors
-            else pa.nulls(len(rows.events), pa.string())
-        )
+        columns["error"] = _some(rows.errors, len(rows.events))
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
     def _vectors(self, rows: _Rows, topics: Any) -> pa.Array:
@@ -185,6 +186,11 @@ class Table:
         names = pa.array(self.topics, pa.string()).take(pa.array(np.tile(np.arange(width), count)))
         offsets = pa.array(np.arange(0, count * width + 1, width, dtype=np.int32))
         return pa.MapArray.from_arrays(offsets, names, pa.array(clock[1:-1].reshape(-1)))
+
+
+def _some(texts: Mapping[int, str], count: int) -> pa.Array:
+    """A column that few rows have anything in."""
+    return pa.array(map(texts.get, range(count)), pa.string()) if texts else pa.nulls(count, pa.string())
 
 
 def _read(data: bytes, count: int) -> Logged:

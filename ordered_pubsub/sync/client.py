@@ -127,6 +127,20 @@ class Client:
         self._outbox.put(prepared, receipts, give_up_at)
         return self._outcome(receipts.future, give_up_at)
 
+    def publish_batch(self, items: Iterable[tuple[str, Any]]) -> list[Receipt]:
+        """Publish events, each on a topic, as one: all of them or none, in one place in the order, and subscribers with
+        order="total" are notified of all of them in one go, one right after the other. Their `tx` is the same.
+
+        All topics must be "exactly-once". Interrupted, or out of time, all of them may still be published, or none.
+        """
+        check_may_block()
+        prepared = self._inner.prepare_batch(items)
+        give_up_at = time.monotonic() + self._timeout_s
+        outcomes: list[futures.Future[Receipt]] = [futures.Future() for _ in prepared]
+        if prepared:
+            self._outbox.put_together(prepared, outcomes, give_up_at)
+        return [self._outcome(outcome, give_up_at) for outcome in outcomes]
+
     def _outcome(self, future: futures.Future[_Result], give_up_at: float) -> _Result:
         try:
             return future.result(max(give_up_at - time.monotonic(), 0.0))

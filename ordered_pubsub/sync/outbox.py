@@ -105,18 +105,36 @@ class BlockingOutbox:
                 self._queue.remove(ticket)
                 self._room.notify_all()
 
+    def put_together(self, items: Sequence[Outgoing], outcomes: Sequence[Future[Receipt]], give_up_at: float) -> None:
+        """Take the publications of a transaction as soon as there is room for all of them."""
+        self.thread.check_process()
+        with self._room:
+            ticket = object()
+            self._queue.append(ticket)
+            try:
+                self._wait_in_turn(items, ticket, give_up_at)
+                for item, outcome in zip(items, outcomes, strict=True):
+                    self._take(item, outcome)
+            finally:
+                self._queue.remove(ticket)
+                self._room.notify_all()
+
     def _take_in_turn(self, item: Outgoing, outcome: BlockingOutcome, ticket: object, give_up_at: float) -> None:
+        self._wait_in_turn((item,), ticket, give_up_at)
+        self._take(item, outcome)
+
+    def _wait_in_turn(self, items: Sequence[Outgoing], ticket: object, give_up_at: float) -> None:
         def may_go() -> bool:
-            return self._is_closed or (self._queue[0] is ticket and self._has_room(item))
+            return self._is_closed or (self._queue[0] is ticket and self._has_room(*items))
 
         if not may_go() and not self._room.wait_for(may_go, max(give_up_at - time.monotonic(), 0.0)):
             earlier = f"{self.unfinished_events} publications without a receipt"
-            raise self._settings.stayed_full(item.topic, earlier)
+            raise self._settings.stayed_full(items[0].topic, earlier)
         self._check_open()
-        self._take(item, outcome)
 
-    def _has_room(self, item: Outgoing) -> bool:
-        return self._settings.has_room(self.unfinished_events, self._unfinished_bytes, item.held)
+    def _has_room(self, *items: Outgoing) -> bool:
+        more = sum([item.held for item in items])
+        return self._settings.has_room(self.unfinished_events, self._unfinished_bytes, more, len(items))
 
     def _take(self, item: Outgoing, outcome: BlockingOutcome) -> None:
         self.unfinished_events += 1
@@ -133,17 +151,26 @@ class BlockingOutbox:
             self._is_woken = False
             put, self._put = self._put, deque()
         publisher, ids = self.client._publisher, self.client._ids
-        for item, outcome in put:
+        for item, _ in put:
             item.id = item.id or next(ids)
-            try:
-                publisher.put_nowait(item)
-            except OrderedPubSubError as error:
+        error: OrderedPubSubError | None = None
+        left = 0
+        for item, outcome in put:
+            if left:  # it came with the first one of its transaction
+                left -= 1
+            else:
+                error, left = None, max(len(item.together) - 1, 0)
+                try:
+                    publisher.put_nowait(item)
+                except OrderedPubSubError as found:
+                    error = found
+            if error is not None:
                 self._free([(item, outcome)])
                 outcome.set_exception(error)
-            else:
-                self._sent.setdefault(item.topic, deque()).append((item, outcome))
-                if len(self._sent[item.topic]) == 1:
-                    self._watch(item)
+                continue
+            self._sent.setdefault(item.topic, deque()).append((item, outcome))
+            if len(self._sent[item.topic]) == 1:
+                self._watch(item)
 
     def _watch(self, first: Outgoing) -> None:
         first.future.add_done_callback(partial(self._settle, first.topic))

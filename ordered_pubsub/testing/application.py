@@ -73,11 +73,12 @@ class Application:
 
     # -- publishing ---------------------------------------------------------------------------------------------------
 
-    def publish(self, parts: tuple[tuple[str, int], ...]) -> None:
+    def publish(self, parts: tuple[tuple[str, int], ...], is_transaction: bool = False) -> None:
         """Publish events, as one operation."""
         if self.host.is_dead:
             return
-        self.host.session.publish_together([(t, self._events(t, count)) for t, count in parts], self.simulation.now)
+        events = [(topic, self._events(topic, count)) for topic, count in parts]
+        self.host.session.publish_together(events, self.simulation.now, is_transaction)
         self.host.send()
 
     def _events(self, topic: str, count: int) -> list[EventRecord]:

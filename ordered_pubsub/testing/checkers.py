@@ -58,6 +58,7 @@ def check(record: Record) -> None:
         _check_causes(record, subscription, numbers)
         _check_best_effort(record, subscription, numbers)
         _check_lateness(record, subscription)
+        _check_transactions(record, subscription)
     _check_pairs(record)
     logs = _logs(record)
     _check_history(record, numbers, logs)
@@ -442,6 +443,37 @@ def _check_causes(record: Record, subscription: SubscriptionRecord, numbers: _Nu
                 )
 
 
+# -- I7: transactions ---------------------------------------------------------------------------------------------------
+
+
+def _check_transactions(record: Record, subscription: SubscriptionRecord) -> None:
+    """Each event says which transaction it is in, if any; and a total subscription is notified of a transaction in one go.
+
+    Who has acknowledged a part of one, and died, goes on with the rest. That nothing comes between its events, and that they come
+    as they were written, is I1; that all of them come, I3 and I4.
+    """
+    told: dict[tuple[Identity, int], list[Notified]] = {}
+    for entry in subscription.notifications:
+        identity = entry.event.operation
+        if entry.transaction != record.transactions.get(identity, ""):
+            record.violation(
+                "I7",
+                f"{subscription.name}: {entry.event.topic} {entry.event.number} is said to be of {entry.transaction!r}, and is "
+                f"of {record.transactions.get(identity, '')!r}",
+            )
+        if entry.transaction:
+            told.setdefault((identity, entry.process), []).append(entry)
+    if subscription.order != "total" or subscription.best_effort:
+        return
+    for (identity, _), entries in told.items():
+        record.checked_transactions += 1
+        if len({entry.at for entry in entries}) > 1:
+            what = [(entry.event.topic, entry.event.number, entry.at) for entry in entries]
+            record.violation(
+                "I7", f"{subscription.name} was notified of {record.transactions[identity]} bit by bit: {what}"
+            )
+
+
 # -- I10: best effort -----------------------------------------------------------------------------------------------------
 
 
@@ -506,6 +538,7 @@ def _logs(record: Record) -> dict[str, list[LoggedEvent]]:
                 record.world.owners[topic],
                 entry.place,
                 entry.published_at,
+                entry.transaction,
             )
             for entry in sorted(found.values(), key=lambda entry: entry.first)
         ]

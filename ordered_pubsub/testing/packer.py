@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ordered_pubsub.core.messages import Chunk, LogItem, Publication, PublishAsk
-from ordered_pubsub.core.subscriber.buffer import Arrival
+from ordered_pubsub.core.subscriber.buffer import Arrival, told_together
 from ordered_pubsub.core.subscriber.delivery import Wants
 from ordered_pubsub.core.trust.authenticity import (
     NO_TAG,
@@ -73,12 +73,15 @@ class RecordPacker:
         for number, index in enumerate(found if isinstance(found, list) else [found], stamp.number):
             arrivals.append(Arrival(topic, number, entries, marks, stamp.full, self._event(index)))
             entries, marks = entries if stamp.full else {}, []
+        told_together(arrivals, stamp.transaction)
         return arrivals
 
     def unpack(self, topic: str, item: LogItem) -> list[Arrival]:
         """The events, or the silence, that the log tells of."""
         if not item.chunks:
-            return [Arrival(topic, item.first, item.entries, item.marks, item.full, last=item.last, is_logged=True)]
+            silence = Arrival(topic, item.first, item.entries, item.marks, item.full, last=item.last, is_logged=True)
+            told_together([silence], item.transaction or "")
+            return [silence]
         arrivals: list[Arrival] = []
         entries, number = item.entries if item.full else {}, item.first
         for chunk in item.chunks:
@@ -92,6 +95,7 @@ class RecordPacker:
                 )
             number += chunk.count
         arrivals[0].entries, arrivals[0].marks = item.entries, item.marks
+        told_together(arrivals, item.transaction or "")
         return arrivals
 
     def choose(self, every: str, items: Iterable[LogItem]) -> Iterator[LogItem | None]:

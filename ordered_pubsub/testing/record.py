@@ -13,7 +13,8 @@ import attrs
 from ordered_pubsub.core.log.memory_shelf import MemoryShelf
 from ordered_pubsub.core.log.shelf import ENDLESS
 from ordered_pubsub.core.log.writer import Decision
-from ordered_pubsub.core.messages import Change, Operation, Publication
+from ordered_pubsub.core.messages import Change, Operation, Publication, Transaction
+from ordered_pubsub.core.stage.stage import transaction_of
 from ordered_pubsub.core.subscriber.buffer import Notification
 from ordered_pubsub.testing.world import FOR_EVER, World
 
@@ -114,6 +115,10 @@ class Notified:
     count: int
     """how many events the subscription had passed with it, those that its filter does not want included"""
     at: float = 0.0
+    transaction: str = ""
+    """what its user is told that it is a part of"""
+    process: int = 0
+    """which of the subscription's processes was notified"""
 
 
 @attrs.define(eq=False)
@@ -130,6 +135,8 @@ class SubscriptionRecord:
     """whether its client died for good"""
     named: bool = False
     from_start: bool = False
+    processes: int = 0
+    """how many have gone on with it"""
     position: int = 0
     """how far it has acknowledged, as far as its client knows that this is on disk"""
     removed_at_end: tuple[str, ...] = ()
@@ -137,6 +144,7 @@ class SubscriptionRecord:
 
     def resumed(self, position: int) -> None:
         """Another process goes on after what was acknowledged: what came after that is notified again."""
+        self.processes += 1
         while self.notifications and self.notifications[-1].count > position:
             self.notifications.pop()
 
@@ -151,6 +159,8 @@ class SubscriptionRecord:
                 dict(notification.vector),
                 notification.count,
                 now,
+                notification.arrival.transaction_id,
+                self.processes,
             )
         )
 
@@ -167,6 +177,7 @@ class Completed:
     published_at: float
     operation: Identity
     full: bool
+    transaction: Transaction | None
 
 
 @attrs.define(eq=False)
@@ -207,6 +218,8 @@ class Record:
     events: list[EventRecord] = attrs.field(factory=list)
     seen: dict[Identity, Operation] = attrs.field(factory=dict)
     """operations that an owner knows to be complete"""
+    transactions: dict[Identity, str] = attrs.field(factory=dict)
+    """those of them that are transactions, and what they are called"""
     abandoned: dict[Identity, list[list[EventRecord]]] = attrs.field(factory=dict)
     """requests whose client died before it had the answer: its events, by part"""
     subscriptions: dict[str, SubscriptionRecord] = attrs.field(factory=dict)
@@ -239,6 +252,8 @@ class Record:
     not_arrived: int = 0
     """what the ENS brought, and was not believed"""
     torn_records: int = 0
+    checked_transactions: int = 0
+    """transactions of which a total subscription was notified"""
     checked_positions: int = 0
     """notifications whose position was compared with the sum of the entries"""
     progress: int = 0
@@ -269,6 +284,9 @@ class Record:
     def note_completed(self, rank: int, operation: Operation) -> None:
         """An owner learned that an operation is complete; after a crash it may learn it once more, the same."""
         self._number_abandoned(operation)
+        transaction = transaction_of(operation)
+        if operation.transaction:
+            self.transactions[operation.identity] = operation.transaction
         for part in operation.parts:
             if isinstance(part, Change) or self.world.owners[part.topic] != rank:
                 continue
@@ -281,6 +299,7 @@ class Record:
                 part.published_at,
                 operation.identity,
                 part.full,
+                transaction,
             )
             known = self.completed.setdefault(part.topic, {}).setdefault(part.first, entry)
             if known.operation != operation.identity or known.entries != part.entries:

@@ -192,7 +192,7 @@ class Simulation:
 
     def _act(self, action: Action) -> None:
         if isinstance(action, Publish):
-            self.clients[action.client].application.publish(action.parts)
+            self.clients[action.client].application.publish(action.parts, action.is_transaction)
         elif isinstance(action, Subscribe):
             self.clients[action.client].application.subscribe(action)
         elif isinstance(action, ReadRange):

@@ -31,6 +31,8 @@ class Publish:
     at: float
     client: int
     parts: tuple[tuple[str, int], ...]
+    is_transaction: bool = False
+    """whether subscribers are to be notified of all of them together"""
 
 
 @attrs.frozen
@@ -386,7 +388,24 @@ def draw(seed: int) -> World:
     world = attrs.evolve(world, weather=attrs.evolve(world.weather, ens_refuse=refuse))
     rests, defers = (Random(f"{what} {seed}").random() for what in ("rests", "defers"))
     world = attrs.evolve(world, rests=rests < 0.7, defers=defers < 0.5)
-    return _with_tasks(_with_ranges(world, Random(f"ranges {seed}")), Random(f"tasks {seed}"))
+    world = _with_tasks(_with_ranges(world, Random(f"ranges {seed}")), Random(f"tasks {seed}"))
+    return _with_transactions(world, Random(f"transactions {seed}"))
+
+
+def _with_transactions(world: World, random: Random) -> World:
+    """The same world; what is published together on topics that are kept may be a transaction, and there is more of it."""
+    if not world.kept:
+        return world
+    actions: list[Action] = []
+    for action in world.actions:
+        if isinstance(action, Publish) and all(topic in world.kept for topic, _ in action.parts):
+            action = attrs.evolve(action, is_transaction=random.random() < 0.4)
+        actions.append(action)
+    for _ in range(random.choice((0, 3, 10))):
+        topics = [random.choice(world.kept) for _ in range(random.randint(2, 5))]
+        parts = tuple((topic, _draw_count(random)) for topic in topics)
+        actions.append(Publish(random.uniform(0.0, FAULTS_END_S), random.randrange(world.clients), parts, True))
+    return attrs.evolve(world, actions=tuple(sorted(actions, key=lambda action: action.at)))
 
 
 def _with_ranges(world: World, random: Random) -> World:

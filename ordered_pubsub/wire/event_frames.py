@@ -18,7 +18,7 @@ import msgspec
 
 from ordered_pubsub.adapter import Frame
 from ordered_pubsub.core.messages import ChangeMark, Publication
-from ordered_pubsub.core.subscriber.buffer import Arrival
+from ordered_pubsub.core.subscriber.buffer import Arrival, told_together
 from ordered_pubsub.core.trust.authenticity import (
     NO_TAG,
     TAG_BYTES,
@@ -332,7 +332,9 @@ def arrivals_of(topic: str, claim: UntrustedStamp) -> list[Arrival]:
         size = len(body.payload) + HELD_ENTRY_BYTES * len(stamp.entries)
         if headers:
             size += held_bytes(headers)
-        return [Arrival(topic, stamp.number, stamp.entries, stamp.marks, stamp.full, body, size)]
+        arrival = Arrival(topic, stamp.number, stamp.entries, stamp.marks, stamp.full, body, size)
+        arrival.transaction = stamp.transaction
+        return [arrival]
     arrivals: list[Arrival] = []
     number, entries, marks = stamp.number, stamp.entries, stamp.marks
     more = HELD_ENTRY_BYTES * len(entries)  # which all share if the batch is full
@@ -348,6 +350,7 @@ def arrivals_of(topic: str, claim: UntrustedStamp) -> list[Arrival]:
         marks = _NO_MARKS
         more = 0
         number += 1
+    told_together(arrivals, stamp.transaction)
     return arrivals
 
 

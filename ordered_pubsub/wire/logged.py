@@ -9,7 +9,7 @@ import attrs
 
 from ordered_pubsub.core.levels import Levels
 from ordered_pubsub.core.messages import Chunk, LogItem, PublishAsk
-from ordered_pubsub.core.subscriber.buffer import Arrival
+from ordered_pubsub.core.subscriber.buffer import Arrival, told_together
 from ordered_pubsub.core.trust.authenticity import digest_of
 from ordered_pubsub.errors import ProtocolError
 from ordered_pubsub.wire.event_frames import HELD_ENTRY_BYTES, Body, digests_by_event, held_bytes, written_together
@@ -100,7 +100,9 @@ def read_recalled(topic: str, recalled: LogItem) -> list[Arrival]:
     """What a part of a log says: its events, or silence. What cannot be read of it is an event all the same, with an `error`."""
     entries, marks, full = recalled.entries, recalled.marks, recalled.full
     if not recalled.chunks:
-        return [Arrival(topic, recalled.first, entries, marks, full, last=recalled.last, is_logged=True)]
+        silence = Arrival(topic, recalled.first, entries, marks, full, last=recalled.last, is_logged=True)
+        told_together([silence], recalled.transaction or "")
+        return [silence]
     arrivals: list[Arrival] = []
     shared = entries if full else {}  # of a batch whose timestamp is full, so is every event's
     number = recalled.first
@@ -126,4 +128,5 @@ def read_recalled(topic: str, recalled: LogItem) -> list[Arrival]:
     first = arrivals[0]
     first.entries, first.marks = entries, marks
     first.size += HELD_ENTRY_BYTES * len(entries)
+    told_together(arrivals, recalled.transaction or "")
     return arrivals

@@ -34,7 +34,7 @@ from ordered_pubsub.core.messages import (
 from ordered_pubsub.errors import ProtocolError
 from ordered_pubsub.wire.framing import UNREADABLE, frame
 
-VERSION = 3
+VERSION = 4
 
 REQUESTS_MAX = 4_096
 """How many requests one frame may hold."""

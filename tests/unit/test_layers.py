@@ -37,8 +37,8 @@ MAY_IMPORT = {
     "cli": SHARED | {"adapter", "bench", "client", "config", "connecting", "server", "spark", "supervision"},
 }
 """Rooms, and modules that are one, each with those that it may use. Only the command runs everything else."""
-CORE = ("topics", "topology", "levels", "messages", "ranges", "states", "filters", "order", "log", "trust", "checking",
-        "liveness", "recovery", "subscriber", "client", "stage")  # fmt: skip
+CORE = ("topics", "topology", "levels", "messages", "ranges", "states", "filters", "order", "log", "transactions", "trust",
+        "checking", "liveness", "recovery", "subscriber", "client", "stage")  # fmt: skip
 """The core, each using only what is before it."""
 ON_THEIR_OWN = {("stage", "subscriber"), ("stage", "client")}
 """A stage knows nothing of how a client works, though it comes after it."""

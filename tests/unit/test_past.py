@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import groupby
 from random import Random
 
 import attrs
@@ -11,9 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ordered_pubsub.core.messages import ChangeAsk, Hello, NackRange, PeerMessage, Publication, PublishAsk, Request
+from ordered_pubsub.core.messages import (
+    ChangeAsk,
+    Chunk,
+    Hello,
+    NackRange,
+    PeerMessage,
+    Publication,
+    PublishAsk,
+    Request,
+    Transaction,
+)
 from ordered_pubsub.core.recovery.missing import Missing
-from ordered_pubsub.core.stage.stage import Stage
+from ordered_pubsub.core.stage.stage import Stage, transaction_of
 from ordered_pubsub.core.subscriber._past import Part, Past
 from ordered_pubsub.core.subscriber.buffer import Arrival
 from ordered_pubsub.core.topology import StageSpec, Topology
@@ -50,15 +61,21 @@ class Line:
                     stage.handle_peer(peer, Hello(TOPOLOGY.fingerprint, 0), 0.0)
             self.carry(stage)
 
-    def ask(self, at: int, part: PublishAsk | ChangeAsk) -> None:
+    def ask(self, at: int, *parts: PublishAsk | ChangeAsk, is_transaction: bool = False) -> None:
         """A client of its own asks the stage that takes it, by whose clock it is any time."""
         self.requests += 1
         stage = self.stages[at]
-        stage.handle_request(Request(f"c{self.requests}", 1, 1, 0, 0, (part,)), self.random.uniform(0, 5))
+        request = Request(f"c{self.requests}", 1, 1, 0, 0, parts, is_transaction=is_transaction)
+        stage.handle_request(request, self.random.uniform(0, 5))
         self.carry(stage)
 
     def publish(self, topic: str, count: int) -> None:
         self.ask(TOPOLOGY.owner(topic), PublishAsk(topic, count))
+
+    def publish_together(self, topics: str) -> None:
+        """One event on each, as a transaction."""
+        parts = [PublishAsk(topic, 1, True, (Chunk(1, b"x"),)) for topic in topics]
+        self.ask(max(map(TOPOLOGY.owner, topics)), *parts, is_transaction=True)
 
     def subscribe(self, name: str, topics: str) -> None:
         self.ask(TOPOLOGY.registrar(name), ChangeAsk(name, tuple(topics)))
@@ -71,11 +88,11 @@ class Line:
         for operation in effects.completed:
             for part in operation.parts:
                 if isinstance(part, Publication) and TOPOLOGY.owner(part.topic) == stage.rank:
-                    self.log(part, stage.rank)
+                    self.log(part, stage.rank, transaction_of(operation))
 
-    def log(self, part: Publication, owner: int) -> None:
+    def log(self, part: Publication, owner: int, transaction: Transaction | None) -> None:
         logged = LoggedEvent(
-            part.topic, part.first, part.last, dict(part.entries), owner, part.place, part.published_at
+            part.topic, part.first, part.last, dict(part.entries), owner, part.place, part.published_at, transaction
         )
         found = self.logs.setdefault(part.topic, [])
         found.append(logged)
@@ -99,6 +116,8 @@ def random_logs(random: Random) -> dict[str, list[LoggedEvent]]:
     for number in range(random.randint(1, 25)):
         if random.random() < 0.2:
             line.subscribe(f"s{number}", "".join(random.sample(TOPICS, random.randint(1, len(TOPICS)))))
+        elif random.random() < 0.3:
+            line.publish_together("".join(random.choices(TOPICS, k=random.randint(2, 5))))
         else:
             line.publish(random.choice(TOPICS), random.choice((1, 1, 2, 5)))
         for _ in range(random.choice((0, 1, 4))):
@@ -120,9 +139,8 @@ def piece(logged: LoggedEvent, first: int, last: int, full: dict[str, int] | Non
     begins = first == logged.first
     entries = full if full is not None else logged.entries if begins else {}
     events = arrivals_of(logged.topic, first, last)
-    return Part(
-        logged.topic, first, last, logged.first, logged.place, logged.published_at, entries, full is not None, events
-    )
+    place, at, is_full, transaction = logged.place, logged.published_at, full is not None, logged.transaction
+    return Part(logged.topic, first, last, logged.first, place, at, entries, is_full, events, transaction)
 
 
 def cut_up(random: Random, log: list[LoggedEvent], clock: int) -> list[Part]:
@@ -195,11 +213,24 @@ def test_wherever_the_reading_ends_it_has_what_comes_before_in_the_whole(seed: i
     assert read_all(random, logs, counts_of(order[:begun]), cut) == order[begun:ended]
 
 
+@given(st.integers(0, 1_000_000))
+def test_a_transaction_is_read_in_one_piece_as_it_was_written(seed: int) -> None:
+    logs = random_logs(Random(seed))
+    order = [event.logged for event in replay(logs, dict.fromkeys(TOPICS, 0))]
+    pieces = [(name, list(found)) for name, found in groupby(order, key=lambda logged: logged.name) if name]
+    assert len({name for name, _ in pieces}) == len(pieces), "something comes between"
+    for _, found in pieces:
+        for owner in range(len(TOPOLOGY.stages)):
+            places = [logged.place for logged in found if logged.owner == owner]
+            assert places == sorted(places)
+
+
 def test_the_logs_of_these_tests_have_what_makes_them_hard() -> None:
     """Batches, entries across owners, and times that contradict the order."""
     logs = [random_logs(Random(seed)) for seed in range(50)]
     all_logged = [logged for found in logs for log in found.values() for logged in log]
     assert any(logged.last > logged.first for logged in all_logged)
+    assert any(len(logged.transaction.ranges) > 2 for logged in all_logged if logged.transaction is not None)
     assert any(TOPOLOGY.owner(other) != logged.owner for logged in all_logged for other in logged.entries)
     by_time = [[(e.topic, e.number) for e in sorted(replay(found, dict.fromkeys(TOPICS, 0)),
                 key=lambda event: event.logged.published_at)] for found in logs]  # fmt: skip

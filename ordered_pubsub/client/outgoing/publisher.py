@@ -64,6 +64,8 @@ class Outgoing(msgspec.Struct, eq=False):
     """the events that share its tag, as they are written, if that was done and it is the first of them"""
     serial: int = 0
     future: asyncio.Future[Receipt] = _NOT_PUT
+    together: Sequence[Outgoing] = ()
+    """of the first one of a transaction: all of it, in its order"""
 
 
 @attrs.define(eq=False)
@@ -73,8 +75,8 @@ class Publisher:
     name: str
     adapter: Adapter
     settings: Settings
-    queue: Callable[[list[tuple[str, list[Outgoing]]]], None]
-    """gives publications to the session, in their order: runs on one topic, and their events"""
+    queue: Callable[[list[tuple[str, list[Outgoing]]], bool], None]
+    """gives publications to the session, in their order: runs on one topic, with their events; perhaps as a transaction"""
     outbox: Outbox
     settle: Callable[[], None]
     """does what the client's machine says"""
@@ -113,19 +115,29 @@ class Publisher:
         return len(self._unfinished)
 
     def put_nowait(self, item: Outgoing) -> asyncio.Future[Receipt]:
-        """Take a publication, or raise `WouldBlock` if the pipeline is full or others wait for room."""
+        """Take a publication, or raise `WouldBlock` if the pipeline is full or others wait for room.
+
+        Of a transaction, the first one stands for all.
+        """
         if self.is_closed:
             raise self._closed()
-        if self._waiters or not self.settings.has_room(len(self._unfinished), self._unfinished_bytes, item.held):
+        if self._waiters or not self._has_room(item):
             raise self.settings.full(len(self._unfinished), self._unfinished_bytes)
         self._put(item)
         return item.future
+
+    def _has_room(self, item: Outgoing) -> bool:
+        events, size = len(self._unfinished), self._unfinished_bytes
+        if not item.together:
+            return self.settings.has_room(events, size, item.held)
+        more = sum([one.held for one in item.together])
+        return self.settings.has_room(events, size, more, len(item.together))
 
     async def put(self, item: Outgoing, give_up_at: float) -> asyncio.Future[Receipt]:
         """Take a publication as soon as there is room, after those who came before. Cancelled before, it is not taken."""
         if self.is_closed:
             raise self._closed()
-        if not self._waiters and self.settings.has_room(len(self._unfinished), self._unfinished_bytes, item.held):
+        if not self._waiters and self._has_room(item):
             self._put(item)
             return item.future
         waiter: asyncio.Future[None] = self._loop.create_future()
@@ -143,18 +155,17 @@ class Publisher:
         """There may be room: take what waits for it, in its order."""
         while self._waiters:
             item, waiter = next(iter(self._waiters.items()))
-            if not self.settings.has_room(len(self._unfinished), self._unfinished_bytes, item.held):
+            if not self._has_room(item):
                 return
             del self._waiters[item]
             self._put(item)
             waiter.set_result(None)
 
     def _put(self, item: Outgoing) -> None:
-        self._serial += 1
-        item.serial = self._serial
-        item.future = self._loop.create_future()
-        self._unfinished[item.serial] = item
-        self._unfinished_bytes += item.held
+        if item.together:
+            self._put_together(item.together)
+            return
+        self._begin(item)
         collected = self._collected
         if not collected:
             self._plan_flush()
@@ -167,6 +178,28 @@ class Publisher:
             collected[-1][1].append(item)
         else:
             collected.append((item.topic, [item]))
+
+    def _begin(self, item: Outgoing) -> None:
+        self._serial += 1
+        item.serial = self._serial
+        item.future = self._loop.create_future()
+        self._unfinished[item.serial] = item
+        self._unfinished_bytes += item.held
+
+    def _put_together(self, items: Sequence[Outgoing]) -> None:
+        """A transaction: what was collected before goes before it, and nothing goes with it."""
+        if self._lingering is not None:
+            self._lingering.cancel()
+        self._flush()
+        runs: list[tuple[str, list[Outgoing]]] = []
+        for item in items:
+            self._begin(item)
+            if runs and runs[-1][0] == item.topic:
+                runs[-1][1].append(item)
+            else:
+                runs.append((item.topic, [item]))
+        if self.failure is None:
+            self.queue(runs, True)
 
     def _closed(self) -> Exception:
         return self.failure or Closed(f"client {self.name!r} is closed and publishes nothing any more")
@@ -181,8 +214,8 @@ class Publisher:
     def _flush(self) -> None:
         collected, self._collected, self._collected_events = self._collected, [], 0
         self._lingering = None
-        if self.failure is None:
-            self.queue(collected)
+        if self.failure is None and collected:
+            self.queue(collected, False)
 
     # -- numbered -----------------------------------------------------------------------------------------------------
 

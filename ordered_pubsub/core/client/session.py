@@ -91,6 +91,8 @@ class Queued:
     """how many bytes of events go along"""
     rank: int = 0
     """of the stage that takes it"""
+    is_transaction: bool = False
+    """whether subscribers are to be notified of all of it together"""
 
     @property
     def count(self) -> int:
@@ -211,10 +213,15 @@ class Session:
                 pieces.append((topic, items, weight))
         return pieces
 
-    def publish_together(self, parts: Sequence[tuple[str, Sequence[Any]]], now: float) -> None:
-        """Queue one operation with publications on several topics, which take their place together."""
+    def publish_together(
+        self, parts: Sequence[tuple[str, Sequence[Any]]], now: float, is_transaction: bool = False
+    ) -> None:
+        """Queue one operation with publications on several topics, which take their place together.
+
+        A transaction is one of which subscribers are notified together as well.
+        """
         self._check_room(sum(len(items) for _, items in parts))
-        self._queue_up(parts, None, now)
+        self._queue_up(parts, None, now, is_transaction)
 
     def _check_room(self, count: int) -> None:
         if self._queued_events and self._queued_events + count > self.pipeline_events_max:
@@ -231,11 +238,17 @@ class Session:
         else:
             self._send(Queued([], [], ask, rank=self._rank((), ask)), now)
 
-    def _queue_up(self, parts: Sequence[tuple[str, Sequence[Any]]], change: ChangeAsk | None, now: float) -> None:
-        may_merge = len(parts) == 1 and change is None
+    def _queue_up(
+        self,
+        parts: Sequence[tuple[str, Sequence[Any]]],
+        change: ChangeAsk | None,
+        now: float,
+        is_transaction: bool = False,
+    ) -> None:
+        may_merge = len(parts) == 1 and change is None and not is_transaction
         weight = sum(self.packer.weigh(topic, items) for topic, items in parts)
         topics, items = [topic for topic, _ in parts], [list(items) for _, items in parts]
-        queued = Queued(topics, items, change, may_merge, weight, self._rank(topics, change))
+        queued = Queued(topics, items, change, may_merge, weight, self._rank(topics, change), is_transaction)
         self._queued_events += queued.count
         self._queued_changes += change is not None
         self._queue.append(queued)
@@ -278,6 +291,8 @@ class Session:
             outcome = Outcome(answer.sequence, unfinished.queued, [], None, answer)
         else:
             publications = [part for part in answer.parts if isinstance(part, Publication)]
+            if answer.transaction is not None:
+                publications = [msgspec.structs.replace(part, transaction=answer.transaction) for part in publications]
             change = None
             if len(publications) < len(answer.parts):
                 change = next((part for part in answer.parts if isinstance(part, Change)), None)
@@ -418,6 +433,8 @@ class Session:
         done = oldest - 1
         self._changes_in_flight += not queued.items
         request = Request(self.client, self.epoch, self._sequence, after, done, self._asks(queued))
+        if queued.is_transaction:
+            request = msgspec.structs.replace(request, is_transaction=True)
         self._unfinished[self._sequence] = Unfinished(request, rank, queued, now, now)
         if self.is_connected:
             self.sends.append(request)

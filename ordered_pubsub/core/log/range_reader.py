@@ -2,9 +2,9 @@
 
 The rule is that of `ordered_pubsub.testing.history`. Of one owner's topics the order is that of its journal, so what is here of
 them is sorted by its place, up to the last place that is known of all of them. Between owners a batch waits until what its
-timestamp names has come; of those that wait for nothing the earliest by its time, then by its topic, is next. The first timestamp
-of each topic is a full one; what a later delta leaves out has come before. A cut ends no batch in the middle, so a batch is one
-piece here.
+timestamp names has come; of those that wait for nothing the earliest by its time, then by its topic, is next. A transaction is
+read in one piece, and begins when all of it can follow. The first timestamp of each topic is a full one; what a later delta
+leaves out has come before. A cut ends no batch in the middle, so a batch is one piece here.
 
     take ──> batches, in order        nothing? then `lacking` names an owner:
     asks ──> Read, Read, …    ─── line ──>   its stage
@@ -16,7 +16,8 @@ time. What is asked for is harmless to ask again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Container, Mapping
 from operator import attrgetter
 
 import attrs
@@ -24,6 +25,7 @@ import msgspec
 
 from ordered_pubsub.core.log.questions import ASKED_MAX, PIECE_BYTES, Read, Rows
 from ordered_pubsub.core.log.shelf import LogStamp
+from ordered_pubsub.core.messages import Transaction
 from ordered_pubsub.errors import BEGIN_ANEW, HistoryLost, ProtocolError, UnavailableError
 
 MEMORY_BYTES = 32 * 1024 * 1024
@@ -52,6 +54,8 @@ class LogBatch(msgspec.Struct, frozen=True, gc=False):
     entries: dict[str, int]
     chunks: list[tuple[int, int, bytes]]
     size: int
+    transaction: Transaction | None = None
+    """what takes its place together with them"""
 
 
 @attrs.define(eq=False)
@@ -203,7 +207,10 @@ class OwnerRange:
                 entries, one.needs_full = rows.full or {}, False
             size = BATCH_BYTES + sum(len(chunk[2]) for chunk in chunks)
             one.held_bytes += size
-            one.batches.append(LogBatch(one.topic, first, last, stamp.place, stamp.published_at, entries, chunks, size))
+            place, published_at, transaction = stamp.place, stamp.published_at, stamp.transaction
+            one.batches.append(
+                LogBatch(one.topic, first, last, place, published_at, entries, chunks, size, transaction)
+            )
         one.passed = rows.read_to
 
     def _skip(self, one: TopicRange, floor: int) -> None:
@@ -239,12 +246,14 @@ class RangeReader:
     """how far the order has come"""
     lacking: int | None = None
     """the owner of which something is needed before anything more is known to be next"""
-    _known: dict[int, Iterator[LogBatch]] = attrs.field(init=False)
-    """of each owner what is known to be next of it, behind its head"""
+    _known: dict[int, deque[LogBatch]] = attrs.field(init=False)
+    """of each owner what is known to be next of it; the first one is its head"""
     _heads: dict[int, LogBatch] = attrs.field(factory=dict)
+    _may_be_inside: bool = True
+    """whether a transaction may have begun, and not be over: at the beginning, and behind a part of one"""
 
     def __attrs_post_init__(self) -> None:
-        self._known = {rank: iter(()) for rank in self.owners}
+        self._known = {rank: deque() for rank in self.owners}
 
     @classmethod
     def of(
@@ -287,48 +296,108 @@ class RangeReader:
             if rank not in self._heads:
                 self._advance(rank)
         while self._heads and self.lacking is None:
-            rank = self._next()
-            batch = self._heads[rank]
+            following = self._next()
+            if following is None:
+                break
+            rank = following
+            batch, known = self._heads[rank], self._known[rank]
             taken.append(batch)
             clock[batch.topic] = max(clock[batch.topic], batch.last)
-            following = next(self._known[rank], None)
-            if following is None:
-                self._advance(rank)
+            if batch.transaction is not None:
+                self._may_be_inside = True
+            known.popleft()
+            if known:
+                self._heads[rank] = known[0]
             else:
-                self._heads[rank] = following
+                self._advance(rank)
         return taken
 
     def _advance(self, rank: int) -> None:
         """Find the next batch of an owner; if there may be one and it is not here, that is lacking."""
-        owner, heads = self.owners[rank], self._heads
-        heads.pop(rank, None)
-        if owner.is_lacking:
-            self.lacking = rank if self.lacking is None else self.lacking
-            return
-        known = self._known[rank] = iter(owner.take())
-        head = next(known, None)
-        if head is not None:
-            heads[rank] = head
+        self._heads.pop(rank, None)
+        if self._learn(rank):
+            heads = {**self._heads, rank: self._known[rank][0]}
             self._heads = {rank: heads[rank] for rank in self.owners if rank in heads}  # whoever was heard of first
 
-    def _next(self) -> int:
-        """The owner whose head is next."""
-        chosen, best = -1, None
+    def _learn(self, rank: int) -> bool:
+        """Take in what else is known to be next of an owner; whether there is any. If that is not here, it is lacking."""
+        owner = self.owners[rank]
+        if owner.is_lacking:
+            self.lacking = rank if self.lacking is None else self.lacking
+            return False
+        found = owner.take()
+        self._known[rank] += found
+        return bool(found)
+
+    def _next(self) -> int | None:
+        """The owner whose head is next; None if something is lacking to know that."""
+        chosen, best, is_inside = -1, None, self._may_be_inside and self._is_inside_one()
         for rank, head in self._heads.items():
             if best is not None and (head.published_at, head.topic) >= (best.published_at, best.topic):
                 continue
-            if self._is_satisfied(head):
-                chosen, best = rank, head
+            if not self._is_satisfied(head, self.clock):
+                continue
+            if (is_inside or head.transaction is not None) and not self._may_be_next(head, is_inside):
+                continue
+            chosen, best = rank, head
+        if self.lacking is not None:
+            return None
         if best is None:
             raise ProtocolError(
                 f"the range ends too early: {next(iter(self._heads.values())).topic!r} waits for something that is not in it"
             )
         return chosen
 
-    def _is_satisfied(self, head: LogBatch) -> bool:
+    # -- transactions -------------------------------------------------------------------------------------------------
+
+    def _is_inside_one(self) -> bool:
+        """Whether a transaction has begun, and is not over: then nothing else is next."""
+        heads, clock = self._heads.values(), self.clock
+        self._may_be_inside = any(one.transaction is not None and one.transaction.has_begun(clock) for one in heads)
+        return self._may_be_inside
+
+    def _may_be_next(self, head: LogBatch, is_inside: bool) -> bool:
+        """Whether what a head is a part of has begun, or, if nothing has, could be read as a whole."""
+        transaction = head.transaction
+        if is_inside:
+            return transaction is not None and transaction.has_begun(self.clock)
+        return transaction is None or self._may_begin(transaction)
+
+    def _may_begin(self, transaction: Transaction) -> bool:
+        """Whether all of a transaction could be read now; if it is not here, that is lacking."""
+        clock = self.clock
+        beyond = {
+            **clock,
+            **{topic: last for topic, (_, last) in transaction.ranges.items() if last > clock.get(topic, last)},
+        }
+        for rank, owner in self.owners.items():
+            wanted = sum([_wanted_of(one, transaction, clock[one.topic]) for one in owner.topics])
+            at, known = 0, self._known[rank]
+            while wanted > 0:
+                if at == len(known) and not self._learn(rank):
+                    if self.lacking is not None:
+                        return False
+                    break  # the rest of it is gone
+                part = known[at]
+                if part.transaction is None or part.transaction.id != transaction.id:
+                    return False  # something else comes before it there
+                if not self._is_satisfied(part, beyond):
+                    return False
+                wanted -= part.last - max(part.first - 1, clock[part.topic])
+                at += 1
+        return True
+
+    @staticmethod
+    def _is_satisfied(head: LogBatch, clock: Mapping[str, int]) -> bool:
         """Whether what a batch's timestamp names has come, as far as it is in the range."""
-        topic, clock = head.topic, self.clock
+        topic = head.topic
         return not any(other != topic and count > clock.get(other, count) for other, count in head.entries.items())
+
+
+def _wanted_of(one: TopicRange, transaction: Transaction, count: int) -> int:
+    """How many numbers of a topic a transaction has in the range, after so many of it."""
+    first, last = transaction.ranges.get(one.topic, (1, 0))
+    return max(0, min(last, one.last) - max(first - 1, count))
 
 
 def raise_lost(reader: str, remedy: str = BEGIN_ANEW) -> Lose:

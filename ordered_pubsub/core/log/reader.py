@@ -255,4 +255,5 @@ def _recalled(stamp: LogStamp, row: Row, chunks: list[Row], start: int, end: int
         place=stamp.place,
         published_at=stamp.published_at,
         chunks=[Chunk(chunk.last - chunk.first + 1, chunk.data) for chunk in chunks],
+        transaction=stamp.transaction,
     )

@@ -32,7 +32,7 @@ from typing import Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from ordered_pubsub.core.messages import ChangeMark
+from ordered_pubsub.core.messages import ChangeMark, Transaction
 from ordered_pubsub.errors import JournalDamaged
 
 _Data = TypeVar("_Data")
@@ -126,6 +126,8 @@ class LogStamp(msgspec.Struct, frozen=True, array_like=True, gc=False):
     published_at: float
     is_kept: bool = False
     """whether there are events: without them it is void"""
+    transaction: Transaction | None = None
+    """what took its place together with them"""
 
 
 class Pending(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -104,7 +104,9 @@ class LogWriter:
         parts: dict[str, list[Publication]] = {}
         rows: dict[str, list[Row]] = {}
         for part in completed:
-            stamp = LogStamp(part.entries, part.full, part.marks, part.place, part.published_at, part.is_kept)
+            stamp = LogStamp(
+                part.entries, part.full, part.marks, part.place, part.published_at, part.is_kept, part.transaction
+            )
             row = Row(part.first, part.last, _encode(stamp))
             those = rows.get(part.topic)
             if those is None:

@@ -14,13 +14,14 @@ from ordered_pubsub.core.ranges import RangeMap, Ranges
 CACHE_BYTES_MAX = 24 << 20
 ANSWERED_MAX = 64
 """So many items are brought at once from what is known here; what is more is asked for."""
-ITEM_BYTES, RUN_BYTES = 450, 400
-"""What an item takes in memory beside its events, about, and what a run of them."""
+ITEM_BYTES, RUN_BYTES, RANGE_BYTES = 450, 400, 200
+"""What an item takes in memory beside its events, about, and what a run of them, and each topic of its transaction."""
 
 
 def size_of(item: LogItem) -> int:
     """About how many bytes an item takes in memory."""
-    return ITEM_BYTES + sum([len(chunk.data) for chunk in item.chunks])
+    ranges = 0 if item.transaction is None else len(item.transaction.ranges)
+    return ITEM_BYTES + RANGE_BYTES * ranges + sum([len(chunk.data) for chunk in item.chunks])
 
 
 def runs(items: Sequence[LogItem]) -> Iterator[Sequence[LogItem]]:

@@ -84,7 +84,7 @@ from ordered_pubsub.core.stage._upkeep import Upkeep
 from ordered_pubsub.core.stage._voiding import Voiding, VoidMessage, VoidOfClient
 from ordered_pubsub.core.stage.effects import Effects, nobody
 from ordered_pubsub.core.stage.snapshots import SinceSnapshot, SnapshotPolicy
-from ordered_pubsub.core.stage.stage import Stage
+from ordered_pubsub.core.stage.stage import Stage, transaction_of
 from ordered_pubsub.core.stage.storage import Journal
 from ordered_pubsub.core.stage.turns import Turns, Work
 from ordered_pubsub.core.topology import Topology
@@ -569,8 +569,11 @@ class Driver:
         published: list[Publication] = []
         pending: list[tuple[str, int, Publication]] = []
         for operation in effects.completed:
+            transaction = transaction_of(operation)
             for part in operation.parts:
                 if isinstance(part, Publication) and owner(part.topic) == rank:
+                    if transaction is not None:
+                        part = replace(part, transaction=transaction)
                     if part.is_kept:
                         published.append(part)
                     else:

@@ -79,6 +79,7 @@ from ordered_pubsub.core.messages import (
     Secrets,
     SystemKeys,
     TopicsReleased,
+    Transaction,
     Woken,
     find_change,
 )
@@ -201,6 +202,7 @@ class Stage:
         """
         clocks = self.state.clocks
         clocks.base += count
+        self.state.transactions += count
         self.waking.lose_numbers()
         self.state.requests = Requests()
         left_out: list[Publication] = []
@@ -346,7 +348,7 @@ class Stage:
             self._consider(request, rank, now, refusal)
         elif rank in self.peers.greeted:
             if refusal is not None:
-                request = replace(request, parts=tuple(map(_bare, request.parts)))
+                request = replace(request, parts=tuple(map(_bare, request.parts)), is_transaction=False)
             context.effects.sends.append((rank, Relay(self.rank, request, refusal)))
 
     def _handle_relay(self, relay: Relay, now: float) -> None:
@@ -462,8 +464,21 @@ class Stage:
         if change is not None:
             ranks.append(self.state.registrar.meet(change.subscription, ranks, self.rank))
         return Operation(
-            request.client, request.epoch, request.sequence, waiting.home, self.rank, max(ranks), min(ranks), parts
+            request.client,
+            request.epoch,
+            request.sequence,
+            waiting.home,
+            self.rank,
+            max(ranks),
+            min(ranks),
+            parts,
+            self._name_transaction() if request.is_transaction else "",
         )
+
+    def _name_transaction(self) -> str:
+        """A name that no other transaction of the system has."""
+        self.state.transactions += 1
+        return f"{self.rank}.{self.state.transactions}"
 
     def _launch(self, operation: Operation) -> None:
         if operation.bottom == self.rank:
@@ -708,4 +723,16 @@ def _subject(part: PublishAsk | ChangeAsk) -> str:
 
 def answer_to(operation: Operation) -> Answer:
     """What the client is told about its complete operation."""
-    return Answer(operation.client, operation.epoch, operation.sequence, operation.parts)
+    return Answer(operation.client, operation.epoch, operation.sequence, operation.parts, transaction_of(operation))
+
+
+def transaction_of(operation: Operation) -> Transaction | None:
+    """What takes its place together with a complete operation, if it is a transaction."""
+    if not operation.transaction:
+        return None
+    ranges: dict[str, tuple[int, int]] = {}
+    for part in operation.parts:
+        if isinstance(part, Publication):
+            first, _ = ranges.get(part.topic, (part.first, 0))
+            ranges[part.topic] = (first, part.last)
+    return Transaction(operation.transaction, ranges)

@@ -45,6 +45,8 @@ class StageState(msgspec.Struct):
     """own topics that rest, and have numbers"""
     resting_events: int = 0
     """… and how many events they had"""
+    transactions: int = 0
+    """how many were begun here: each has a name of its own"""
 
 
 def empty_state(rank: int, topology: list[list[object]], stages: int) -> StageState:

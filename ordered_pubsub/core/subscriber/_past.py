@@ -2,7 +2,8 @@
 
 A subscription that starts in the past reads what came before its place in the order from the logs, by the rule of `history`: the
 decided pairs first, by the entries of the timestamps; of one owner's topics, the order of its journal; then publication time,
-then the topic's name. A batch stays in one piece, wherever what is read of it was cut, and wherever the reading began.
+then the topic's name. A batch stays in one piece, wherever what is read of it was cut, and wherever the reading began; and so
+does a transaction, which begins when all of it can follow.
 
 What is next is known when the next part of every topic that is not at its end is here; until then nothing is said, for what is
 missing could come first. `missing` asks for it, no further ahead than it may wait in memory.
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import attrs
 
-from ordered_pubsub.core.messages import LogItem
+from ordered_pubsub.core.messages import LogItem, Transaction
 from ordered_pubsub.core.recovery.missing import Missing
 from ordered_pubsub.core.subscriber.buffer import Arrival
 
@@ -33,12 +34,23 @@ class Part:
     full: bool
     arrivals: list[Arrival]
     """its events and silence, without gaps"""
+    transaction: Transaction | None = None
+    """what takes its place together with it"""
 
     @classmethod
     def of(cls, topic: str, item: LogItem, arrivals: list[Arrival]) -> Part:
         """What a log has told, with what it was unpacked to."""
         return cls(
-            topic, item.first, item.last, item.batch, item.place, item.published_at, item.entries, item.full, arrivals
+            topic,
+            item.first,
+            item.last,
+            item.batch,
+            item.place,
+            item.published_at,
+            item.entries,
+            item.full,
+            arrivals,
+            item.transaction,
         )
 
 
@@ -105,18 +117,53 @@ class Past:
             yield part, first, last
 
     def _next(self) -> Part | None:
-        heads: list[tuple[int, Part]] = []
+        heads: dict[int, Part] = {}
         for owner, topics in self._owners.items():
             parts = [self._head(topic) for topic in topics]
             known = [part for part in parts if part is not None]
             if len(known) < len(parts):
                 return None
-            heads.append((owner, min(known, key=lambda part: part.place)))
-        ready = [(owner, head) for owner, head in heads if self._is_satisfied(head)]
+            heads[owner] = min(known, key=lambda part: part.place)
+        ready = [(owner, head) for owner, head in heads.items() if self._is_satisfied(head, self.clock)]
         for owner, head in ready:
             if self._continues(owner, head):
                 return head
-        return min((head for _, head in ready), key=lambda head: (head.published_at, head.topic), default=None)
+        ready.sort(key=lambda one: (one[1].published_at, one[1].topic))
+        for _, head in ready:
+            if head.transaction is not None and head.transaction.has_begun(self.clock):
+                return head
+        for _, head in ready:
+            may_begin = head.transaction is None or self._may_begin(head.transaction, heads)
+            if may_begin is None:
+                return None  # it may be next: that is known when all of it is here
+            if may_begin:
+                return head
+        return None
+
+    def _may_begin(self, transaction: Transaction, heads: Mapping[int, Part]) -> bool | None:
+        """Whether all of a transaction could be read now; None: not all of it is here."""
+        ends = {
+            topic: min(last, self.cut[topic]) for topic, (_, last) in transaction.ranges.items() if topic in self.cut
+        }
+        beyond = {**self.clock, **{topic: max(end, self.clock[topic]) for topic, end in ends.items()}}
+        is_here = True
+        for topic, end in ends.items():
+            number = self.clock[topic] + 1
+            if number > end:
+                continue
+            head = heads[self.owner(topic)].transaction
+            if number < transaction.ranges[topic][0] or head is None or head.id != transaction.id:
+                return False
+            parts = self._parts.get(topic, {})
+            while number <= end:
+                part = parts.get(number)
+                if part is None:
+                    is_here = False
+                    break
+                if not self._is_satisfied(part, beyond):
+                    return False
+                number = part.last + 1
+        return True if is_here else None
 
     def _continues(self, owner: int, head: Part) -> bool:
         """Whether it is the rest of a batch that was read in part."""
@@ -128,8 +175,8 @@ class Past:
         parts = self._parts.get(topic)
         return parts.get(self.clock[topic] + 1) if parts else None
 
-    def _is_satisfied(self, head: Part) -> bool:
-        clock = self.clock
+    @staticmethod
+    def _is_satisfied(head: Part, clock: Mapping[str, int]) -> bool:
         return all(
             count <= clock[topic] for topic, count in head.entries.items() if topic in clock and topic != head.topic
         )

@@ -9,13 +9,13 @@ back. Looking through a full queue again and again would cost more than all the 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
 import msgspec
 
-from ordered_pubsub.core.messages import Change, ChangeMark
+from ordered_pubsub.core.messages import Change, ChangeMark, Transaction
 from ordered_pubsub.core.subscriber._changes import Changes
 from ordered_pubsub.core.subscriber.vector import Moment, Vector
 
@@ -37,6 +37,27 @@ class Arrival(msgspec.Struct, eq=False, gc=False):
     """silence: up to where; 0 for an event"""
     is_logged: bool = False
     """whether a log has brought it, which is right whatever the ENS says"""
+    transaction: Transaction | str = ""
+    """what takes its place together with it; only its name, if an event before it on its topic says the rest; empty: nothing"""
+
+    @property
+    def transaction_id(self) -> str:
+        """Which transaction it is a part of; empty: none."""
+        return self.transaction if isinstance(self.transaction, str) else self.transaction.id
+
+
+def told_together(arrivals: Sequence[Arrival], transaction: Transaction | str) -> None:
+    """These events, or silence, were published in a transaction.
+
+    A log says of each what takes its place together with it, since a subscription may go on with any; the ENS of the first.
+    """
+    if not transaction:
+        return
+    is_logged = arrivals[0].is_logged
+    others = transaction if is_logged or isinstance(transaction, str) else transaction.id
+    for arrival in arrivals:
+        arrival.transaction = others
+    arrivals[0].transaction = transaction
 
 
 NOTHING: Mapping[str, int] = {}

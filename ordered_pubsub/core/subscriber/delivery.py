@@ -7,11 +7,14 @@ mentions, `min(entry, end[U]) <= clock[U]` (`end` for a topic that the subscript
 So only the first waiting event of each topic, its *head*, can be next, and it can only be woken by the topic whose entry
 it lacks. `_waiters` holds it there; nothing ever scans the buffer.
 
-Three rules besides:
+Four rules besides:
 
 - *Baseline*. The first event of a gained topic also waits for the completed entries of the change that gained it, since a
   delta timestamp leaves out what the topic's earlier subscribers have waited for already.
 - *Marks*. A head that carries a mark of this subscription with a version not settled yet waits for that change's outcome.
+- *Transactions*. The first event of a transaction waits for all the others that the subscription is entitled to, and until each
+  of them could be next after those before it; then it is notified of all in one go. Since the transaction has one place in the
+  order, nothing comes between. One that is larger than half the buffer comes event by event. For `total` only.
 - *Beginning anew*. A subscription that starts at a clock it was given judges the first event of each topic by its full
   timestamp, and waits for one if it came without.
 
@@ -35,9 +38,10 @@ from typing import Literal
 
 import attrs
 
-from ordered_pubsub.core.messages import Change, Resume, TopicRange
+from ordered_pubsub.core.messages import Change, Resume, TopicRange, Transaction
 from ordered_pubsub.core.ranges import Range, Ranges
 from ordered_pubsub.core.recovery.missing import AHEAD_MAX, Missing
+from ordered_pubsub.core.subscriber._together import Incomplete
 from ordered_pubsub.core.subscriber._withheld import Withheld
 from ordered_pubsub.core.subscriber.buffer import NOTHING, Arrival, Buffer, Notification
 from ordered_pubsub.core.subscriber.vector import History
@@ -139,6 +143,12 @@ class Delivery(Buffer):
     _expected: dict[str, int] = attrs.field(factory=dict)
     """topics of which others wait for events that have not come, and up to where `missing` knows of that; it learns the rest at
     the end of a batch, since most of them come in it"""
+    _incomplete: dict[str, Incomplete] = attrs.field(factory=dict)
+    """topics whose next event is the first of a transaction of which not all is here"""
+    _whole: str = ""
+    """the transaction of which all was here last, or that will never be here as a whole"""
+    _complete: list[str] = attrs.field(factory=list)
+    """topics of `_incomplete` that are to be looked at, since nothing seems to lack"""
     _stalled: dict[str, int] = attrs.field(factory=dict)
     """topics whose next event was here at the last look, and had to wait, and their clocks"""
 
@@ -231,13 +241,20 @@ class Delivery(Buffer):
                 self._stalled[topic] = queue.clock
                 if stalled.get(topic) == queue.clock and not self._is_held:
                     self._doubt(topic)
+        if self._incomplete:
+            self._complete += self._incomplete
+            self._advance([])
 
     def _doubt(self, topic: str) -> None:
         """What is to come next on a topic may not be what a stage has numbered: its log knows."""
         queue = self._queues.get(topic)
         head = None if queue is None else queue.waiting.get(queue.clock + 1)
-        if self.missing is not None and head is not None and not head.is_logged:
-            self.missing.needs_full(topic, head.number)
+        if head is not None:
+            self._doubt_event(head)
+
+    def _doubt_event(self, arrival: Arrival) -> None:
+        if self.missing is not None and not arrival.is_logged:
+            self.missing.needs_full(arrival.topic, arrival.number)
 
     @staticmethod
     def _holes(queue: TopicQueue, number: int) -> Iterator[tuple[int, int]]:
@@ -288,6 +305,7 @@ class Delivery(Buffer):
 
     def _look_again(self) -> None:
         self._waiters.clear()
+        self._incomplete.clear()
         self._advance(list(self._queues))
 
     def _end(self, topic: str, count: int) -> None:
@@ -411,6 +429,8 @@ class Delivery(Buffer):
                 self._keep_in_queue(queue, arrival)
                 if queue.waiting.get(queue.clock + 1) is not before:
                     self._advance([topic])
+                elif self._complete:
+                    self._advance([])
         if self._is_overfull:
             self._make_room(arrival)
 
@@ -430,10 +450,16 @@ class Delivery(Buffer):
                 queue.heard = last
             if queue.segment.needs_full:
                 self._look_for_full(topic, queue)
+        if self._incomplete and queue.waiting.get(number) is arrival:
+            for waiting, incomplete in self._incomplete.items():
+                if incomplete.came(topic, number, arrival.last or number):
+                    self._complete.append(waiting)
 
     def _is_next_at_once(self, queue: TopicQueue, arrival: Arrival) -> bool:
         """Whether it is next, and nothing about its topic is special: most events need not be kept and looked for."""
         if arrival.number != queue.clock + 1 or queue.waiting or arrival.marks or arrival.last or self._is_held:
+            return False
+        if arrival.transaction:
             return False
         segment = queue.segment
         if segment.end is not None or segment.baseline is not None or segment.needs_full:
@@ -573,10 +599,22 @@ class Delivery(Buffer):
             return False
         queue = self._queues[topic]
         numbers = sorted(queue.waiting)
+        if self._incomplete:
+            held = list(self._incomplete.values())
+            numbers = [n for n in numbers[1:] if not any(one.has(topic, n) for one in held)]
+            if not numbers:
+                return self._take_apart()
         for number in numbers[-max(1, len(numbers) // LET_GO_SHARE) :]:
             arrival = queue.waiting.pop(number)
             self._uncount(arrival)
             missing.noticed(topic, number, arrival.last or number)
+        return True
+
+    def _take_apart(self) -> bool:
+        """There is no room for a transaction as a whole: its events come one by one, each with its name."""
+        topic, incomplete = self._incomplete.popitem()
+        self._whole = incomplete.transaction.id
+        self._advance([topic])
         return True
 
     # -- whose turn is it ---------------------------------------------------------------------------------------------
@@ -585,10 +623,14 @@ class Delivery(Buffer):
         """Notify whatever is next on the topics of the agenda, and on those that it wakes."""
         if self._is_held:
             return
-        for topic in agenda:  # grows while it runs
-            queue = self._queues.get(topic)
-            if queue is not None:
-                self._advance_queue(topic, queue, agenda)
+        while True:
+            for topic in agenda:  # grows while it runs
+                queue = self._queues.get(topic)
+                if queue is not None:
+                    self._advance_queue(topic, queue, agenda)
+            if not self._complete:
+                return
+            agenda, self._complete = self._complete, []
 
     def _advance_queue(self, topic: str, queue: TopicQueue, agenda: list[str]) -> None:
         while True:
@@ -661,7 +703,89 @@ class Delivery(Buffer):
                     self.hear(other, need)
                 return False
             demands.pop()
+        transaction = head.transaction
+        return (
+            not transaction
+            or self.order != "total"
+            or isinstance(transaction, str)
+            or self._is_whole(topic, transaction)
+        )
+
+    def _is_whole(self, topic: str, transaction: Transaction) -> bool:
+        """Whether all of a transaction may be notified now, of which this topic has the first event."""
+        self._incomplete.pop(topic, None)
+        if transaction.id == self._whole:
+            return True
+        clocks, ends, entitled, lacking = dict[str, int](), dict[str, int](), 0, 0
+        for other, (first, last) in transaction.ranges.items():
+            queue = self._queues.get(other)
+            if queue is None:
+                continue
+            for one in (queue.segment, *queue.later):
+                begins = max(first, one.start + 1, queue.clock + 1)
+                end = last if one.end is None else min(last, one.end)
+                if begins <= end:
+                    entitled += end - begins + 1
+                    lacking += self._lacks_of(queue, one, begins, end)
+                    clocks.setdefault(other, begins - 1)
+                    ends[other] = end
+                    self.hear(other, end)
+        if entitled <= self.buffer_events_max // 2:
+            lacking = lacking or self._doubt_stuck(clocks, ends)
+            if lacking:
+                self._incomplete[topic] = Incomplete(transaction, lacking)
+                return False
+        self._whole = transaction.id
         return True
+
+    def _lacks_of(self, queue: TopicQueue, segment: Segment, first: int, last: int) -> int:
+        """How many of these numbers are not here, or wait for something that none of their transaction brings."""
+        lacking, number, waiting = 0, first, queue.waiting
+        while number <= last:
+            arrival = waiting.get(number)
+            if arrival is None:
+                lacking += 1
+                number += 1
+                continue
+            if arrival.marks and self.changes.holds(arrival.marks):
+                lacking += 1
+                if self.changes.cannot_be(arrival.marks):
+                    self._doubt_event(arrival)
+            elif segment.needs_full and number == segment.start + 1 and not arrival.full:
+                lacking += 1
+            number = max(number, arrival.last) + 1
+        return lacking
+
+    def _doubt_stuck(self, clocks: dict[str, int], ends: dict[str, int]) -> int:
+        """All of a transaction is here: ask for what of it could not be next, each after those before it; 0: there is no such.
+
+        No stage has numbered it like that, so somebody who has the keys has. It is looked at again when any of it has come.
+        """
+        going = list(clocks)
+        while going:
+            stuck: list[Arrival] = []
+            moved = False
+            for topic in going:
+                while (number := clocks[topic] + 1) <= ends[topic]:
+                    head = self._queues[topic].waiting.get(number)
+                    if head is not None and not all(
+                        self._would_have_come(*entry, clocks) for entry in head.entries.items()
+                    ):
+                        stuck.append(head)
+                        break
+                    clocks[topic], moved = number if head is None else max(number, head.last), True
+            going = [topic for topic in going if clocks[topic] < ends[topic]]
+            if not moved:
+                doubtful = [head for head in stuck if not head.is_logged]
+                for head in doubtful:
+                    self._doubt_event(head)
+                return min(len(doubtful), 1)
+        return 0
+
+    def _would_have_come(self, topic: str, count: int, clocks: Mapping[str, int]) -> bool:
+        """Whether an entry would be satisfied if the subscription had come so far."""
+        queue = self._queues.get(topic)
+        return queue is None or min(count, queue.need(count)) <= clocks.get(topic, queue.clock)
 
     def _has_come(self, queue: TopicQueue, count: int) -> bool:
         """Whether an entry `count` for this topic is satisfied."""
@@ -771,6 +895,9 @@ class Delivery(Buffer):
                 yield f"{topic!r} number {head.number} for the outcome of a change of this subscription"
             elif queue.segment.needs_full:
                 yield f"{topic!r} number {head.number} for its full timestamp"
+            elif topic in self._incomplete:
+                one = self._incomplete[topic]
+                yield f"{topic!r} number {head.number} for {one.lacking} more events of transaction {one.transaction.id}"
         for topic, kept in self._stash.items():
             yield f"{topic!r} ({len(kept)} events) for the outcome of a change of this subscription"
 

@@ -26,7 +26,7 @@ from typing import Protocol
 import msgspec
 from msgspec.structs import replace
 
-from ordered_pubsub.core.messages import Answer, ChangeMark, Part, Publication, SystemKeys
+from ordered_pubsub.core.messages import Answer, ChangeMark, Part, Publication, SystemKeys, Transaction
 
 TAG_BYTES = DIGEST_BYTES = 16
 KEY_BYTES = 32
@@ -57,8 +57,8 @@ class Stamp(msgspec.Struct, frozen=True, array_like=True, gc=False):
     key_epoch: int
     publisher: str
     published_at: float
-    transaction: str
-    """empty: there are no transactions yet"""
+    transaction: str | Transaction
+    """of the first event of a part, what takes its place together with it; of the others, only its name; empty: nothing"""
     full: bool
     entries: dict[str, int]
     marks: list[ChangeMark]
@@ -121,8 +121,9 @@ def common_of(part: Publication, index: int) -> bytes:
     if not index:
         return first_body(part, 0)[:-_ID_AND_NUMBER]
     entries = part.entries if part.full else _NO_ENTRIES
+    name = "" if part.transaction is None else part.transaction.id
     stamp = Stamp(
-        part.system, part.key_epoch, part.publisher, part.published_at, "", part.full, entries, _NO_MARKS, 0, ""
+        part.system, part.key_epoch, part.publisher, part.published_at, name, part.full, entries, _NO_MARKS, 0, ""
     )
     return _encode(stamp)[:-_ID_AND_NUMBER]
 
@@ -135,7 +136,7 @@ def first_body(part: Publication, number: int, id: str = "") -> bytes:
             part.key_epoch,
             part.publisher,
             part.published_at,
-            "",
+            part.transaction or "",
             part.full,
             part.entries,
             part.marks,
@@ -209,16 +210,18 @@ class Tagger:
         for part in answer.parts:
             if isinstance(part, Publication) and part.pieces is not None:
                 has_tagged = True
-                parts.append(self._tagged(part, keys))
+                parts.append(self._tagged(part, answer.transaction, keys))
             else:
                 parts.append(part)
-        return Answer(answer.client, answer.epoch, answer.sequence, parts) if has_tagged else answer
+        return replace(answer, parts=parts) if has_tagged else answer
 
-    def _tagged(self, part: Publication, keys: SystemKeys) -> Publication:
+    def _tagged(self, part: Publication, transaction: Transaction | None, keys: SystemKeys) -> Publication:
         has_tags = self.is_tagging and bool(part.digests)
         part = replace(part, system=keys.system, key_epoch=keys.epoch if has_tags else 0)  # the stage remembers its own
         if has_tags:
+            part.transaction = transaction
             part.tags = tags_of(part, self._key(part.topic, keys))
+            part.transaction = None  # all parts have the same, and the answer says it once
         part.digests = b""
         return part
 

@@ -22,6 +22,7 @@ import msgspec
 
 from ordered_pubsub.core.log.shelf import ENDLESS
 from ordered_pubsub.core.messages import EPOCH_MAX, MARKS_MAX, VERSION_MAX, AskKeys, ChangeMark, Keys
+from ordered_pubsub.core.transactions import NAME_LENGTH_MAX, is_possible
 from ordered_pubsub.core.trust.authenticity import NO_TAG, TAG_BYTES, Hash, Stamp, is_genuine, keyed
 from ordered_pubsub.core.trust.keys import TOPICS_ASKED_MAX
 
@@ -235,6 +236,8 @@ class Inspection:
                 return "impossible"
         if stamp.marks and not _can_be(stamp.marks):
             return "impossible"
+        if stamp.transaction and not _can_be_together(stamp):
+            return "impossible"
         if not self.has_tags:
             return ARRIVED
         if len(tag) != TAG_BYTES or tag == NO_TAG:
@@ -328,6 +331,16 @@ def _pieces(topics: Iterable[str]) -> Iterator[list[str]]:
         size += more
     if piece:
         yield piece
+
+
+def _can_be_together(stamp: Stamp) -> bool:
+    """Whether this event could be a part of such a transaction."""
+    transaction = stamp.transaction
+    if isinstance(transaction, str):
+        return len(transaction) <= NAME_LENGTH_MAX
+    return is_possible(transaction) and any(
+        first <= stamp.number <= last for first, last in transaction.ranges.values()
+    )
 
 
 def _can_be(marks: Sequence[ChangeMark]) -> bool:

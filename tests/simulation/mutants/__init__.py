@@ -6,7 +6,7 @@ else it could not be trusted to find a fault of ours. `make mutants` writes what
 
 from __future__ import annotations
 
-from simulation.mutants import client, order, reading, recovery, resting, trust, voids
+from simulation.mutants import client, order, reading, recovery, resting, transactions, trust, voids
 from simulation.mutants.mutant import SEEDS_MAX, Finding, Mutant, find, row
 
 MUTANTS = (
@@ -17,6 +17,7 @@ MUTANTS = (
     *trust.MUTANTS,
     *resting.MUTANTS,
     *reading.MUTANTS,
+    *transactions.MUTANTS,
 )
 
 __all__ = ["MUTANTS", "SEEDS_MAX", "Finding", "Mutant", "find", "row"]

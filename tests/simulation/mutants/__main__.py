@@ -17,9 +17,10 @@ protocol as it was designed; the next nine, from `lead-the-change` on, are guard
 those from `ask-once` on make it exactly once over an ENS that loses, also for who dies and comes back; those from `void-unasked`
 on close the holes that a publisher leaves where nobody keeps its events, and end what nothing is heard of in time; those from
 `ask-unheld` on are what a client does by itself; those from `tag-unchecked` on stand between anybody and what is not his to
-say; those from `begin-again` on let topics rest and wake; and those from `known-of-any` on are of who reads ranges of the
-logs, or writes by tasks that are run again. This page is written by `make mutants`, and `tests/simulation/test_mutants.py` runs
-every line of it. To see one: `python -m ordered_pubsub.testing.simulate --seed N` with the guard taken away in the code.
+say; those from `begin-again` on let topics rest and wake; those from `known-of-any` on are of who reads ranges of the
+logs, or writes by tasks that are run again; and those from `bit-by-bit` on let a transaction come as a whole. This page is
+written by `make mutants`, and `tests/simulation/test_mutants.py` runs every line of it.
+To see one: `python -m ordered_pubsub.testing.simulate --seed N` with the guard taken away in the code.
 
 "I" numbers are those of [invariants.md](invariants.md); "order" is the one total order of all operations.
 

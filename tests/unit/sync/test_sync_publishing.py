@@ -208,3 +208,35 @@ def test_what_cannot_be_connected_leaves_nothing_behind() -> None:
         sync.connect("memory://x", delivery="at-most-once")
     with pytest.raises(errors.UnavailableError, match="no stage can be reached"):
         sync.connect("memory://x", sequencer="ops://127.0.0.1:9", connect_timeout_s=0)
+
+
+def test_a_batch_is_one_transaction_in_its_order(client: sync.Client) -> None:
+    """With the receipts in the order of the events, whatever their topics; and behind what was put before it."""
+    subscription = client.subscribe("a", "b")
+    before = [client.publish_nowait("ab"[number % 2], number) for number in range(10)]
+    receipts = client.publish_batch([("b", 10), ("a", 11), ("b", 12)])
+
+    events = take(subscription, 13)
+    assert [event.data for event in events] == list(range(13))
+    assert [(receipt.topic, receipt.id) for receipt in receipts] == [(event.topic, event.id) for event in events[10:]]
+    assert len({event.tx for event in events[10:]}) == 1
+    assert all(future.result(PATIENCE_S) for future in before)
+    assert client.publish_batch([]) == []
+
+
+def test_a_batch_waits_for_room_for_all_of_it(url: str) -> None:
+    adapter = GatedAdapter(url)
+    with sync.connect(adapter, pipeline_events_max=3) as client:
+        first = [client.publish_nowait("a", number) for number in range(2)]
+        together = Beside(lambda: client.publish_batch([("a", 2), ("b", 3)]))
+        until(lambda: client._outbox._queue)
+        assert client.status()["unfinished"] == 2
+        adapter.open_gate()
+        assert [receipt.topic for receipt in together.outcome()] == ["a", "b"]
+        assert all(future.result(PATIENCE_S) for future in first)
+
+
+def test_a_batch_is_refused_as_one(client: sync.Client) -> None:
+    client.close()
+    with pytest.raises(errors.Closed):
+        client.publish_batch([("a", 1), ("b", 2)])
