@@ -58,6 +58,12 @@ class Transaction(msgspec.Struct, frozen=True, array_like=True, gc=False):
         """Whether who has come so far has some of it."""
         return any(clock.get(topic, 0) >= first for topic, (first, _) in self.ranges.items())
 
+    def follow(self, topic: str, full: dict[str, int]) -> None:
+        """What comes on a topic after this one comes after all of it: put that into a full timestamp."""
+        for other, (_, last) in self.ranges.items():
+            if other != topic and full.get(other, 0) < last:
+                full[other] = last
+
 
 class PublishAsk(msgspec.Struct, frozen=True, array_like=True, tag="publish", gc=False):
     """A client asks for `count` numbers on a topic.

@@ -17,7 +17,7 @@ from ordered_pubsub.core.log.memory_shelf import MemoryShelf
 from ordered_pubsub.core.log.reader import LogReader, LogReading
 from ordered_pubsub.core.log.shelf import ENDLESS, Kind, Row
 from ordered_pubsub.core.log.writer import FULL_AFTER, Kept, LogWriter
-from ordered_pubsub.core.messages import ChangeMark, Chunk, Publication
+from ordered_pubsub.core.messages import ChangeMark, Chunk, Publication, Transaction
 from ordered_pubsub.core.ranges import Ranges
 from ordered_pubsub.errors import JournalDamaged
 from ordered_pubsub.server.store.shelf import SqliteShelf
@@ -47,6 +47,8 @@ class Batch:
     full: bool = False
     marks: list[ChangeMark] = attrs.field(factory=list)
     is_complete: bool = False
+    together: dict[str, int] | None = None
+    """if it is a transaction: up to where it goes on other topics"""
 
     @property
     def last(self) -> int:
@@ -63,6 +65,10 @@ class Batch:
     @property
     def publication(self) -> Publication:
         place = 3 * self.first
+        transaction = None
+        if self.together is not None:
+            ranges = {self.topic: (self.first, self.last), **{topic: (1, last) for topic, last in self.together.items()}}
+            transaction = Transaction(f"{self.topic}.{self.first}", ranges)
         return Publication(
             topic=self.topic,
             count=self.count,
@@ -73,6 +79,7 @@ class Batch:
             entries=self.entries,
             marks=self.marks,
             is_kept=bool(self.sizes),
+            transaction=transaction,
         )
 
 
@@ -103,11 +110,14 @@ class Model:
         return all(batch.is_complete for batch in self.batches[topic] if batch.first <= number)
 
     def full_at(self, topic: str, number: int) -> dict[str, int]:
-        """All the entries since the beginning, the forgotten ones as well."""
+        """All the entries since the beginning, the forgotten ones as well; what follows a transaction follows all of it."""
         full: dict[str, int] = {}
+        before: dict[str, int] = {}
         for batch in self.batches[topic]:
             if batch.first <= number:
+                full.update({other: max(last, full.get(other, 0)) for other, last in before.items()})
                 full.update(batch.entries)
+                before = batch.together or {}
         return full
 
     def complete_in(self, topic: str, first: int, last: int) -> set[int]:
@@ -191,10 +201,19 @@ class Log(RuleBasedStateMachine):
         self.model.batches[topic].append(batch)
         return batch
 
-    @rule(batch=consumes(incomplete), entries=ENTRIES, full=st.booleans(), marked=st.booleans())
-    def complete(self, batch: Batch, entries: dict[str, int], full: bool, marked: bool) -> None:
+    @rule(
+        batch=consumes(incomplete),
+        entries=ENTRIES,
+        full=st.booleans(),
+        marked=st.booleans(),
+        together=st.none() | st.dictionaries(st.sampled_from(["d", "e"]), st.integers(1, 99)),
+    )
+    def complete(
+        self, batch: Batch, entries: dict[str, int], full: bool, marked: bool, together: dict[str, int] | None
+    ) -> None:
         if batch not in self.model.batches[batch.topic]:
             return  # it was cut off
+        batch.together = together if batch.sizes else None
         full = full and not entries.keys() ^ self.model.full_at(batch.topic, batch.first).keys()
         batch.entries, batch.full, batch.is_complete = entries, full, True
         batch.marks = [ChangeMark("s/1", batch.first)] if marked else []
@@ -372,6 +391,71 @@ def test_full_timestamps_are_found_however_long_the_log_is(shelves: tuple[Any, A
     newest = read_shelf.before("fulls", "a", ENDLESS)
     assert newest is not None
     assert 4 * FULL_AFTER - newest.last <= FULL_AFTER
+
+
+def in_transaction(first: int, name: str, **ranges: tuple[int, int]) -> tuple[Kept, Publication]:
+    """One event on the topic "a", which is a part of a transaction."""
+    kept, complete = published(first)
+    complete.transaction = Transaction(name, ranges)
+    return kept, complete
+
+
+def test_what_follows_a_transaction_follows_all_of_it(shelves: tuple[Any, Any, Any]) -> None:
+    """What comes together with an event is no reason for it to wait; of its own topic, nothing is said."""
+    shelf, read_shelf, sync = shelves
+    reader = LogReader(read_shelf)
+    parts = [
+        published(1),
+        in_transaction(2, "one", a=(2, 3), b=(5, 7)),
+        in_transaction(3, "one", a=(2, 3), b=(5, 7)),
+        in_transaction(4, "two", a=(4, 4), c=(1, 1)),
+        published(5, b=9),
+    ]
+    for kept, complete in parts:
+        LogWriter(shelf).write([kept], [complete])  # each finds what was written before
+    sync()
+    one, two = {"b": 7}, {"b": 7, "c": 1}
+
+    assert [reader.full_at("a", number) for number in range(1, 6)] == [{}, {}, {}, one, {"b": 9, "c": 1}]
+    assert [reader.full_behind("a", number) for number in range(1, 5)] == [{}, {}, one, two]
+
+
+def test_a_transaction_is_within_a_clock_as_a_whole(shelves: tuple[Any, Any, Any]) -> None:
+    shelf, read_shelf, sync = shelves
+    writer, reader = LogWriter(shelf), LogReader(read_shelf)
+    parts = [in_transaction(2, "one", a=(2, 3), b=(5, 7)), in_transaction(3, "one", a=(2, 3), b=(5, 7))]
+    for kept, complete in [published(1), *parts, published(4)]:
+        writer.write([kept], [complete])
+    sync()
+
+    def within(**clock: int) -> list[bool]:
+        return [reader.is_within("a", number, clock) for number in range(1, 5)]
+
+    assert within(a=4, b=7) == within(a=4) == [True, True, True, True]
+    assert within(a=4, b=6) == [True, False, False, False]
+    assert within(a=2, b=7) == [True, False, False, True]  # how far its own topic may go, who asks knows
+
+
+def test_full_timestamps_go_on_from_a_transaction(shelves: tuple[Any, Any, Any]) -> None:
+    """Also from one that was written to the log; and if what was before is forgotten."""
+    shelf, read_shelf, sync = shelves
+    writer, reader = LogWriter(shelf), LogReader(read_shelf)
+    end = 2 * FULL_AFTER
+    for number in range(1, end):
+        kept, complete = in_transaction(number, f"t{number}", a=(number, number), b=(number, number))
+        writer.write([kept], [complete])
+        writer = LogWriter(shelf) if number % 50 == 0 else writer
+    sync()
+    full = read_shelf.before("fulls", "a", ENDLESS)
+
+    assert full is not None
+    for number in (full.last - 1, full.last, full.last + 1, end - 1):
+        assert reader.full_at("a", number) == {"b": number - 1}
+        assert reader.is_within("a", number, {"b": number})
+        assert not reader.is_within("a", number, {"b": number - 1})
+    assert writer.forget("a", full.last) == full.last
+    sync()
+    assert reader.full_at("a", full.last + 1) == {"b": full.last}
 
 
 def test_a_log_that_begins_anew_has_nothing_of_what_was_before(shelves: tuple[Any, Any, Any]) -> None:

@@ -249,8 +249,6 @@ class RangeReader:
     _known: dict[int, deque[LogBatch]] = attrs.field(init=False)
     """of each owner what is known to be next of it; the first one is its head"""
     _heads: dict[int, LogBatch] = attrs.field(factory=dict)
-    _may_be_inside: bool = True
-    """whether a transaction may have begun, and not be over: at the beginning, and behind a part of one"""
 
     def __attrs_post_init__(self) -> None:
         self._known = {rank: deque() for rank in self.owners}
@@ -296,15 +294,12 @@ class RangeReader:
             if rank not in self._heads:
                 self._advance(rank)
         while self._heads and self.lacking is None:
-            following = self._next()
-            if following is None:
+            rank = self._next()
+            if rank is None:
                 break
-            rank = following
             batch, known = self._heads[rank], self._known[rank]
             taken.append(batch)
             clock[batch.topic] = max(clock[batch.topic], batch.last)
-            if batch.transaction is not None:
-                self._may_be_inside = True
             known.popleft()
             if known:
                 self._heads[rank] = known[0]
@@ -331,15 +326,18 @@ class RangeReader:
 
     def _next(self) -> int | None:
         """The owner whose head is next; None if something is lacking to know that."""
-        chosen, best, is_inside = -1, None, self._may_be_inside and self._is_inside_one()
+        chosen, best = -1, None
         for rank, head in self._heads.items():
-            if best is not None and (head.published_at, head.topic) >= (best.published_at, best.topic):
+            transaction = head.transaction
+            has_begun = transaction is not None and transaction.has_begun(self.clock)
+            key = (not has_begun, head.published_at, head.topic)
+            if best is not None and key >= best:
                 continue
             if not self._is_satisfied(head, self.clock):
                 continue
-            if (is_inside or head.transaction is not None) and not self._may_be_next(head, is_inside):
+            if transaction is not None and not has_begun and not self._may_begin(transaction):
                 continue
-            chosen, best = rank, head
+            chosen, best = rank, key
         if self.lacking is not None:
             return None
         if best is None:
@@ -349,19 +347,6 @@ class RangeReader:
         return chosen
 
     # -- transactions -------------------------------------------------------------------------------------------------
-
-    def _is_inside_one(self) -> bool:
-        """Whether a transaction has begun, and is not over: then nothing else is next."""
-        heads, clock = self._heads.values(), self.clock
-        self._may_be_inside = any(one.transaction is not None and one.transaction.has_begun(clock) for one in heads)
-        return self._may_be_inside
-
-    def _may_be_next(self, head: LogBatch, is_inside: bool) -> bool:
-        """Whether what a head is a part of has begun, or, if nothing has, could be read as a whole."""
-        transaction = head.transaction
-        if is_inside:
-            return transaction is not None and transaction.has_begun(self.clock)
-        return transaction is None or self._may_begin(transaction)
 
     def _may_begin(self, transaction: Transaction) -> bool:
         """Whether all of a transaction could be read now; if it is not here, that is lacking."""

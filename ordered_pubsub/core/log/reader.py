@@ -13,6 +13,7 @@ import msgspec
 
 from ordered_pubsub.core.log.shelf import (
     ENDLESS,
+    FullTimestamp,
     LogStamp,
     Pending,
     Row,
@@ -21,7 +22,7 @@ from ordered_pubsub.core.log.shelf import (
     decode_pending,
     decode_stamp,
 )
-from ordered_pubsub.core.messages import Chunk, LogItem
+from ordered_pubsub.core.messages import Chunk, LogItem, Transaction
 from ordered_pubsub.core.ranges import Ranges, shown
 from ordered_pubsub.errors import JournalDamaged
 
@@ -193,11 +194,18 @@ class LogReader:
         return low
 
     def is_within(self, topic: str, number: int, clock: Mapping[str, int]) -> bool:
-        """Whether nothing comes before this number that is beyond a clock, of its other topics; False if that is not known."""
-        full = self.full_at(topic, number)
-        return full is not None and all(
-            count <= clock[other] for other, count in full.items() if other in clock and other != topic
-        )
+        """Whether nothing comes before this number, or together with it, that is beyond a clock; False if that is not known.
+
+        What comes together with it may be beyond the clock on its own topic, too.
+        """
+        with self.shelf.at_once():
+            found = self._timestamp_at(topic, number)
+        if found is None:
+            return False
+        full, transaction = found
+        if transaction is not None and any(last > clock.get(on, last) for on, (_, last) in transaction.ranges.items()):
+            return False
+        return all(count <= clock[other] for other, count in full.items() if other in clock and other != topic)
 
     def whole_batches(self, topic: str, number: int) -> int:
         """The last number up to this one with which a batch ends."""
@@ -209,10 +217,26 @@ class LogReader:
         with self.shelf.at_once():
             return self._full_at(topic, number)
 
+    def full_behind(self, topic: str, number: int) -> dict[str, int] | None:
+        """All that comes before what follows a number, as far as the log knows: what came together with it, too."""
+        with self.shelf.at_once():
+            found = self._timestamp_at(topic, number)
+        if found is None:
+            return None
+        full, transaction = found
+        if transaction is not None and transaction.ranges[topic][1] <= number:
+            transaction.follow(topic, full)
+        return full
+
     def _full_at(self, topic: str, number: int) -> dict[str, int] | None:
+        found = self._timestamp_at(topic, number)
+        return None if found is None else found[0]
+
+    def _timestamp_at(self, topic: str, number: int) -> tuple[dict[str, int], Transaction | None] | None:
+        """The full timestamp of a number, and what it is a part of."""
         found = self.shelf.before("fulls", topic, number)
         if found is not None:
-            full, last = decode_full(topic, found), found.last
+            running = FullTimestamp(topic, found.last, decode_full(topic, found))
         elif number <= (floor := self.shelf.floor(topic)):
             return None  # forgotten since the rest of it was read
         elif floor:
@@ -221,17 +245,14 @@ class LogReader:
                 "comes after it has no order any more"
             )
         else:
-            full, last = {}, 0
-        if number > last:
-            for row in self.shelf.get("stamps", topic, last + 1, number):
-                if row.first != last + 1:
-                    break
-                full.update(decode_stamp(topic, row).entries)
-                last = row.last
-        if number > last:
-            self._check_hole(topic, last + 1, number, first_only=True)
+            running = FullTimestamp(topic, 0, {})
+        for row in self.shelf.get("stamps", topic, max(min(running.last, number), 1), number):
+            if not running.take(row.first, row.last, decode_stamp(topic, row)):
+                break
+        if number > running.last:
+            self._check_hole(topic, running.last + 1, number, first_only=True)
             return None
-        return full
+        return running.full, running.transaction
 
 
 def _lost(topic: str, number: int, row: Row) -> JournalDamaged:

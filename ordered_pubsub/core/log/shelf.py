@@ -10,7 +10,7 @@ Rows lie on a `Shelf`, in the order of their numbers, of four kinds for each top
 - *stamps*: a batch, from its first number to its last, with its delta timestamp, its marks, its place and its time, and whether
   its events were kept. A void number has a stamp that says they were not, and no events;
 - *fulls*: now and then the full timestamp, so that any number's is found from the last one before it and the stamps since. Where
-  something is gone there is always that of the last number that is gone;
+  something is gone there is always one for what follows it;
 - *pending*: of topics whose events nobody keeps, the stamps of batches that may turn out to be void (`core.liveness.voids`). What
   is void gets a stamp, the rest is removed.
 
@@ -30,6 +30,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
+import attrs
 import msgspec
 
 from ordered_pubsub.core.messages import ChangeMark, Transaction
@@ -82,7 +83,8 @@ class Shelf(Protocol):
         """The last number that has events; the floor if there is none."""
 
     def drop(self, topic: str, up_to: int, full: bytes) -> None:
-        """Raise the floor: remove rows that end at or below it. `full` is then the only full timestamp there: that of `up_to`.
+        """Raise the floor: remove rows that end at or below it. `full` is then the only full timestamp there: what comes before
+        that which follows `up_to`.
 
         All of it happens or nothing: of what follows, the timestamps could not be found without that one.
         """
@@ -128,6 +130,40 @@ class LogStamp(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """whether there are events: without them it is void"""
     transaction: Transaction | None = None
     """what took its place together with them"""
+
+
+@attrs.define(slots=True)
+class FullTimestamp:
+    """The full timestamp of a topic, from one batch to the next one: the deltas one upon the other.
+
+    What follows a transaction on the topic comes after all of it, on whatever topics it was. No delta says so, since that needs
+    to be known only where the reading begins, or ends: whoever has read on has read the transaction in one piece.
+    """
+
+    topic: str
+    last: int
+    """the last number of the last batch"""
+    full: dict[str, int]
+    transaction: Transaction | None = None
+    """what that batch is a part of"""
+
+    def take(self, first: int, last: int, stamp: LogStamp) -> bool:
+        """Go on to the batch that follows; return whether this one does. The last one again tells what it was a part of."""
+        if last <= self.last:
+            self.transaction = stamp.transaction
+            return True
+        if first != self.last + 1:
+            return False
+        self.go_on(last, stamp.entries, stamp.transaction)
+        return True
+
+    def go_on(self, last: int, entries: Mapping[str, int], transaction: Transaction | None) -> None:
+        """Go on to the batch that follows."""
+        before = self.transaction
+        if before is not None and (transaction is None or transaction.id != before.id):
+            before.follow(self.topic, self.full)
+        self.full.update(entries)
+        self.last, self.transaction = last, transaction
 
 
 class Pending(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -13,6 +13,7 @@ from ordered_pubsub.core.log.reader import LogReader
 from ordered_pubsub.core.log.shelf import (
     ENDLESS,
     KINDS,
+    FullTimestamp,
     LogStamp,
     Pending,
     Row,
@@ -21,7 +22,7 @@ from ordered_pubsub.core.log.shelf import (
     decode_pending,
     decode_stamp,
 )
-from ordered_pubsub.core.messages import Chunk, Publication
+from ordered_pubsub.core.messages import Chunk, Publication, Transaction
 from ordered_pubsub.errors import JournalDamaged
 
 FULL_AFTER = 256
@@ -49,28 +50,34 @@ class Decision(NamedTuple):
     """nothing: all of it was published"""
 
 
+class _Early(NamedTuple):
+    """A batch that may come after one that is not complete."""
+
+    last: int
+    entries: dict[str, int]
+    transaction: Transaction | None
+
+
 @attrs.define(slots=True)
 class _Running:
     """The full timestamp of a topic's last batch before which nothing is incomplete."""
 
-    last: int
-    """the last number of that batch"""
-    full: dict[str, int]
+    timestamp: FullTimestamp
     steps: int = 0
     """batches and entries since a full timestamp was written"""
-    early: dict[int, tuple[int, dict[str, int]]] = attrs.field(factory=dict)
-    """batches beyond one that is not complete: first → last, entries"""
+    early: dict[int, _Early] = attrs.field(factory=dict)
+    """batches beyond one that is not complete: by their first numbers"""
 
     def run_on(self) -> list[Row]:
         """Take in what is complete now; return the full timestamps that are to be written."""
         rows: list[Row] = []
-        while (following := self.early.pop(self.last + 1, None)) is not None:
-            first = self.last + 1
-            self.last, entries = following
-            self.full.update(entries)
-            self.steps += 1 + len(entries)
-            if self.steps >= FULL_AFTER and self.steps >= 4 * len(self.full):
-                rows.append(Row(first, self.last, _encode(self.full)))
+        timestamp = self.timestamp
+        while (following := self.early.pop(timestamp.last + 1, None)) is not None:
+            first = timestamp.last + 1
+            timestamp.go_on(*following)
+            self.steps += 1 + len(following.entries)
+            if self.steps >= FULL_AFTER and self.steps >= 4 * len(timestamp.full):
+                rows.append(Row(first, timestamp.last, _encode(timestamp.full)))
                 self.steps = 0
         return rows
 
@@ -129,16 +136,22 @@ class LogWriter:
         else:
             self._running.move_to_end(topic)
             for part in parts:
-                running.early[part.first] = (part.last, part.entries)
+                running.early[part.first] = _Early(part.last, part.entries, part.transaction)
         return running.run_on()
 
     def _load(self, topic: str) -> _Running:
         found = self.shelf.before("fulls", topic, ENDLESS)
-        running = (
-            _Running(self.shelf.floor(topic), {}) if found is None else _Running(found.last, decode_full(topic, found))
-        )
-        for row in self.shelf.get("stamps", topic, running.last + 1, ENDLESS):
-            running.early[row.first] = (row.last, decode_stamp(topic, row).entries)
+        if found is None:
+            timestamp = FullTimestamp(topic, self.shelf.floor(topic), {})
+        else:
+            timestamp = FullTimestamp(topic, found.last, decode_full(topic, found))
+        running = _Running(timestamp)
+        for row in self.shelf.get("stamps", topic, max(timestamp.last, 1), ENDLESS):
+            stamp = decode_stamp(topic, row)
+            if row.last <= timestamp.last:
+                timestamp.transaction = stamp.transaction
+            else:
+                running.early[row.first] = _Early(row.last, stamp.entries, stamp.transaction)
         return running
 
     def hold(self, session: str, sequence: int, part: Publication) -> None:
@@ -165,7 +178,7 @@ class LogWriter:
         if found is None or found.first <= floor:
             return floor
         up_to = found.last if found.last <= up_to else found.first - 1
-        full = LogReader(self.shelf).full_at(topic, up_to)
+        full = LogReader(self.shelf).full_behind(topic, up_to)
         if up_to <= floor or full is None:
             return floor
         self.shelf.drop(topic, up_to, _encode(full))

@@ -12,6 +12,7 @@ missing could come first. `missing` asks for it, no further ahead than it may wa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from operator import itemgetter
 
 import attrs
 
@@ -70,6 +71,8 @@ class Past:
     """owner → its topics that are not at their end"""
     _began: dict[str, bool] = attrs.field(factory=dict)
     """topics whose first timestamp was full"""
+    _inside: Transaction | None = None
+    """what has begun, and is read to its end before anything else: all of it is here"""
     _last: tuple[int, int] | None = None
     """owner and place of the last part"""
 
@@ -117,6 +120,11 @@ class Past:
             yield part, first, last
 
     def _next(self) -> Part | None:
+        if self._inside is not None:
+            part = self._next_inside(self._inside)
+            if part is not None:
+                return part
+            self._inside = None
         heads: dict[int, Part] = {}
         for owner, topics in self._owners.items():
             parts = [self._head(topic) for topic in topics]
@@ -128,17 +136,38 @@ class Past:
         for owner, head in ready:
             if self._continues(owner, head):
                 return head
-        ready.sort(key=lambda one: (one[1].published_at, one[1].topic))
-        for _, head in ready:
-            if head.transaction is not None and head.transaction.has_begun(self.clock):
+        return self._first_of([head for _, head in ready], heads)
+
+    def _first_of(self, ready: list[Part], heads: Mapping[int, Part]) -> Part | None:
+        """What is next of what could be: the rest of a transaction that has begun, or else the earliest."""
+        found = [(not self._has_begun(head), head.published_at, head.topic, head) for head in ready]
+        for is_first, _, _, head in sorted(found, key=itemgetter(0, 1, 2)):
+            if head.transaction is None:
                 return head
-        for _, head in ready:
-            may_begin = head.transaction is None or self._may_begin(head.transaction, heads)
+            may_begin = self._may_begin(head.transaction, heads)
             if may_begin is None:
                 return None  # it may be next: that is known when all of it is here
             if may_begin:
+                self._inside = head.transaction
+            if may_begin or not is_first:
                 return head
         return None
+
+    def _has_begun(self, head: Part) -> bool:
+        """Whether some of what this is a part of was read before."""
+        return head.transaction is not None and head.transaction.has_begun(self.clock)
+
+    def _next_inside(self, transaction: Transaction) -> Part | None:
+        """What is next of a transaction that has begun, all of which is here; None: it is over."""
+        heads: dict[int, Part] = {}
+        for topic, (_, last) in transaction.ranges.items():
+            if self.clock.get(topic, last) >= min(last, self.cut.get(topic, 0)):
+                continue
+            part, owner = self._head(topic), self.owner(topic)
+            if part is not None and (owner not in heads or part.place < heads[owner].place):
+                heads[owner] = part
+        ready = [head for head in heads.values() if self._is_satisfied(head, self.clock)]
+        return min(ready, key=lambda head: (head.published_at, head.topic), default=None)
 
     def _may_begin(self, transaction: Transaction, heads: Mapping[int, Part]) -> bool | None:
         """Whether all of a transaction could be read now; None: not all of it is here."""
