@@ -44,6 +44,14 @@ class WouldBlock(UsageError):
     """The bounded pipeline is full; wait for earlier publications, or use `publish`, which waits."""
 
 
+class TransactionConflict(OrderedPubSubError):
+    """A transaction has not happened: a subscription that it was to change was not as it has to be. Look, and try again."""
+
+
+class TransactionAborted(OrderedPubSubError):
+    """A transaction has not happened, and may be tried again: it did not get its turn in time."""
+
+
 class Closed(UsageError):
     """The client or subscription was used after it was closed."""
 

@@ -127,9 +127,6 @@ class Client:
         self._flushes: dict[asyncio.Task[None], asyncio.Future[None]] = {}
         """who sends a PING, and the answer to it"""
         self._next_pong: asyncio.Future[None] | None = None
-        self._pings: dict[asyncio.Future[None], bool] = {}
-        """answers to those that are written by the fast client"""
-        self._next_ping: asyncio.Future[None] | None = None
 
     async def open(
         self, host: str, port: int, on_message: MessageHandler, subjects: Mapping[bytes, Any], inbox: str
@@ -219,29 +216,14 @@ class Client:
             task.add_done_callback(self._flushes.pop)
         return self._next_pong
 
-    async def passed_on(self, fast: FastClient) -> None:
-        """Return when the server has handled everything that was written in this turn of the loop, or before."""
-        if self._next_ping is None:
-            self._next_ping = pong = asyncio.get_running_loop().create_future()
-            self._pings[pong] = True
-            pong.add_done_callback(self._pings.pop)
-            asyncio.get_running_loop().call_soon(self._ping, fast)
-        await asyncio.shield(self._next_ping)
-
-    def _ping(self, fast: FastClient) -> None:
-        pong, self._next_ping = self._next_ping, None
-        assert pong is not None
-        if self._connection.ended.done():
-            self._give_up(pong, self._connection.ended.result())
-        else:
-            fast.ping().add_done_callback(lambda _: pong.done() or pong.set_result(None))
-
     async def _flush(self) -> None:
         """Is not cancelled before the connection is over: nats-py cannot bear that."""
         pong, self._next_pong = self._next_pong, None
         assert pong is not None
         reason = "it was closed"
         try:
+            if isinstance(self.nats, FastClient):
+                self.nats.write_out()
             await self.nats.flush(NEVER_S)
             if not pong.done():
                 pong.set_result(None)
@@ -252,7 +234,7 @@ class Client:
 
     def give_up(self, reason: str) -> None:
         """The connection is over: nobody waits for an answer any more."""
-        for pong in (*self._flushes.values(), *self._pings, *filter(None, (self._next_pong,))):
+        for pong in (*self._flushes.values(), *filter(None, (self._next_pong,))):
             self._give_up(pong, reason)
 
     def _give_up(self, pong: asyncio.Future[None], reason: str) -> None:
@@ -261,12 +243,13 @@ class Client:
             pong.set_exception(AdapterError(f"{self.adapter.shown}: {what}: {reason}"))
             pong.exception()  # who asked may have gone
 
-    async def settle(self) -> None:
-        """Return when the server has handled everything that nats-py was told to send before.
+    async def settle(self, was_written: bool = False) -> None:
+        """Return when the server has handled everything that was sent before.
 
-        It writes a PING before what is pending; so the one that counts is the second.
+        nats-py writes a PING before what is pending; so the one that counts is the second, unless all was written already.
         """
-        await asyncio.shield(self._pong())
+        if not was_written:
+            await asyncio.shield(self._pong())
         await asyncio.shield(self._pong())
 
     # -- what comes ---------------------------------------------------------------------------------------------------
@@ -370,10 +353,9 @@ class CoreConnection(NatsConnection):
         since = self._out.refusals.count
         if isinstance(self._out.nats, FastClient):
             self._out.nats.write(piece)
-            await self._out.passed_on(self._out.nats)
         else:
             await self._out.publish(piece)
-            await self._out.settle()
+        await self._out.settle(was_written=self._out.is_fast)
         if self._out.refusals.count > since:
             self._out.refusals.check(self.adapter.shown, (name for name, _ in piece), since)
 

@@ -34,10 +34,14 @@ from ordered_pubsub.core.messages import (
     AckTaken,
     Answer,
     AskKeys,
+    AskNews,
     AskSecrets,
+    AskVersion,
     Change,
     ChangeAsk,
     Chunk,
+    Done,
+    Durable,
     Ended,
     Floors,
     FrameTaken,
@@ -47,6 +51,7 @@ from ordered_pubsub.core.messages import (
     Input,
     KeepAlive,
     KeepAliveSeen,
+    Launch,
     LeaseRenewal,
     LeaseReply,
     LinkAck,
@@ -57,9 +62,12 @@ from ordered_pubsub.core.messages import (
     LogRequest,
     Nack,
     NackRange,
+    News,
     NotArrivedCounts,
+    NotReserved,
     Operation,
     Part,
+    Pass,
     PeerMessage,
     Progress,
     ProgressReports,
@@ -67,9 +75,12 @@ from ordered_pubsub.core.messages import (
     PublishAsk,
     Refusal,
     Relay,
+    Release,
     Reply,
     Request,
     RequestTaken,
+    Reserve,
+    Reserved,
     Resume,
     Rotate,
     Secrets,
@@ -77,6 +88,7 @@ from ordered_pubsub.core.messages import (
     SeenReply,
     SessionsAlive,
     TopicRange,
+    VersionThere,
     VoidAsk,
     VoidDecision,
 )
@@ -122,10 +134,10 @@ def check_request(request: Request) -> None:
         else:
             _check_change(part)
             changes += 1
-    if changes > 1:
-        raise UsageError("a request changes at most one subscription")
     if request.is_transaction:
         _check_transaction(request)
+    elif changes > 1:
+        raise UsageError("a request changes at most one subscription; a transaction may change several")
 
 
 def _check_transaction(request: Request) -> None:
@@ -133,7 +145,8 @@ def _check_transaction(request: Request) -> None:
     counts: dict[str, int] = {}
     for part in request.parts:
         if isinstance(part, ChangeAsk):
-            raise UsageError("a transaction changes no subscription in this release")
+            check_changes_only(part)
+            continue
         if not part.is_kept:
             raise UsageError(
                 f"the events of topic {part.topic!r} are not kept, so they cannot be a part of a transaction: give the topic the "
@@ -141,6 +154,19 @@ def _check_transaction(request: Request) -> None:
             )
         counts[part.topic] = counts.get(part.topic, 0) + part.count
     check_counts(counts)
+
+
+def check_changes_only(ask: ChangeAsk) -> None:
+    """Raise a `UsageError` if this is not what a transaction may do to a subscription."""
+    _check_change(ask)
+    if ask.opens or ask.ends or ask.start is not None or ask.best_effort:
+        raise UsageError(
+            f"a transaction adds and removes topics of {ask.subscription!r}, and neither begins nor ends it"
+        )
+    if set(ask.add) & set(ask.remove):
+        raise UsageError(
+            f"a transaction adds and removes a topic of {ask.subscription!r} in one change: use two, in their order"
+        )
 
 
 def _check_chain(request: Request) -> None:
@@ -240,6 +266,38 @@ def check_operation(operation: Operation, stages: int) -> None:
             raise ProtocolError(f"operation {operation.identity} does not bring the events of {part!r:.500}")
 
 
+def check_durable(message: Durable, stages: int) -> None:
+    """Raise a `ProtocolError` for something between stages that cannot be."""
+    if isinstance(message, (Launch, Pass, Done)):
+        check_operation(message.operation, stages)
+    else:
+        check_reservation(message, stages)
+
+
+def check_reservation(message: Reserve | Reserved | NotReserved | Release, stages: int) -> None:
+    """Raise a `ProtocolError` for something about a transaction that cannot be."""
+    whose = f"transaction {message.transaction!r:.200}"
+    if not 0 < len(message.transaction) <= NAME_LENGTH_MAX:
+        raise ProtocolError(f"no transaction is called {message.transaction:.80}…")
+    if isinstance(message, Reserve):
+        places = [place for place, _ in message.asks]
+        is_fit = 0 <= message.coordinator < stages and _is_text(message.identity)
+        try:
+            for _, ask in message.asks:
+                check_changes_only(ask)
+        except UsageError as error:
+            raise ProtocolError(f"{whose} changes what cannot be: {error}") from error
+    elif isinstance(message, Reserved):
+        places, is_fit = [place for place, _ in message.changes], all(0 <= rank < stages for rank in message.meets)
+        _check_parts([change for _, change in message.changes], whose)
+    elif isinstance(message, NotReserved):
+        places, is_fit = [0], _is_text(message.code) and len(message.reason) <= REASON_LENGTH_MAX
+    else:
+        places, is_fit = [0], True
+    if not is_fit or not places or sorted(set(places)) != places or not 0 <= places[0] <= places[-1] < PARTS_MAX:
+        raise ProtocolError(f"{whose} says what cannot be: {message!r:.500}")
+
+
 def _check_journey(operation: Operation, stages: int) -> None:
     top, bottom = operation.top, operation.bottom
     if not (0 <= top <= bottom < stages and 0 <= operation.home < stages and 0 <= operation.asked < stages):
@@ -337,6 +395,8 @@ def _fits(message: FromSubscriber | PeerMessage, stages: int) -> bool:
         return all(map(_is_follows, message.news))
     if isinstance(message, (Acked, AckSaved, Ended)):
         return _is_of_named(message)
+    if isinstance(message, (AskNews, News, AskVersion, VersionThere)):
+        return _is_of_news(message)
     if isinstance(message, (LeaseRenewal, LeaseReply, SeenAsk, SeenReply, Holders, VoidAsk, VoidDecision)):
         return _is_of_voids(message, stages)
     if isinstance(message, (KeepAlive, Locate)):
@@ -415,6 +475,20 @@ def _is_of_named(message: Acked | AckSaved | Ended) -> bool:
         and len(message.clock) <= 2 * TOPICS_MAX
         and are_counts(message.clock)
     )
+
+
+def _is_of_news(message: AskNews | News | AskVersion | VersionThere) -> bool:
+    if not _is_id(message.subscription) or not _is_id(message.session):
+        return False
+    if isinstance(message, News):
+        return all(
+            change.resume is None and _is_change(change) and are_counts(change.entries) for change in message.changes
+        )
+    if isinstance(message, AskNews):
+        return 0 <= message.version <= VERSION_MAX and _is_text(message.identity)
+    if isinstance(message, AskVersion):
+        return _is_topic(message.topic) and _is_text(message.identity)
+    return _is_topic(message.topic) and -1 <= message.version <= VERSION_MAX
 
 
 def _is_of_voids(
@@ -530,6 +604,9 @@ def check_record(event: Input, stages: int) -> None:
             else:
                 _check_change(part)
     elif isinstance(event, FrameTaken):
-        _check_journey(event.message.operation, stages)
+        if isinstance(event.message, (Launch, Pass, Done)):
+            _check_journey(event.message.operation, stages)
+        else:
+            check_reservation(event.message, stages)
     elif isinstance(event, AckTaken) and not _is_of_named(event.acked):
         raise ProtocolError(f"what cannot be was acknowledged: {event.acked!r:.300}")

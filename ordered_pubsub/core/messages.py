@@ -29,6 +29,8 @@ class ChangeMark(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 EVERYBODY_ASKS = ChangeMark("", 0)
 """Stands for more marks than a topic keeps: whoever has a change under way waits for its outcome."""
+EVERYBODY_LOOKS = ChangeMark("", 1)
+"""The same, where some of these changes were made by others: whoever holds the topic looks whether its own is among them."""
 MARKS_MAX = 16
 """Marks that a topic keeps for its next event."""
 
@@ -100,6 +102,8 @@ class ChangeAsk(msgspec.Struct, frozen=True, array_like=True, tag="change", gc=F
     """where a named one begins in the past; None: at its place in the order"""
     where: dict[str, str] = {}
     """what is wanted of the topics that it adds: filters, as they are written"""
+    strict: bool = False
+    """in a transaction: whether that is refused if the subscription holds something of `add`, or lacks something of `remove`"""
 
 
 ANYBODY = "anyone"
@@ -224,6 +228,12 @@ class Change(msgspec.Struct, array_like=True, tag="change", gc=False):
         """The topics that it takes away."""
         kept = set(self.new)
         return [topic for topic in self.old if topic not in kept]
+
+    @property
+    def gained(self) -> list[str]:
+        """The topics that it adds."""
+        held = set(self.old)
+        return [topic for topic in self.new if topic not in held]
 
     @property
     def topics(self) -> list[str]:
@@ -377,7 +387,53 @@ class Done(msgspec.Struct, frozen=True, array_like=True, tag="done", gc=False):
     operation: Operation
 
 
-Durable = Launch | Pass | Done
+class Reserve(msgspec.Struct, frozen=True, array_like=True, tag="reserve", gc=False):
+    """A transaction wants its turns at subscriptions that are registered at this stage (`core.order.reserving`)."""
+
+    transaction: str
+    coordinator: int
+    """the rank of the stage that carries it out"""
+    identity: str
+    asks: list[tuple[int, ChangeAsk]]
+    """its changes there, each with its place among all parts of the transaction"""
+
+
+class Reserved(msgspec.Struct, frozen=True, array_like=True, tag="reserved", gc=False):
+    """A registrar tells the coordinator: the transaction has its turns there, and nothing speaks against it."""
+
+    transaction: str
+    changes: list[tuple[int, Change]]
+    meets: list[int]
+    """stages that it has to visit, so that it meets what came before"""
+
+
+class NotReserved(msgspec.Struct, frozen=True, array_like=True, tag="not-reserved", gc=False):
+    """A registrar tells the coordinator why the transaction cannot happen. It has no turns there."""
+
+    transaction: str
+    code: str
+    reason: str
+
+
+class Release(msgspec.Struct, frozen=True, array_like=True, tag="release", gc=False):
+    """The transaction will not happen: whatever turns it has, others have them now."""
+
+    transaction: str
+
+
+OnTheLine = Launch | Pass | Done
+Durable = Launch | Pass | Done | Reserve | Reserved | NotReserved | Release
+
+
+def load_of_message(message: Durable) -> int:
+    """About how large a message between stages is: names of topics in it, and what weighs as much."""
+    if isinstance(message, (Launch, Pass, Done)):
+        return load_of(message.operation.parts)
+    if isinstance(message, Reserved):
+        return load_of([change for _, change in message.changes])
+    if isinstance(message, Reserve):
+        return 1 + sum(len(ask.add) + len(ask.remove) for _, ask in message.asks)
+    return 1
 
 
 # What may be lost, since whoever needs it asks again.
@@ -458,6 +514,42 @@ class HomeFloors(msgspec.Struct, frozen=True, array_like=True, tag="home-floors"
 
     acked: dict[str, int | None]
     is_all: bool = False
+
+
+class AskNews(msgspec.Struct, frozen=True, array_like=True, tag="ask-news", gc=False):
+    """A client asks the registrar of a subscription which changes others have made of it, in transactions, after the change
+    `version`. Of those up to that one it knows."""
+
+    subscription: str
+    session: str
+    version: int
+    identity: str = ""
+
+
+class News(msgspec.Struct, frozen=True, array_like=True, tag="news", gc=False):
+    """A registrar tells a client what others have changed of a subscription."""
+
+    subscription: str
+    session: str
+    changes: list[Change]
+
+
+class AskVersion(msgspec.Struct, frozen=True, array_like=True, tag="ask-version", gc=False):
+    """A client asks the owner of a topic which change of a subscription was the last that has passed there."""
+
+    subscription: str
+    session: str
+    topic: str
+    identity: str = ""
+
+
+class VersionThere(msgspec.Struct, frozen=True, array_like=True, tag="version-there", gc=False):
+    """The owner of a topic answers; -1: it holds nothing of that stage any more."""
+
+    subscription: str
+    session: str
+    topic: str
+    version: int
 
 
 class AckExpected(msgspec.Struct, frozen=True, array_like=True, tag="ack-expected", gc=False):
@@ -773,6 +865,10 @@ PeerMessage = (
     | Acked
     | AckSaved
     | Ended
+    | AskNews
+    | News
+    | AskVersion
+    | VersionThere
     | AskFloors
     | Floors
     | SessionsAlive
@@ -792,9 +888,20 @@ PeerMessage = (
     | Rotate
 )
 FromSubscriber = (
-    Nack | Progress | Acked | Locate | KeepAlive | LeaseRenewal | SeenReply | VoidAsk | AskKeys | NotArrivedCounts
+    Nack
+    | Progress
+    | Acked
+    | AskNews
+    | AskVersion
+    | Locate
+    | KeepAlive
+    | LeaseRenewal
+    | SeenReply
+    | VoidAsk
+    | AskKeys
+    | NotArrivedCounts
 )
-ToSubscriber = Recovered | TopicHeads | AckSaved | Ended
+ToSubscriber = Recovered | TopicHeads | AckSaved | Ended | News | VersionThere
 ToSession = ToSubscriber | Located | KeepAliveAck | LeaseReply | SeenAsk | VoidDecision | Keys | NewEpoch
 
 
@@ -851,6 +958,19 @@ class Named(msgspec.Struct, frozen=True, array_like=True, tag="named", gc=False)
     forgets: tuple[str, ...] = ()
 
 
+class NewsKnown(msgspec.Struct, frozen=True, array_like=True, tag="news-known", gc=False):
+    """The client of a subscription knows what others have changed of it, up to a version."""
+
+    subscription: str
+    version: int
+
+
+class GaveUp(msgspec.Struct, frozen=True, array_like=True, tag="gave-up", gc=False):
+    """A transaction has waited too long for its turns: it will not happen."""
+
+    transaction: str
+
+
 class Leveled(msgspec.Struct, frozen=True, array_like=True, tag="leveled", gc=False):
     """What topics give from now on, by the rules of `core.levels`."""
 
@@ -890,6 +1010,8 @@ Input = (
     | FrameTaken
     | AckTaken
     | TopicsReleased
+    | GaveUp
+    | NewsKnown
     | Leveled
     | Founded
     | Rotated

@@ -36,7 +36,8 @@ def is_possible(transaction: Transaction) -> bool:
     """Whether a stage could have written this."""
     return (
         0 < len(transaction.id) <= NAME_LENGTH_MAX
-        and 0 < len(transaction.ranges) <= TRANSACTION_TOPICS_MAX
+        and len(transaction.ranges) <= TRANSACTION_TOPICS_MAX
+        and bool(transaction.ranges or transaction.changes)
         and all(
             1 <= first <= last < ENDLESS and last - first < TRANSACTION_TOPIC_EVENTS_MAX
             for first, last in transaction.ranges.values()

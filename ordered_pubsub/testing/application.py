@@ -14,7 +14,7 @@ import attrs
 
 from ordered_pubsub.core.client.session import Outcome
 from ordered_pubsub.core.client.subscription import FAILED, REFUSED, ClientSubscription, TopicChange
-from ordered_pubsub.core.messages import Acked, AckSaved, Ended, Publication, Refusal, Resume, ToSession
+from ordered_pubsub.core.messages import Acked, AckSaved, ChangeAsk, Ended, Publication, Refusal, Resume, ToSession
 from ordered_pubsub.core.recovery.missing import Missing
 from ordered_pubsub.core.subscriber.best_effort import BestEffort
 from ordered_pubsub.core.subscriber.buffer import Notification
@@ -25,7 +25,7 @@ from ordered_pubsub.errors import HistoryLost, SessionExpired
 from ordered_pubsub.testing.packer import wants_of
 from ordered_pubsub.testing.record import EventRecord, SubscriptionRecord
 from ordered_pubsub.testing.stage_host import FORBIDDEN
-from ordered_pubsub.testing.world import FAULTS_END_S, Alter, Subscribe
+from ordered_pubsub.testing.world import FAULTS_END_S, Alter, Shift, Subscribe, Transact
 
 if TYPE_CHECKING:
     from ordered_pubsub.testing.client_host import ClientHost
@@ -36,6 +36,8 @@ IMPATIENCE = 0.3
 """How likely it is within half a second that the application waits no longer for a change that is not asked for."""
 SAID_FOR_S = 2.0
 """So often subscriptions say again how far they are."""
+MAY_BE_REFUSED = ("conflict", "unknown", "busy", "no-name")
+"""Why a transaction may not happen, though nothing is wrong."""
 WORKERS = 2
 """So many tasks of an application read a subscription with a name; each has one event in hand at most."""
 REACTIONS_MAX = 60
@@ -64,6 +66,8 @@ class Application:
     """events that it knows of, while not all of their causes have a number"""
     unnumbered: list[EventRecord] = attrs.field(factory=list)
     """its publications that have no number yet, in order"""
+    committing: list[EventRecord] = attrs.field(factory=list)
+    """… and those of transactions that may have to wait: what it publishes afterwards does not follow them"""
     opened: dict[str, Subscribe] = attrs.field(factory=dict)
     """what it subscribes to whenever it is started"""
     begun_by: dict[str, TopicChange] = attrs.field(factory=dict)
@@ -79,6 +83,24 @@ class Application:
             return
         events = [(topic, self._events(topic, count)) for topic, count in parts]
         self.host.session.publish_together(events, self.simulation.now, is_transaction)
+        self.host.send()
+
+    def transact(self, action: Transact) -> None:
+        """Change subscriptions, and publish, at one place."""
+        if self.host.is_dead:
+            return
+        parts: list[tuple[str, list[EventRecord]] | ChangeAsk] = []
+        for part in action.parts:
+            if isinstance(part, Shift):
+                every = self.simulation.every_of(part.subscription)
+                where = dict.fromkeys(part.add, str(every)) if every > 1 else {}
+                parts.append(ChangeAsk(part.subscription, part.add, part.remove, where=where, strict=action.is_strict))
+            else:
+                events = self._events(*part)
+                del self.unnumbered[-len(events) :]
+                self.committing += events
+                parts.append((part[0], events))
+        self.host.session.commit(parts, self.simulation.now)
         self.host.send()
 
     def _events(self, topic: str, count: int) -> list[EventRecord]:
@@ -222,18 +244,23 @@ class Application:
         """A request has its outcome."""
         simulation = self.simulation
         if outcome.refusal is not None:
-            self._take_back(outcome.asked.items)
-            if outcome.asked.change is None:
+            self._take_back(outcome.asked.items, self.committing if outcome.asked.is_commit else self.unnumbered)
+            if outcome.asked.is_commit and outcome.refusal.code in MAY_BE_REFUSED:
+                simulation.record.refused_transactions[outcome.refusal.code] += 1
+                simulation.trace("%s: %s", self.host.name, outcome.refusal.reason)
+            elif outcome.asked.change is None:
                 self._note_refused(outcome.refusal)
             return
         for part, items in zip(outcome.publications, outcome.asked.items, strict=True):
             for index, event in enumerate(items):
-                self.unnumbered.remove(event)
+                (self.committing if outcome.asked.is_commit else self.unnumbered).remove(event)
                 event.numbered(part.first + index, outcome.sequence)
                 self._learn(event)
         self.host.machine.outbox.numbered(outcome, simulation.now)
         if outcome.publications:
             self._maybe_react()
+        if outcome.asked.is_commit:
+            simulation.record.committed += 1
         change, ask = outcome.change, outcome.asked.change
         if change is None or ask is None or change.subscription not in self.host.subscriptions:
             return  # it has stopped, and is to end
@@ -323,9 +350,10 @@ class Application:
         elif error is not None:
             raise error
 
-    def _take_back(self, items: Sequence[Sequence[EventRecord]]) -> None:
+    @staticmethod
+    def _take_back(items: Sequence[Sequence[EventRecord]], among: list[EventRecord]) -> None:
         for event in (event for some in items for event in some):
-            self.unnumbered.remove(event)
+            among.remove(event)
             event.is_refused = True
 
     def notify(self, subscription: ClientSubscription) -> None:
@@ -399,11 +427,11 @@ class Application:
     def die(self) -> None:
         """Its process ends. What it has published, and has no number, is refused, unless it turns out to have one."""
         host, record = self.host, self.simulation.record
-        for event in self.unnumbered:
+        for event in (*self.unnumbered, *self.committing):
             event.is_refused = True
         for sequence, items in host.session.unreported():
             record.abandon((host.name, host.session.epoch, sequence), items)
-        for table in (self.begun_by, self.working, self.unnumbered, self.unresolved, self.past):
+        for table in (self.begun_by, self.working, self.unnumbered, self.committing, self.unresolved, self.past):
             table.clear()
         for name in self.opened if host.is_gone else ():
             record.subscriptions[name].is_orphan = True

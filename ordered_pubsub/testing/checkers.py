@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import attrs
 
-from ordered_pubsub.core.messages import Change, Publication
+from ordered_pubsub.core.messages import Change, ChangeAsk, Publication, PublishAsk
 from ordered_pubsub.core.subscriber.buffer import Arrival
 from ordered_pubsub.core.subscriber.delivery import Delivery
 from ordered_pubsub.testing.history import LoggedEvent, full_timestamp, replay
@@ -59,6 +59,7 @@ def check(record: Record) -> None:
         _check_best_effort(record, subscription, numbers)
         _check_lateness(record, subscription)
         _check_transactions(record, subscription)
+    _check_commits(record)
     _check_pairs(record)
     logs = _logs(record)
     _check_history(record, numbers, logs)
@@ -444,6 +445,44 @@ def _check_causes(record: Record, subscription: SubscriptionRecord, numbers: _Nu
 
 
 # -- I7: transactions ---------------------------------------------------------------------------------------------------
+
+
+def _check_commits(record: Record) -> None:
+    """What a transaction does to subscriptions is what was asked for, part by part; and each change goes on from the one
+    before.
+    """
+    for identity, operation in record.seen.items():
+        request = record.asked.get(identity)
+        if not operation.transaction or request is None:
+            continue
+        asked = [
+            (part.topic, part.count) if isinstance(part, PublishAsk) else part.subscription for part in request.parts
+        ]
+        done = [
+            (part.topic, part.count) if isinstance(part, Publication) else part.subscription for part in operation.parts
+        ]
+        if asked != done:
+            record.violation("I7", f"transaction {operation.transaction} was to do {asked}, and has done {done}")
+        for ask, change in zip(request.parts, operation.parts, strict=True):
+            if isinstance(ask, ChangeAsk) and isinstance(change, Change):
+                _check_shift(record, operation.transaction, ask, change)
+    for subscription in record.subscriptions.values():
+        for (_, before), (version, change) in pairwise(_effective(subscription)):
+            if change.old != before.new:
+                record.violation(
+                    "I8", f"{subscription.name} held {before.new}, and change {version} goes on from {change.old}"
+                )
+
+
+def _check_shift(record: Record, transaction: str, ask: ChangeAsk, change: Change) -> None:
+    held = set(change.old)
+    expected = (held - set(ask.remove)) | set(ask.add)
+    if set(change.new) != expected:
+        record.violation("I7", f"{transaction}: {change.subscription} was to hold {sorted(expected)}, not {change.new}")
+    if ask.strict and (held & set(ask.add) or set(ask.remove) - held):
+        record.violation(
+            "I8", f"{transaction} has happened, and {change.subscription} held {change.old} at its place: {ask}"
+        )
 
 
 def _check_transactions(record: Record, subscription: SubscriptionRecord) -> None:

@@ -126,6 +126,8 @@ class ClientHost:
         if self.home is None:
             return
         for request in self.session.sends:
+            if request.is_transaction:
+                self.simulation.record.asked[request.client, request.epoch, request.sequence] = request
             self.simulation.network.client_to_stage(self, request)
         self.session.sends.clear()
         for message in self.machine.says:

@@ -56,14 +56,18 @@ class PastEvent:
 
 
 def full_timestamp(log: Sequence[LoggedEvent], number: int) -> dict[str, int]:
-    """The full timestamp of a topic's event, from the deltas of its log up to there: what follows a transaction follows all of it."""
+    """The full timestamp of a topic's event, from the deltas of its log up to there: what follows a transaction follows all of
+    it.
+    """
     full: dict[str, int] = {}
     name, ranges = "", dict[str, tuple[int, int]]()
     for logged in log:
         if logged.first > number:
             break
         if name not in ("", logged.name):
-            full.update({topic: max(last, full.get(topic, 0)) for topic, (_, last) in ranges.items() if topic != logged.topic})
+            full.update(
+                {topic: max(last, full.get(topic, 0)) for topic, (_, last) in ranges.items() if topic != logged.topic}
+            )
         full.update(logged.entries)
         name, ranges = logged.name, {} if logged.transaction is None else logged.transaction.ranges
     return full

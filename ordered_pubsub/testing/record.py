@@ -6,6 +6,7 @@ much they still hold.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import attrs
@@ -13,7 +14,7 @@ import attrs
 from ordered_pubsub.core.log.memory_shelf import MemoryShelf
 from ordered_pubsub.core.log.shelf import ENDLESS
 from ordered_pubsub.core.log.writer import Decision
-from ordered_pubsub.core.messages import Change, Operation, Publication, Transaction
+from ordered_pubsub.core.messages import Change, Operation, Publication, Request, Transaction
 from ordered_pubsub.core.stage.stage import transaction_of
 from ordered_pubsub.core.subscriber.buffer import Notification
 from ordered_pubsub.testing.world import FOR_EVER, World
@@ -220,6 +221,12 @@ class Record:
     """operations that an owner knows to be complete"""
     transactions: dict[Identity, str] = attrs.field(factory=dict)
     """those of them that are transactions, and what they are called"""
+    asked: dict[Identity, Request] = attrs.field(factory=dict)
+    """transactions that were asked for"""
+    committed: int = 0
+    """transactions that change subscriptions and have happened, as far as their clients know"""
+    refused_transactions: Counter[str] = attrs.field(factory=Counter)
+    """code → how many that have not"""
     abandoned: dict[Identity, list[list[EventRecord]]] = attrs.field(factory=dict)
     """requests whose client died before it had the answer: its events, by part"""
     subscriptions: dict[str, SubscriptionRecord] = attrs.field(factory=dict)
@@ -288,6 +295,8 @@ class Record:
         if operation.transaction:
             self.transactions[operation.identity] = operation.transaction
         for part in operation.parts:
+            if isinstance(part, Change) and operation.transaction and part.subscription in self.subscriptions:
+                self.subscriptions[part.subscription].outcomes[part.version] = part  # whether its client knows or not
             if isinstance(part, Change) or self.world.owners[part.topic] != rank:
                 continue
             entry = Completed(

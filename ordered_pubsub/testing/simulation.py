@@ -11,7 +11,7 @@ subscription is closed (memory must go back to nothing).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from random import Random
 from traceback import format_tb
@@ -20,6 +20,7 @@ from typing import Any
 import attrs
 
 from ordered_pubsub.core.messages import SystemKeys
+from ordered_pubsub.core.stage.state import StageState
 from ordered_pubsub.core.subscriber.delivery import Delivery
 from ordered_pubsub.core.trust.authenticity import SECRET_BYTES, SYSTEM_BYTES
 from ordered_pubsub.core.trust.keys import founded
@@ -55,6 +56,7 @@ from ordered_pubsub.testing.world import (
     ReadRange,
     RotateKeys,
     Subscribe,
+    Transact,
     World,
     Write,
 )
@@ -195,6 +197,8 @@ class Simulation:
             self.clients[action.client].application.publish(action.parts, action.is_transaction)
         elif isinstance(action, Subscribe):
             self.clients[action.client].application.subscribe(action)
+        elif isinstance(action, Transact):
+            self.clients[action.client].application.transact(action)
         elif isinstance(action, ReadRange):
             self.ranges.append(RangeHost(self, action))
             self.ranges[-1].begin()
@@ -378,6 +382,8 @@ class Simulation:
                 subscription.ended for subscription in host.driver.stage.state.registrar.subscriptions.values()
             ):
                 reasons.append(f"stage {host.rank} still has subscriptions that have ended")
+            if host.driver is not None:
+                reasons += _unrest_of_transactions(host.rank, host.driver.stage.state, gone)
             stopped = {name for name, record in self.record.subscriptions.items() if record.is_orphan}
             if host.driver is not None and stopped.intersection(host.driver.stage.state.registrar.subscriptions):
                 reasons.append(f"stage {host.rank} still has subscriptions that have stopped")
@@ -388,6 +394,11 @@ class Simulation:
             elif host.driver.stage.statistics()["outbox"] or host.driver.stage.effects.journal:
                 reasons.append(f"stage {host.rank} has unacknowledged frames")
         return reasons
+
+    def every_of(self, subscription: str) -> int:
+        """The filter with which a subscription begins."""
+        begun = [one for one in self.world.actions if isinstance(one, Subscribe) and one.subscription == subscription]
+        return begun[0].every if begun else 1
 
     @property
     def logged(self) -> list[str]:
@@ -417,3 +428,15 @@ class Simulation:
         for client in self.clients:
             for name in list(client.subscriptions):
                 client.application.alter(Alter(self.now, name, ends=True))
+
+
+def _unrest_of_transactions(rank: int, state: StageState, gone: set[str]) -> Iterator[str]:
+    """What is under way of transactions at one stage, and what clients that are there have not been told."""
+    registrar = state.registrar
+    if state.commits:
+        yield f"stage {rank} carries out transactions: {list(state.commits)}"
+    if registrar.reservations:
+        yield f"stage {rank} has given turns to transactions: {list(registrar.reservations)}"
+    untold = [name for name in registrar.untold if registrar.subscriptions[name].client not in gone]
+    if untold:
+        yield f"stage {rank} does not know that clients know of the changes of {untold}"

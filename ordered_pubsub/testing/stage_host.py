@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ordered_pubsub.core.log.retention import Policies, Policy
 from ordered_pubsub.core.messages import PublishAsk, Refusal, Request, SubscribeRights, find_change
-from ordered_pubsub.core.order.registrar import ABSENT, REGISTERED
+from ordered_pubsub.core.order.registered import ABSENT, REGISTERED
 from ordered_pubsub.core.recovery.hosting import ALIVE_S
 from ordered_pubsub.core.stage.driver import KEEP, Driver
 from ordered_pubsub.core.stage.effects import Effects
@@ -86,6 +86,7 @@ class StageHost:
                 founding=simulation.founding,
                 security=simulation.world.security,
                 on_replayed=replayed.append,
+                marks_max=simulation.world.marks_max,
             )
             self.driver.hosting.curiosity.choose = simulation.packer.choose
             ttl_s = simulation.world.session_ttl_s

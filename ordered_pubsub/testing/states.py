@@ -9,7 +9,7 @@ from ordered_pubsub.core.client.machine import CONNECTIONS
 from ordered_pubsub.core.client.session import REQUESTS
 from ordered_pubsub.core.client.subscription import CHANGES, SUBSCRIPTIONS
 from ordered_pubsub.core.client.writer import WRITERS
-from ordered_pubsub.core.order.registrar import REGISTERED
+from ordered_pubsub.core.order.registered import REGISTERED
 from ordered_pubsub.core.states import States
 
 TABLES = {

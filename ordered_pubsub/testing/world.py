@@ -68,6 +68,26 @@ class Alter:
 
 
 @attrs.frozen
+class Shift:
+    """What a transaction does to a subscription."""
+
+    subscription: str
+    add: tuple[str, ...] = ()
+    remove: tuple[str, ...] = ()
+
+
+@attrs.frozen
+class Transact:
+    """A client changes subscriptions with a name, its own and those of others, and publishes, at one place."""
+
+    at: float
+    client: int
+    parts: tuple[tuple[str, int] | Shift, ...]
+    is_strict: bool = True
+    """whether it is refused if a subscription holds what it is to gain, or lacks what it is to lose"""
+
+
+@attrs.frozen
 class ReadRange:
     """Somebody reads a range of the logs, of what there is then."""
 
@@ -102,7 +122,7 @@ class Follow:
     topics: tuple[str, ...]
 
 
-Action = Publish | Subscribe | Alter | ReadRange | Write | Follow
+Action = Publish | Subscribe | Alter | Transact | ReadRange | Write | Follow
 
 
 @attrs.frozen
@@ -257,6 +277,8 @@ class World:
     """whether topics that nobody needs rest at once"""
     defers: bool = False
     """whether what changes do to the groups' tables is always left for later"""
+    marks_max: int = 16
+    """so many marks a topic keeps for its next event"""
     late_max_s: float | None = None
     """nobody is notified later than this after an event was published, if that is to be checked"""
 
@@ -311,6 +333,7 @@ class World:
             f"  who is silent for {self.session_ttl_s:g} s is given up; a lease is {self.lease_s:g} s",
             f"  somebody forges beside {self.forging:.0%} of what the ENS carries, "
             f"with{'' if self.forger_has_keys else 'out'} keys; there are {'' if self.tags else 'no '}tags",
+            f"  a topic keeps {self.marks_max} marks",
             f"  topics that nobody needs rest {'at once' if self.rests else 'after a while'}",
             f"  the groups' tables are changed {'row by row' if self.defers else 'at once'}",
             f"  of what is not wanted, who misses it is told {'that it was' if self.silent else 'all'}",
@@ -327,6 +350,13 @@ CRASH_POINTS = (
     "handled:launch",
     "handled:pass",
     "handled:done",
+    "handled:reserve",
+    "handled:reserved",
+    "handled:not-reserved",
+    "handled:release",
+    "handled:news",
+    "handled:ask-news",
+    "handled:ask-version",
     "handled:link-ack",
     "handled:hello",
     "handled:relay",
@@ -405,7 +435,38 @@ def _with_transactions(world: World, random: Random) -> World:
         topics = [random.choice(world.kept) for _ in range(random.randint(2, 5))]
         parts = tuple((topic, _draw_count(random)) for topic in topics)
         actions.append(Publish(random.uniform(0.0, FAULTS_END_S), random.randrange(world.clients), parts, True))
-    return attrs.evolve(world, actions=tuple(sorted(actions, key=lambda action: action.at)))
+    actions += _draw_shifts(world, Random(f"shifts {world.seed}"))
+    world = attrs.evolve(world, actions=tuple(sorted(actions, key=lambda action: action.at)))
+    return attrs.evolve(world, marks_max=random.choice((1, 2, 16)))
+
+
+def _draw_shifts(world: World, random: Random) -> list[Action]:
+    """Transactions that change subscriptions with a name: topics are handed over, given, taken, and all of it at once."""
+    named = [action for action in world.actions if isinstance(action, Subscribe) and action.named]
+    if not named or random.random() < 0.3:
+        return []
+    found: list[Action] = []
+    for _ in range(random.choice((1, 4, 12, 30))):
+        client = random.randrange(world.clients)
+        own = [action.subscription for action in named if action.client % 2 == client % 2]  # of the same identity
+        if not own:
+            continue
+        parts: list[tuple[str, int] | Shift] = []
+        for _ in range(random.randint(1, 3)):
+            topics = random.sample(world.kept, random.randint(1, min(2, len(world.kept))))
+            one, two = random.choice(own), random.choice(own)
+            shape = random.random()
+            if shape < 0.5:
+                parts += [Shift(one, (), tuple(topics)), Shift(two, tuple(topics))]
+            elif shape < 0.7:
+                parts.append(Shift(one, tuple(topics)))
+            else:
+                parts.append(Shift(one, (), tuple(topics)))
+            parts += [(random.choice(world.kept), _draw_count(random)) for _ in range(random.choice((0, 1, 2)))]
+        if random.random() < 0.3:
+            random.shuffle(parts)
+        found.append(Transact(random.uniform(1.0, FAULTS_END_S), client, tuple(parts), random.random() < 0.5))
+    return found
 
 
 def _with_ranges(world: World, random: Random) -> World:

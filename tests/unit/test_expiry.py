@@ -8,7 +8,8 @@ from ordered_pubsub.core.liveness import expiry as module
 from ordered_pubsub.core.liveness.expiry import LOOK_S, NAMED_TTL_S, Expiry
 from ordered_pubsub.core.liveness.lifeline import SESSION_TTL_S
 from ordered_pubsub.core.messages import Ended, KeepAliveSeen, Resume, SessionsAlive
-from ordered_pubsub.core.order.registrar import Registrar, SubscriptionState
+from ordered_pubsub.core.order.registered import SubscriptionState
+from ordered_pubsub.core.order.registrar import Registrar
 
 
 def subscription(client: str, *, named: bool = False, under_way: bool = False) -> SubscriptionState:

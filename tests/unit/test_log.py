@@ -67,7 +67,10 @@ class Batch:
         place = 3 * self.first
         transaction = None
         if self.together is not None:
-            ranges = {self.topic: (self.first, self.last), **{topic: (1, last) for topic, last in self.together.items()}}
+            ranges = {
+                self.topic: (self.first, self.last),
+                **{topic: (1, last) for topic, last in self.together.items()},
+            }
             transaction = Transaction(f"{self.topic}.{self.first}", ranges)
         return Publication(
             topic=self.topic,

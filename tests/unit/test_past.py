@@ -209,6 +209,9 @@ def test_wherever_the_reading_ends_it_has_what_comes_before_in_the_whole(seed: i
     order = whole_order(logs)
     begun = random.randint(0, len(order))
     ended = random.randint(begun, len(order))
+    names = [event.logged.name for event in replay(logs, dict.fromkeys(TOPICS, 0))]
+    while 0 < ended < len(order) and names[ended - 1] and names[ended] == names[ended - 1]:
+        ended += 1  # no range ends within a transaction
     cut = counts_of(order[:ended])
     assert read_all(random, logs, counts_of(order[:begun]), cut) == order[begun:ended]
 

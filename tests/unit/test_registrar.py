@@ -19,7 +19,8 @@ from ordered_pubsub.core.messages import (
     Request,
     TopicsReleased,
 )
-from ordered_pubsub.core.order.registrar import WRONG_EPOCH, Registrar, WaitingChange
+from ordered_pubsub.core.order.registered import WaitingChange
+from ordered_pubsub.core.order.registrar import WRONG_EPOCH, Registrar
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from ordered_pubsub.core.order.registrar import ABSENT, REGISTERED
+from ordered_pubsub.core.order.registered import ABSENT, REGISTERED
 from ordered_pubsub.core.states import States
 from ordered_pubsub.testing.simulation import Simulation
 from ordered_pubsub.testing.states import TABLES

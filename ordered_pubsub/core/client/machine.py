@@ -49,6 +49,7 @@ from ordered_pubsub.core.messages import (
     LeaseReply,
     Located,
     NewEpoch,
+    News,
     Refusal,
     SeenAsk,
     SeenReply,
@@ -197,6 +198,9 @@ class ClientMachine:
         """Answers of the home stage came: the outcomes of requests that are known now, in order."""
         outcomes = [outcome for answer in answers for outcome in self.session.handle_answer(answer, self.now)]
         for outcome in outcomes:
+            for mine in outcome.changes:
+                if mine.subscription in self.subscriptions:  # if it is not, somebody else's, it is told elsewhere
+                    self.hear(News(mine.subscription, self.session.client, [mine]))
             _, change = self._asked.pop(id(outcome.asked.change), (None, None))
             if change is None:
                 continue
@@ -286,6 +290,9 @@ class ClientMachine:
         self.inspection.connected()
         self.ask_for_keys()
         self._report(is_all=True)
+        for subscription in self.subscriptions.values():
+            subscription.connected()
+            self.touched[subscription] = True
         self.leaving.connected(self.now)
         self._say_what_is_over()
 

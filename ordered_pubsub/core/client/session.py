@@ -7,7 +7,9 @@ become one batch, and batches on several topics become the parts of one operatio
 journey for all of them and not for each. The first publication on a topic goes alone: if the stage refuses it, nothing else is
 refused with it.
 
-Changes of subscriptions are not ordered against publications and are sent at once, up to `CHANGES_IN_FLIGHT_MAX`.
+Changes of subscriptions are not ordered against publications and are sent at once, up to `CHANGES_IN_FLIGHT_MAX`. A transaction
+that changes subscriptions comes after all that was published before it was asked for, and may have to wait for its turns. What is
+published after it does not wait for it: whoever wants that waits for its outcome.
 
 The outcomes of publications are given to the caller in the order of their requests, whatever the order of the answers. So
 no subscriber can know of a publication, and publish what follows from it, before the client's earlier ones have their place.
@@ -43,6 +45,8 @@ from ordered_pubsub.errors import (
     OrderedPubSubError,
     SessionExpired,
     TopicError,
+    TransactionAborted,
+    TransactionConflict,
     UnavailableError,
     UsageError,
     WouldBlock,
@@ -93,6 +97,18 @@ class Queued:
     """of the stage that takes it"""
     is_transaction: bool = False
     """whether subscribers are to be notified of all of it together"""
+    written: Sequence[int | ChangeAsk] = ()
+    """of a transaction that changes subscriptions: its parts as they were written, those with events by their places here"""
+
+    @property
+    def is_commit(self) -> bool:
+        """Whether it is a transaction that changes subscriptions: it may have to wait for its turns at them."""
+        return bool(self.written)
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether it is a publication, which nothing that is published later overtakes."""
+        return bool(self.items) and not self.written
 
     @property
     def count(self) -> int:
@@ -145,6 +161,8 @@ class Outcome:
     refusal: Refusal | None
     asked_at: float = 0.0
     """when it was sent for the first time"""
+    changes: Sequence[Change] = ()
+    """of a transaction"""
 
 
 @attrs.define(eq=False)
@@ -167,6 +185,10 @@ class Session:
     _accepted: dict[str, bool] = attrs.field(factory=dict)
     """topics on which a publication of this session was not refused"""
     _queue: deque[Queued] = attrs.field(factory=deque)
+    _commits: deque[tuple[Queued, int]] = attrs.field(factory=deque)
+    """transactions that change subscriptions and whose turn in the queue has come: sent when what was published up to that
+    sequence is complete
+    """
     _unfinished: dict[int, Unfinished] = attrs.field(factory=dict)
     _held: dict[int, Outcome] = attrs.field(factory=dict)
     """outcomes of publications that wait for those of earlier ones"""
@@ -230,6 +252,30 @@ class Session:
                 f"{self.pipeline_events_max} (pipeline_events_max): wait for earlier publications first"
             )
 
+    def commit(self, parts: Sequence[tuple[str, Sequence[Any]] | ChangeAsk], now: float) -> Queued:
+        """Ask for a transaction that changes subscriptions; its parts take their place together, in their written order.
+
+        What is returned comes back with the outcome.
+        """
+        written: list[int | ChangeAsk] = []
+        topics: list[str] = []
+        items: list[list[Any]] = []
+        for part in parts:
+            if isinstance(part, ChangeAsk):
+                written.append(part)
+            else:
+                written.append(len(topics))
+                topics.append(part[0])
+                items.append(list(part[1]))
+        self._check_room(sum(map(len, items)))
+        weight = sum(map(self.packer.weigh, topics, items))
+        rank = min(self.topology.registrar(part.subscription) for part in written if isinstance(part, ChangeAsk))
+        queued = Queued(topics, items, None, False, weight, rank, True, written)
+        self._queued_events += queued.count
+        self._queue.append(queued)
+        self._send_queued(now)
+        return queued
+
     def change(self, ask: ChangeAsk, now: float, together: Sequence[tuple[str, Sequence[Any]]] = ()) -> None:
         """Ask for a change of a subscription, perhaps with publications that take their place together with it."""
         may_go = not self._queued_changes and self._changes_in_flight < CHANGES_IN_FLIGHT_MAX  # they keep their order
@@ -283,7 +329,7 @@ class Session:
         unfinished = self._unfinished.pop(answer.sequence, None)
         if unfinished is None:
             return []
-        self._changes_in_flight -= not unfinished.queued.items
+        self._changes_in_flight -= not unfinished.queued.keeps_order
         self._note_topics(unfinished.queued.topics, isinstance(answer, Answer))
         if isinstance(answer, Refusal):
             if not answer.taken:
@@ -293,12 +339,17 @@ class Session:
             publications = [part for part in answer.parts if isinstance(part, Publication)]
             if answer.transaction is not None:
                 publications = [msgspec.structs.replace(part, transaction=answer.transaction) for part in publications]
-            change = None
+            changes: list[Change] = []
             if len(publications) < len(answer.parts):
-                change = next((part for part in answer.parts if isinstance(part, Change)), None)
-            outcome = Outcome(answer.sequence, unfinished.queued, publications, change, None, unfinished.asked_at)
+                changes = [part for part in answer.parts if isinstance(part, Change)]
+            is_commit = unfinished.queued.is_commit
+            change = None if is_commit or not changes else changes[0]
+            others = changes if is_commit else []
+            outcome = Outcome(
+                answer.sequence, unfinished.queued, publications, change, None, unfinished.asked_at, others
+            )
         self._send_queued(now)
-        if not unfinished.queued.items:
+        if not unfinished.queued.keeps_order:
             return [outcome]
         self._held[answer.sequence] = outcome
         return self._release()
@@ -315,7 +366,7 @@ class Session:
 
     def _release(self) -> list[Outcome]:
         """The held outcomes before which nothing is unfinished."""
-        first = next((s for s, unfinished in self._unfinished.items() if unfinished.queued.items), None)
+        first = next((s for s, unfinished in self._unfinished.items() if unfinished.queued.keeps_order), None)
         released = [sequence for sequence in sorted(self._held) if first is None or sequence < first]
         return [self._held.pop(sequence) for sequence in released]
 
@@ -336,7 +387,7 @@ class Session:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is queued or unanswered."""
-        return not self._queue and not self._unfinished  # then nothing is held either
+        return not self._queue and not self._unfinished and not self._commits  # then nothing is held either
 
     def waiting_for(self) -> str:
         """Say in words what has no answer yet."""
@@ -347,7 +398,26 @@ class Session:
         return f"{len(self._unfinished)} requests at stage {names}, {self._queued_events} events queued"
 
     def _send_queued(self, now: float) -> None:
+        self._send_publications(now)
+        if self._commits and self.is_connected:
+            self._send_commits(now)
+
+    def _send_commits(self, now: float) -> None:
+        """Send the transactions behind everything that was published before them."""
+        first = next((s for s, unfinished in self._unfinished.items() if unfinished.queued.keeps_order), None)
+        while self._commits and self._changes_in_flight < CHANGES_IN_FLIGHT_MAX:
+            queued, behind = self._commits[0]
+            if first is not None and first <= behind:
+                return
+            self._commits.popleft()
+            self._queued_events -= queued.count
+            self._send(queued, now)
+
+    def _send_publications(self, now: float) -> None:
         while self._queue and self.is_connected and self._has_room_for(self._queue[0]):
+            if self._queue[0].is_commit:
+                self._commits.append((self._queue.popleft(), self._sequence))
+                continue
             if not self.may_pipeline(self._queue[0]):
                 return
             queued = self._queue.popleft()
@@ -358,6 +428,8 @@ class Session:
 
     def _has_room_for(self, queued: Queued) -> bool:
         """Whether so few requests of its kind are under way that it may be sent: changes do not wait for publications."""
+        if queued.is_commit:
+            return True  # it does not wait here
         if not queued.items:
             return self._changes_in_flight < CHANGES_IN_FLIGHT_MAX
         return len(self._unfinished) - self._changes_in_flight < REQUESTS_IN_FLIGHT_MAX
@@ -387,7 +459,7 @@ class Session:
 
     def _last_unfinished(self) -> Unfinished | None:
         """The last request with publications that has no answer yet."""
-        return next((u for u in reversed(self._unfinished.values()) if u.queued.items), None)
+        return next((u for u in reversed(self._unfinished.values()) if u.queued.keeps_order), None)
 
     def _rank(self, topics: Sequence[str], change: ChangeAsk | None) -> int:
         """The stage that takes a request (as `stage.taken_at` says)."""
@@ -431,7 +503,7 @@ class Session:
         after, self._last_sent[rank] = self._last_sent.get(rank, 0), self._sequence
         oldest = next((s for s, unfinished in self._unfinished.items() if unfinished.rank == rank), self._sequence)
         done = oldest - 1
-        self._changes_in_flight += not queued.items
+        self._changes_in_flight += not queued.keeps_order
         request = Request(self.client, self.epoch, self._sequence, after, done, self._asks(queued))
         if queued.is_transaction:
             request = msgspec.structs.replace(request, is_transaction=True)
@@ -441,6 +513,13 @@ class Session:
 
     def _asks(self, queued: Queued) -> tuple[PublishAsk | ChangeAsk, ...]:
         asks: list[PublishAsk | ChangeAsk] = []
+        for part in queued.written:
+            if isinstance(part, ChangeAsk):
+                asks.append(part)
+            else:
+                asks.append(self.packer.ask(queued.topics[part], queued.items[part]))
+        if asks:
+            return tuple(asks)
         for topic, items in zip(queued.topics, queued.items, strict=True):
             asks.append(self.packer.ask(topic, items))
         if queued.change is not None:
@@ -485,6 +564,9 @@ _ERRORS: dict[str, type[OrderedPubSubError]] = {
     "unknown": UsageError,
     "taken-over": SessionExpired,
     "level": UsageError,
+    "no-name": UsageError,
+    "conflict": TransactionConflict,
+    "busy": TransactionAborted,
 }
 
 

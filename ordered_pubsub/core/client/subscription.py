@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 
 from ordered_pubsub.core.client.holding import Hold
-from ordered_pubsub.core.messages import Acked, Change, ChangeAsk, Nack, Refusal, ToSubscriber, VoidAsk, VoidDecision
+from ordered_pubsub.core.messages import Change, ChangeAsk, News, Refusal, ToSubscriber, VoidDecision
 from ordered_pubsub.core.order.registrar import WRONG_EPOCH, epoch_after
 from ordered_pubsub.core.states import States
 from ordered_pubsub.core.subscriber.best_effort import BestEffort
 from ordered_pubsub.core.subscriber.buffer import Arrival, Notification
 from ordered_pubsub.core.subscriber.delivery import Delivery
-from ordered_pubsub.core.subscriber.subscriber import Subscriber
+from ordered_pubsub.core.subscriber.subscriber import Said, Subscriber
 from ordered_pubsub.errors import Closed, SessionExpired, UsageError
 
 if TYPE_CHECKING:
@@ -364,8 +364,29 @@ class ClientSubscription:
 
     def hear(self, message: ToSubscriber | VoidDecision, is_ens_read: bool = True) -> None:
         """The stage says something to it."""
-        if not self.is_over and self.subscriber is not None:
+        if self.is_over or self.subscriber is None:
+            return
+        if isinstance(message, News):
+            self._guarded(self._note_news, message)
+        if not self.is_over:
             self._guarded(self.subscriber.hear, message, self.client.now, is_ens_read)
+
+    def _note_news(self, news: News) -> None:
+        """Others have changed it, in transactions: what it has gained is to be held at the ENS."""
+        for change in news.changes:
+            if self.buffer.changes.is_known(change.version):
+                continue
+            self.wanted.update(dict.fromkeys(change.gained, True))
+            for topic in change.lost:
+                self.wanted.pop(topic, None)
+            if change.gained:
+                self.client.holding.hold(self.name, tuple(change.gained), self.client.now, is_lasting=True)
+        self.client.take_holds()
+
+    def connected(self) -> None:
+        """There is a home stage, perhaps another one."""
+        if not self.is_over and self.subscriber is not None:
+            self.subscriber.connected()
 
     def report(self, is_all: bool = False) -> None:
         """Say how far it is, as far as that is news; or all of it, to a stage that knows nothing yet."""
@@ -375,7 +396,7 @@ class ClientSubscription:
         if follows is not None:
             self.client.say(follows)
 
-    def say_what_is_due(self, may_ask: bool = True, has_unread: bool = False) -> list[Nack | VoidAsk | Acked]:
+    def say_what_is_due(self, may_ask: bool = True, has_unread: bool = False) -> list[Said]:
         """Say what it misses, if it may ask for more, and what was handled; return that, for who likes to know."""
         if self.is_over or self.subscriber is None:
             return []

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 import attrs
 
 from ordered_pubsub.core.messages import Progress, TopicsReleased
-from ordered_pubsub.core.order.registrar import Registrar, SubscriptionState
+from ordered_pubsub.core.order.registered import SubscriptionState
+from ordered_pubsub.core.order.registrar import Registrar
 
 AT_ONCE = 200
 """So many topics of subscriptions are looked at in one step."""

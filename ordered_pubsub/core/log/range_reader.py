@@ -56,6 +56,8 @@ class LogBatch(msgspec.Struct, frozen=True, gc=False):
     size: int
     transaction: Transaction | None = None
     """what takes its place together with them"""
+    is_gone: bool = False
+    """whether these are numbers of which nothing is known any more"""
 
 
 @attrs.define(eq=False)
@@ -218,7 +220,7 @@ class OwnerRange:
         self.lose(one.topic, one.passed + 1, floor + 1)
         place = one.batches[-1].place if one.batches else 0
         one.held_bytes += BATCH_BYTES
-        one.batches.append(LogBatch(one.topic, one.passed + 1, floor, place, 0.0, {}, [], BATCH_BYTES))
+        one.batches.append(LogBatch(one.topic, one.passed + 1, floor, place, 0.0, {}, [], BATCH_BYTES, None, True))
         one.passed, one.needs_full = floor, True
 
 
@@ -294,9 +296,10 @@ class RangeReader:
             if rank not in self._heads:
                 self._advance(rank)
         while self._heads and self.lacking is None:
-            rank = self._next()
-            if rank is None:
+            following = self._next()
+            if following is None:
                 break
+            rank = following
             batch, known = self._heads[rank], self._known[rank]
             taken.append(batch)
             clock[batch.topic] = max(clock[batch.topic], batch.last)
@@ -364,12 +367,16 @@ class RangeReader:
                         return False
                     break  # the rest of it is gone
                 part = known[at]
+                at += 1
+                if part.is_gone:
+                    first, last = transaction.ranges.get(part.topic, (1, 0))
+                    wanted -= max(0, min(part.last, last) - max(part.first, first) + 1)
+                    continue
                 if part.transaction is None or part.transaction.id != transaction.id:
                     return False  # something else comes before it there
                 if not self._is_satisfied(part, beyond):
                     return False
                 wanted -= part.last - max(part.first - 1, clock[part.topic])
-                at += 1
         return True
 
     @staticmethod

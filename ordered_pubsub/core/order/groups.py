@@ -49,6 +49,8 @@ class TopicHolding(msgspec.Struct):
     topics: tuple[str, ...]
     weight: int
     best_effort: bool
+    version: int = 0
+    """the last of its changes that has passed here"""
 
 
 class Pairs(msgspec.Struct):
@@ -118,7 +120,7 @@ class Groups(msgspec.Struct):
         self._add_pairs({t: owners[t] for t in gained}, kept_owners, weight, at_once)
         own = [t for t in new if owners[t] == self.rank]
         if own:
-            self.holdings[subscription] = held_now = TopicHolding(new, weight, best_effort)
+            self.holdings[subscription] = held_now = TopicHolding(new, weight, best_effort, part.version)
             self._count_full(held_now, own, 1)
         else:
             self.holdings.pop(subscription, None)

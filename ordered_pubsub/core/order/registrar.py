@@ -25,7 +25,7 @@ not used again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 
 import msgspec
 from msgspec.structs import replace
@@ -36,14 +36,19 @@ from ordered_pubsub.core.messages import (
     Change,
     ChangeAsk,
     Ended,
-    Progress,
     Refusal,
     Request,
     Resume,
-    SubscribeRights,
     TopicsReleased,
 )
-from ordered_pubsub.core.states import States
+from ordered_pubsub.core.order.registered import (
+    SubscriptionState,
+    WaitingChange,
+    after,
+    change_filters,
+    filters_of,
+)
+from ordered_pubsub.core.order.reserving import Conflict, Granted, RanksOf, Reservation, grant, meeting
 
 TOPICS_MAX = 10_000
 """Topics that one request may name, and that a subscription of weight 0 may hold."""
@@ -70,172 +75,8 @@ def epoch_after(refusal: Refusal, openings: int) -> int | None:
     return refusal.opened + 1 if refusal.code == WRONG_EPOCH and openings < OPENINGS_MAX else None
 
 
-ABSENT, CHANGING, HELD, LAST, ENDED = "absent", "changing", "held", "ending", "ended"
-REGISTERED = States(
-    "a subscription at its registrar",
-    {
-        ABSENT: {CHANGING: "a client begins it", LAST: "a client begins it, and has asked for its end"},
-        CHANGING: {
-            CHANGING: "the next change has its turn, or another session opens it",
-            HELD: "its change has passed the last stage",
-            LAST: "its end is asked for, behind what is under way",
-        },
-        HELD: {
-            CHANGING: "a change is asked for; with a name also: another session opens it, in the next epoch",
-            LAST: "its end is asked for, or nothing was heard of its client for long",
-        },
-        LAST: {
-            ENDED: "all has passed, and its client may still need what came before",
-            ABSENT: "all has passed, and nothing of it is needed",
-        },
-        ENDED: {ABSENT: "its client says that it needs nothing any more, or nothing was heard of it for long"},
-    },
-)
-
-
-class WaitingChange(msgspec.Struct, frozen=True):
-    """A request with a change that waits for its turn."""
-
-    request: Request
-    home: int
-    now: float
-
-
-class SubscriptionState(msgspec.Struct):
-    """What the registrar knows of one subscription."""
-
-    client: str
-    topics: tuple[str, ...] = ()
-    planned: tuple[str, ...] | None = None
-    """what it will hold when all changes that were taken have passed; None if none is left"""
-    version: int = 0
-    via: int | None = None
-    """a stage that its last change has visited"""
-    ended: bool = False
-    under_way: bool = False
-    waiting: list[WaitingChange] = msgspec.field(default_factory=list)
-    weight: int = 2
-    epoch: int = 0
-    """how often it was begun or resumed, if it has a name"""
-    owner: str = ""
-    """the identity whose it is"""
-    resume: Resume | None = None
-    """how far it has acknowledged, if it has a name and has not ended"""
-    where: dict[str, str] = msgspec.field(default_factory=dict)
-    """its filters when all changes that were taken have passed"""
-    gaining: dict[str, bool] = msgspec.field(default_factory=dict)
-    """topics that changes gain that have not all passed yet"""
-    low: dict[str, int] = msgspec.field(default_factory=dict)
-    """up to where it needs nothing of a topic: where it has gained it"""
-    leaving: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
-    """topics that it has lost, and may need something of: where, and by which change"""
-
-    @property
-    def phase(self) -> str:
-        """Which of the states of `REGISTERED` it is in."""
-        if self.ended:
-            return LAST if self.under_way else ENDED
-        return CHANGING if self.under_way else HELD
-
-    @property
-    def acked_topics(self) -> tuple[str, ...]:
-        """What it held after the last change that it has acknowledged, when nothing is under way."""
-        assert self.resume is not None
-        return next((change.old for change in self.resume.changes if change.old != change.new), self.topics)
-
-    def settled(self, change: Change) -> None:
-        """Take note of what it has gained and lost."""
-        change = _with_known_names(change, self.topics)
-        self.topics = change.new
-        self.under_way = False
-        held = set(change.old)
-        for topic in change.new if not change.best_effort else ():
-            if topic not in held:
-                self.low.setdefault(topic, change.entries.get(topic, 0))
-        for topic in change.lost if not change.best_effort else ():
-            self.leaving[topic] = (change.entries.get(topic, 0), change.version)
-        if self.resume is None:
-            return
-        if change.version > self.resume.version:
-            self.resume.changes.append(_remembered(change))
-        else:  # its client knew of it earlier
-            _change_filters(self.resume.where, change.lost, change.where)
-
-    @property
-    def reached(self) -> dict[str, int] | None:
-        """How far it has acknowledged each topic that it may need, or where it begins; None if it has no name."""
-        return None if self.resume is None else self._named_floors(self.resume)
-
-    @property
-    def has_acknowledged(self) -> bool:
-        """Whether it has acknowledged anything, if it has a name."""
-        return self.resume is not None and bool(self.resume.version or self.resume.position or self.resume.clock)
-
-    def lose_name(self) -> None:
-        """It has ended: nobody goes on with it, but its client may still need what it has not acknowledged."""
-        if self.resume is not None:
-            self.low = {**self.low, **self._named_floors(self.resume)}
-            self.resume = None
-
-    def passed(self, said: Progress) -> tuple[str, ...]:
-        """What it had left and needs nothing of any more, by what its client says."""
-        return tuple(
-            topic
-            for topic, (end, version) in self.leaving.items()
-            if said.acked.get(topic, -1) >= end or (said.is_all and topic not in said.acked and said.version >= version)
-        )
-
-    def floors(self) -> dict[str, int]:
-        """Up to where it needs nothing, for each topic of which it may need anything."""
-        floors = dict(self.low) if self.resume is None else self._named_floors(self.resume)
-        for topic in self.gaining:
-            floors.setdefault(topic, 0)  # nothing is to be forgotten until it is known where it is gained
-        return floors
-
-    def _named_floors(self, resume: Resume) -> dict[str, int]:
-        floors = dict(resume.clock)
-        if not resume.version and resume.start is not None and resume.changes:
-            first = resume.changes[0]
-            floors = {topic: resume.clock.get(topic, resume.start.get(topic, 0)) for topic in first.new}
-        for change in resume.changes:
-            held = set(change.old)
-            for topic in change.new:
-                if topic not in held:
-                    floors.setdefault(topic, change.entries.get(topic, 0))
-        return floors
-
-    def difference(self, ask: ChangeAsk) -> str:
-        """In what it is not what is asked for, in words; empty if it is."""
-        topics = self.held
-        if self.resume is None:
-            return "has no name to be resumed by"
-        if not ask.add:
-            return ""
-        if set(topics) != set(ask.add):
-            held = ", ".join(map(repr, sorted(topics))) or "nothing"
-            return f"is there and holds {held}: subscribe to the same, then change it by add() and remove()"
-        if self.weight != ask.weight:
-            return "is there with another order=: subscribe with the same, or end it first by unsubscribe()"
-        if self.where != ask.where:
-            return "is there with another filter (where=): subscribe with the same, or end it first by unsubscribe()"
-        return ""
-
-    def concerns(self, topic: str) -> bool:
-        """Whether it may wait for events of a topic: for those of one that it has left as well."""
-        return bool(self.leaving) or topic in self.gaining or topic in self.topics
-
-    def denied(self, reading: SubscribeRights | None) -> str | None:
-        """A topic that it holds, and that who opens it may not subscribe to, if there is one."""
-        return None if reading is None else reading.denied(dict.fromkeys((*self.topics, *self.held)))
-
-    @property
-    def held(self) -> tuple[str, ...]:
-        """What it will hold when all changes that were taken have passed."""
-        return self.topics if self.planned is None else self.planned
-
-    def after(self, ask: ChangeAsk) -> tuple[str, ...]:
-        """What it will hold after one more change."""
-        return _after(self.held, ask)
+Turn = WaitingChange | str
+"""Whose turn it is: a change, or a transaction, by its name."""
 
 
 class Registrar(msgspec.Struct):
@@ -246,12 +87,15 @@ class Registrar(msgspec.Struct):
     """client → how many of these are its own"""
     lingering: dict[str, int] = msgspec.field(default_factory=dict)
     """client → how many of its own have ended, and may still need what came before"""
+    untold: dict[str, bool] = msgspec.field(default_factory=dict)
+    """subscriptions with changes by others of which their clients have not said that they know"""
+    reservations: dict[str, Reservation] = msgspec.field(default_factory=dict)
+    """transaction → its turns here, those that it has and those that it waits for"""
 
     def refuse(self, request: Request, ask: ChangeAsk) -> Refusal | None:
         """Why a request for a change is not taken, if it is not."""
         found = self.subscriptions.get(ask.subscription)
         subscription = found or SubscriptionState(request.client)
-        topics_max = ORDERED_TOPICS_MAX if ask.weight else TOPICS_MAX
         is_expiring = request.client.startswith(EXPIRING)
         opened = 0
         if found is not None and found.owner not in (request.identity, ANYBODY) and not is_expiring:
@@ -278,14 +122,13 @@ class Registrar(msgspec.Struct):
             reason = (
                 f"a client may have {SUBSCRIPTIONS_MAX} subscriptions at one stage: end one, or hold more topics in one"
             )
-        elif len(subscription.after(ask)) > topics_max:
-            code = "too-many-topics"
-            reason = f"subscription {ask.subscription!r} would hold more than {topics_max} topics; use a second one"
+        elif len(subscription.after(ask)) > self._topics_max(ask.weight):
+            code, reason = self._too_many(ask.subscription, ask.weight)
         else:
             return None
         return request.refused(code, reason, True, opened)
 
-    def ask(self, ask: ChangeAsk, waiting: WaitingChange) -> WaitingChange | None:
+    def ask(self, ask: ChangeAsk, waiting: WaitingChange) -> Turn | None:
         """Take a change; return it if its turn is now."""
         client = waiting.request.client
         subscription = self.subscriptions.get(ask.subscription)
@@ -305,7 +148,7 @@ class Registrar(msgspec.Struct):
         before, subscription.planned = subscription.held, subscription.after(ask)
         will_hold = set(subscription.planned)
         lost = [topic for topic in before if topic not in will_hold]
-        _change_filters(subscription.where, lost, _filters_of(ask, before, subscription.planned))
+        change_filters(subscription.where, lost, filters_of(ask, before, subscription.planned))
         subscription.gaining.update(dict.fromkeys(ask.add, True))
         subscription.waiting.append(waiting)
         return self.next_turn(ask.subscription)
@@ -315,22 +158,50 @@ class Registrar(msgspec.Struct):
         held = self.held.get(client, 0)
         return held - self.lingering.get(client, 0) >= SUBSCRIPTIONS_MAX or held >= 2 * SUBSCRIPTIONS_MAX
 
-    def next_turn(self, name: str) -> WaitingChange | None:
-        """The change of this subscription whose turn it is now, if there is one."""
+    def next_turn(self, name: str) -> Turn | None:
+        """Whose turn it is now at this subscription, if there is anybody: a change, or a transaction."""
         # DEVIATION (Baldoni, figure 5: a subscriber starts its changes itself, several at once if it likes): one at a time, or
         # stages disagree about its topics. Mutant `no-registrar`.
         subscription = self.subscriptions[name]
         if subscription.under_way or not subscription.waiting:
             return None
         subscription.under_way = True
-        return subscription.waiting.pop(0)
+        turn = subscription.waiting.pop(0)
+        if isinstance(turn, str):
+            subscription.reserved = turn
+        return turn
+
+    def refuse_turn(self, ask: ChangeAsk, request: Request) -> Refusal | None:
+        """Why a change whose turn it is will not happen after all: it was judged before a transaction had changed the rest."""
+        subscription = self.subscriptions[ask.subscription]
+        if not subscription.was_changed:
+            return None
+        found = msgspec.structs.replace(subscription, planned=None, where=subscription.filters)
+        if ask.opens and (denied := found.denied(request.reading)) is not None:
+            code = "forbidden"
+            reason = f"subscription {ask.subscription!r} holds {denied!r}, and {request.identity!r} may not subscribe to that"
+        elif ask.opens and subscription.version and (difference := found.difference(ask)):
+            code, reason = "exists", f"subscription {ask.subscription!r} {difference}"
+        elif len(after(found.topics, ask)) > self._topics_max(found.weight):
+            code, reason = self._too_many(ask.subscription, found.weight)
+        else:
+            return None
+        return request.refused(code, reason, True)
+
+    @staticmethod
+    def _topics_max(weight: int) -> int:
+        return ORDERED_TOPICS_MAX if weight else TOPICS_MAX
+
+    def _too_many(self, name: str, weight: int) -> tuple[str, str]:
+        most = self._topics_max(weight)
+        return "too-many-topics", f"subscription {name!r} would hold more than {most} topics; use a second one"
 
     def begin(self, ask: ChangeAsk) -> Change:
         """The next step of a subscription whose turn it is."""
         subscription = self.subscriptions[ask.subscription]
         subscription.version += 1
         resume = subscription.resume if ask.opens and subscription.version > 1 else None
-        new = _after(subscription.topics, ask)
+        new = after(subscription.topics, ask)
         return Change(
             subscription=ask.subscription,
             version=subscription.version,
@@ -341,7 +212,7 @@ class Registrar(msgspec.Struct):
             resume=None
             if resume is None
             else replace(resume, topics=subscription.acked_topics, changes=list(resume.changes)),
-            where=_filters_of(ask, subscription.topics, new),
+            where=filters_of(ask, subscription.topics, new),
         )
 
     def meet(self, name: str, ranks: list[int], here: int) -> int:
@@ -349,26 +220,113 @@ class Registrar(msgspec.Struct):
         # DEVIATION (the same): consecutive changes meet at a stage, or subscribers wait for each other in a ring. Mutant
         # `never-meet`.
         subscription = self.subscriptions[name]
-        low, high = max(ranks, default=here), min(ranks, default=here)
-        meeting = low if subscription.via is None else subscription.via
-        subscription.via = min(max(meeting, high), low) if ranks else meeting
-        return meeting
+        stage, subscription.via = meeting(subscription.via, ranks, here)
+        return stage
 
-    def settle(self, change: Change) -> WaitingChange | None:
-        """Take note that a change has passed its last stage; return the next one if there is one."""
+    def settle(self, change: Change) -> Turn | None:
+        """Take note that a change has passed its last stage; return whose turn it is next, if there is anybody."""
         subscription = self.subscriptions.get(change.subscription)
         if subscription is None or subscription.version != change.version:
             return None
         subscription.settled(change)
-        following = self.next_turn(change.subscription)
+        if change.resume is not None:
+            self.known(change.subscription, change.version)  # it is told everything
+        return self.free(change.subscription)
+
+    def free(self, name: str) -> Turn | None:
+        """What was under way is over; return whose turn it is next, if there is anybody."""
+        subscription = self.subscriptions[name]
+        if subscription.reserved:
+            subscription.reserved = ""
+            subscription.plan()
+        subscription.under_way = False
+        following = self.next_turn(name)
         if following is None:
             subscription.planned = None
+            subscription.was_changed = False
             subscription.gaining.clear()
             if subscription.ended:
                 subscription.lose_name()
                 _add(self.lingering, subscription.client, 1)
-            self._maybe_forget(change.subscription)
+            self._maybe_forget(name)
         return following
+
+    # -- transactions -------------------------------------------------------------------------------------------------
+
+    def reserve(self, reservation: Reservation) -> None:
+        """A transaction wants its turns at some subscriptions: `go_on` takes them."""
+        self.reservations[reservation.transaction] = reservation
+
+    def go_on(self, transaction: str, ranks_of: RanksOf, here: int) -> Granted | Conflict | None:
+        """Take the turns that a transaction needs, in the order of the subscriptions' names, as far as nobody is before it.
+
+        When it has all of them, it is judged: only now nothing can change any more. None: it waits.
+        """
+        # Each transaction takes its turns in the same order, so none of two waits for the other. Mutant `any-order`.
+        reservation = self.reservations[transaction]
+        while reservation.taken < len(reservation.names):
+            name = reservation.names[reservation.taken]
+            subscription = self.subscriptions.get(name)
+            if subscription is None or subscription.ended:
+                return Conflict("unknown", name, "", f"there is no subscription {name!r}, or it has ended")
+            if subscription.reserved != transaction:
+                subscription.waiting.append(transaction)
+                if self.next_turn(name) != transaction:
+                    return None
+                subscription.plan()
+            reservation.taken += 1
+        found = grant(reservation, self.subscriptions, self._topics_max, ranks_of, here)
+        if isinstance(found, Granted):
+            for name in reservation.names:
+                subscription = self.subscriptions[name]
+                changes = [change for _, change in found.changes if change.subscription == name]
+                subscription.plan(changes)
+                subscription.gaining.update((topic, True) for change in changes for topic in change.gained)
+        return found
+
+    def release(self, transaction: str) -> list[Turn]:
+        """A transaction will not happen; return whose turns these are now."""
+        reservation = self.reservations.pop(transaction, None)
+        return [] if reservation is None else self._free_all(reservation)
+
+    def settle_transaction(self, transaction: str, changes: list[Change]) -> list[Turn]:
+        """Take note that a transaction has passed its last stage, with these changes; return whose turns these are now."""
+        reservation = self.reservations.pop(transaction, None)
+        if reservation is None:
+            return []
+        for change in changes:
+            subscription = self.subscriptions[change.subscription]
+            subscription.version = change.version
+            subscription.via = reservation.vias[change.subscription]
+            subscription.settled(change)
+            subscription.news.append(change)
+            self.untold[change.subscription] = True
+            subscription.was_changed = bool(subscription.waiting)
+        return self._free_all(reservation)
+
+    def _free_all(self, reservation: Reservation) -> list[Turn]:
+        turns: list[Turn] = []
+        for name in reservation.names:
+            subscription = self.subscriptions.get(name)
+            if subscription is None:
+                continue
+            if subscription.reserved == reservation.transaction:
+                following = self.free(name)
+                if following is not None:
+                    turns.append(following)
+            elif reservation.transaction in subscription.waiting:
+                subscription.waiting.remove(reservation.transaction)
+        return turns
+
+    def known(self, name: str, version: int) -> None:
+        """The client of a subscription knows of its changes up to this one."""
+        subscription = self.subscriptions.get(name)
+        if subscription is not None:
+            subscription.news = [change for change in subscription.news if change.version > version]
+            if not subscription.news:
+                self.untold.pop(name, None)
+
+    # -- what ends ----------------------------------------------------------------------------------------------------
 
     def passed(self, passed: TopicsReleased) -> None:
         """A subscription needs nothing any more of some topics that it had left."""
@@ -385,6 +343,7 @@ class Registrar(msgspec.Struct):
         subscription = self.subscriptions[name]
         if subscription.ended and not subscription.leaving and not subscription.under_way and not subscription.waiting:
             del self.subscriptions[name]
+            self.untold.pop(name, None)
             _add(self.held, subscription.client, -1)
             _add(self.lingering, subscription.client, -1)
 
@@ -415,6 +374,10 @@ class Registrar(msgspec.Struct):
             return None
         return Ended(acked.subscription, acked.session, code, reason)
 
+    def is_ahead(self, acked: Acked) -> bool:
+        """Whether its client knows of a change of which the registrar does not know yet that it has passed its last stage."""
+        return acked.version > self.subscriptions[acked.subscription].version
+
     def is_news(self, acked: Acked) -> bool:
         """Whether an acknowledgement of this session says more than is known."""
         resume = self.subscriptions[acked.subscription].resume
@@ -429,9 +392,10 @@ class Registrar(msgspec.Struct):
         if resume is not None and acked.position >= resume.position and acked.version >= resume.version:
             for change in resume.changes:
                 if change.version <= acked.version:
-                    _change_filters(resume.where, change.lost, change.where)
+                    change_filters(resume.where, change.lost, change.where)
             resume.changes = [change for change in resume.changes if change.version > acked.version]
             resume.version, resume.clock, resume.position = acked.version, dict(acked.clock), acked.position
+            self.known(acked.subscription, acked.version)
 
     def check_invariants(self) -> None:
         """Raise an `AssertionError` if what is written at the top, and beside the fields, does not hold between two inputs."""
@@ -466,40 +430,3 @@ def _add(counts: dict[str, int], key: str, step: int) -> None:
     counts[key] = counts.get(key, 0) + step
     if not counts[key]:
         del counts[key]
-
-
-def _change_filters(where: dict[str, str], lost: Iterable[str], gained: Mapping[str, str]) -> None:
-    for topic in lost:
-        where.pop(topic, None)
-    where.update(gained)
-
-
-def _filters_of(ask: ChangeAsk, old: tuple[str, ...], new: tuple[str, ...]) -> dict[str, str]:
-    """The filters of the topics that it gains by a change; one that it held before keeps the one that it has."""
-    held, holds = set(old), set(new)
-    return {topic: where for topic, where in ask.where.items() if topic in holds and topic not in held}
-
-
-def _with_known_names(change: Change, topics: tuple[str, ...]) -> Change:
-    """A change in which what was held before has the names that it had: else each change that is kept has all names anew."""
-    known = {topic: topic for topic in topics}
-    share = known.setdefault
-    old = topics if change.old == topics else tuple(share(topic, topic) for topic in change.old)
-    new = tuple(share(topic, topic) for topic in change.new)
-    entries = {share(topic, topic): count for topic, count in change.entries.items()}
-    return replace(change, old=old, new=new, entries=entries)
-
-
-def _remembered(change: Change) -> Change:
-    """As much of a change as who resumes later has to know."""
-    if change.old == change.new:
-        return Change(change.subscription, change.version, (), (), change.weight, change.best_effort)
-    return replace(change, resume=None)
-
-
-def _after(topics: tuple[str, ...], ask: ChangeAsk) -> tuple[str, ...]:
-    """What a subscription with these topics holds after a change; after its end, nothing, whatever else is asked for."""
-    if ask.ends:
-        return ()
-    dropped = set(ask.remove)
-    return tuple(dict.fromkeys((*(topic for topic in topics if topic not in dropped), *ask.add)))

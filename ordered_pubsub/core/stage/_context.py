@@ -15,12 +15,14 @@ from msgspec.structs import replace
 
 from ordered_pubsub.core.levels import Levels
 from ordered_pubsub.core.messages import (
+    MARKS_MAX,
     Answer,
     ChangeAsk,
-    Done,
     FrameTaken,
     Input,
+    Launch,
     Part,
+    Pass,
     Publication,
     PublishAsk,
     Refusal,
@@ -42,6 +44,8 @@ class Context:
 
     state: StageState
     topology: Topology
+    marks_max: int = MARKS_MAX
+    """marks that a topic keeps for its next event"""
     apply: Callable[[Input], None] = attrs.field(init=False)
     """lets a journalled input take effect; the same code runs when it happens and when it is read again"""
     rank: int = attrs.field(init=False)
@@ -89,7 +93,7 @@ class Context:
             if _have_events(request.parts) and find_change(request.parts) is None:
                 parts = tuple(map(self._emptied, request.parts))
                 return replace(event, request=replace(request, parts=parts))
-        elif isinstance(event, FrameTaken) and not isinstance(event.message, Done):
+        elif isinstance(event, FrameTaken) and isinstance(event.message, (Launch, Pass)):
             operation = event.message.operation
             if _have_events(operation.parts):
                 emptied = replace(operation, parts=list(map(self._emptied, operation.parts)))

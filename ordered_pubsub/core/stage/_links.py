@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ordered_pubsub.core.messages import Durable, LinkFrame, load_of
+from ordered_pubsub.core.messages import Durable, LinkFrame, load_of_message
 from ordered_pubsub.errors import JournalDamaged, ProtocolError
 
 FRAMES_UNDER_WAY_MAX = 1_024
@@ -88,7 +88,7 @@ class Link(msgspec.Struct):
         load = 0
         for number in range(self.known_received + 1, min(self.sent, self.known_received + FRAMES_UNDER_WAY_MAX) + 1):
             message = self.outbox[number]
-            load += load_of(message.operation.parts)
+            load += load_of_message(message)
             if load > LOAD_MAX and number > self.known_received + 1:
                 break
             if number > after:

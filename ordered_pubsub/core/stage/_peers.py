@@ -23,14 +23,15 @@ import attrs
 
 from ordered_pubsub.core.messages import (
     AskSecrets,
-    Done,
     Durable,
     Founded,
     Hello,
+    Launch,
     LinkAck,
     Pass,
     PeerMessage,
     Publication,
+    Reserve,
     Rotated,
     Secrets,
     SystemKeys,
@@ -176,9 +177,18 @@ class Peers:
 
     def check_message(self, peer: int, message: Durable) -> None:
         """Refuse an operation that must not come from this peer, or does not belong on the line here."""
-        operation, topology, rank = message.operation, self.context.topology, self.context.rank
-        if isinstance(message, Done):
+        topology, rank = self.context.topology, self.context.rank
+        if isinstance(message, Reserve):
+            for _, ask in message.asks:
+                if topology.registrar(ask.subscription) != rank:
+                    raise NotOwner(
+                        f"a transaction wants its turn at {ask.subscription!r}, which is registered elsewhere"
+                    )
+            if message.coordinator != peer:
+                raise ProtocolError(f"stage {peer} asks for turns in the name of stage {message.coordinator}")
+        if not isinstance(message, (Launch, Pass)):
             return
+        operation = message.operation
         if isinstance(message, Pass) and peer != rank + 1:
             raise ProtocolError(
                 f"stage {peer} passed an operation to stage {rank}: only the neighbour below, {rank + 1}, does that"

@@ -22,10 +22,7 @@ import attrs
 
 from ordered_pubsub.core.messages import (
     EVERYBODY_ASKS,
-    Change,
     ChangeAsk,
-    Done,
-    Durable,
     Part,
     Publication,
     PublishAsk,
@@ -88,6 +85,7 @@ class Waking:
             number = state.clocks.numbers.pop(topic, 0)
             state.kept.pop(topic, None)
             state.marks.pop(topic, None)
+            state.marked_by_others.pop(topic, None)
             state.ledger.rest(topic)
             if number:
                 rested[topic] = number
@@ -119,25 +117,6 @@ class Waking:
                     found[topic] = number
         if found:
             self.context.take(Woken(found))
-
-    def wake_for(self, message: Durable) -> None:
-        """A peer's message is about to be taken: wake what may be handled because of it."""
-        if self.context.state.resting:
-            self.wake(self._concerned(message))
-
-    def _concerned(self, message: Durable) -> Iterable[Part | PublishAsk | ChangeAsk]:
-        """What may be handled because of a message: its operation, or what waits until that is done."""
-        operation = message.operation
-        if not isinstance(message, Done):
-            return operation.parts
-        subscriptions = self.context.state.registrar.subscriptions
-        return [
-            ask
-            for part in operation.parts
-            if isinstance(part, Change) and part.subscription in subscriptions
-            for waiting in subscriptions[part.subscription].waiting
-            for ask in waiting.request.parts
-        ]
 
     def take_woken(self, event: Woken) -> None:
         """Go on with these topics after their last numbers."""

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable
 import attrs
 from msgspec.structs import replace
 
-from ordered_pubsub.core.checking import check_message, check_operation
+from ordered_pubsub.core.checking import check_durable, check_message
 from ordered_pubsub.core.levels import Levels
 from ordered_pubsub.core.liveness.expiry import Expiry
 from ordered_pubsub.core.liveness.sealing import Rounds
@@ -33,13 +33,17 @@ from ordered_pubsub.core.log.reader import LogReader
 from ordered_pubsub.core.log.retention import LogTrimmer, Policies, Policy
 from ordered_pubsub.core.log.writer import LogWriter
 from ordered_pubsub.core.messages import (
+    MARKS_MAX,
     Acked,
     AckExpected,
     AckSaved,
     Answer,
     AskFloors,
     AskKeys,
+    AskNews,
+    AskVersion,
     ChangeAsk,
+    Done,
     Ended,
     Floors,
     FromSubscriber,
@@ -47,6 +51,7 @@ from ordered_pubsub.core.messages import (
     HomeFloors,
     KeepAlive,
     KeepAliveSeen,
+    Launch,
     LeaseReply,
     LinkFrame,
     Locate,
@@ -54,8 +59,10 @@ from ordered_pubsub.core.messages import (
     LogReply,
     LogRequest,
     Nack,
+    News,
     NotArrivedCounts,
     Part,
+    Pass,
     PeerMessage,
     Progress,
     ProgressReports,
@@ -69,6 +76,7 @@ from ordered_pubsub.core.messages import (
     Secrets,
     SessionsAlive,
     SystemKeys,
+    VersionThere,
 )
 from ordered_pubsub.core.ranges import Ranges
 from ordered_pubsub.core.recovery.hosting import ALIVE_S, Hosting
@@ -76,6 +84,7 @@ from ordered_pubsub.core.recovery.owner_log import OwnerLogs
 from ordered_pubsub.core.stage._behind import Behind
 from ordered_pubsub.core.stage._clock import Clock
 from ordered_pubsub.core.stage._keys import StageKeys
+from ordered_pubsub.core.stage._news import NewsTelling
 from ordered_pubsub.core.stage._pacing import LOAD_BYTES, STAGE, Pacing, load_of
 from ordered_pubsub.core.stage._relayed import Relayed
 from ordered_pubsub.core.stage._resting import LastNumbers, Resting
@@ -181,6 +190,7 @@ class Driver:
     telling: Telling = attrs.field(init=False)
     keys: StageKeys = attrs.field(init=False)
     voiding: Voiding = attrs.field(init=False)
+    news: NewsTelling = attrs.field(init=False)
     upkeep: Upkeep = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -190,6 +200,7 @@ class Driver:
         self.telling = Telling(stage, hosting, self.owner_logs, pacing)
         self.keys = StageKeys(stage, self.keeper, hosting, clock)
         self.voiding = Voiding(stage, self.voids, self.rounds, hosting, pacing, self.relayed, clock)
+        self.news = NewsTelling(stage, clock)
         self.upkeep = Upkeep(
             stage,
             hosting,
@@ -217,12 +228,13 @@ class Driver:
         founding: SystemKeys | None = None,
         security: Security = PLAIN,
         on_replayed: Callable[[Effects], None] = nobody,
+        marks_max: int = MARKS_MAX,
     ) -> Driver:
         """Start a stage from what its journal holds; `founding` and `on_replayed` as in `Stage.restore`."""
         snapshot, records = journal.load()
         crash_point("restore:journal-read")
         numbers = LastNumbers(journal.read_shelf)
-        stage = Stage.restore(rank, topology, snapshot, records, levels, founding, numbers, on_replayed)
+        stage = Stage.restore(rank, topology, snapshot, records, levels, founding, numbers, on_replayed, marks_max)
         crash_point("restore:replayed")
         state, stages = stage.state, len(topology.stages)
         log = LogWriter(journal.shelf, state.clocks.base)
@@ -318,7 +330,7 @@ class Driver:
     def _hearing(
         self,
         session: str,
-        message: Nack | Progress | Acked | Locate | AskKeys | VoidOfClient,
+        message: Nack | Progress | Acked | AskNews | AskVersion | Locate | AskKeys | VoidOfClient,
         now: float,
         identity: str,
     ) -> Work:
@@ -338,6 +350,8 @@ class Driver:
             yield from self._locating_everywhere(message, identity)
         elif isinstance(message, Acked):
             yield from self._acknowledging(replace(message, identity=identity))
+        elif isinstance(message, (AskNews, AskVersion)):
+            self._ask_of_changes(replace(message, identity=identity))
         elif isinstance(message, AskKeys):
             yield from self.keys.giving(message)
         else:
@@ -351,6 +365,14 @@ class Driver:
         elif rank in self.stage.peers.greeted:
             key = (Acked, acked.session, acked.subscription)
             yield from self.relayed.asking(rank, acked.identity, key, 1 + len(acked.clock), acked)
+
+    def _ask_of_changes(self, ask: AskNews | AskVersion) -> None:
+        """A client wants to know what others have changed of its subscription."""
+        rank = self.news.ask(ask)
+        if rank == self.stage.rank:
+            self.news.answer(rank, ask)
+        elif rank in self.stage.peers.greeted:
+            self.stage.effects.sends.append((rank, ask))
 
     def _locating_everywhere(self, locate: Locate, identity: str) -> Work:
         """Ask the owners of some topics where these were at a time."""
@@ -390,9 +412,9 @@ class Driver:
         if peer not in stage.state.links:
             raise ProtocolError(f"stage {stage.rank} has no peer of rank {peer}")
         if isinstance(message, LinkFrame):
-            operation = message.message.operation
-            check_operation(operation, len(stage.topology.stages))
-            self._check_events(operation.parts)
+            check_durable(message.message, len(stage.topology.stages))
+            if isinstance(message.message, (Launch, Pass, Done)):
+                self._check_events(message.message.operation.parts)
             stage.handle_peer(peer, message, now)
         elif isinstance(message, Hello):
             stage.handle_peer(peer, message, now)
@@ -440,8 +462,11 @@ class Driver:
             self.upkeep.tell_heard(peer, message)
         elif isinstance(message, Locate):
             self.pacing.begin((STAGE, peer), message.session, self._locating(peer, message))
-        elif isinstance(message, (AckSaved, Ended, Located, LeaseReply)):
-            self.relayed.told_by(peer, message)
+        elif isinstance(message, (AskNews, AskVersion)):
+            self.news.answer(peer, message)
+        elif isinstance(message, (AckSaved, Ended, Located, LeaseReply, News, VersionThere)):
+            if not isinstance(message, (News, VersionThere)):
+                self.relayed.told_by(peer, message)
             effects.tells.append((message.session, message))
         elif isinstance(message, VoidMessage):
             self.voiding.hear(peer, message)
@@ -497,6 +522,7 @@ class Driver:
         self.upkeep.tick_registrar(now, wall_s)
         self.upkeep.tick_owner(now, wall_s)
         self.voiding.tick(now, wall_s)
+        self.news.tick()
         self.telling.send_on()
 
     @property
@@ -538,6 +564,7 @@ class Driver:
                 f"this stage stopped because its journal failed ({self.failure}); mend that and start it again"
             )
         stage = self.stage
+        self.news.tell_changed()
         effects = stage.take_effects()
         self.pacing.loads.clear()
         self.pacing.settle_pairs()

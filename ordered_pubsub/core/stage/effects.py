@@ -38,6 +38,8 @@ class Effects(msgspec.Struct):
     """what is pending no more"""
     named: list[tuple[str, str]] = []
     """names that belong to these sessions now"""
+    changed: list[str] = []
+    """subscriptions that others have changed, in transactions: their clients are to be told"""
     handled: list[Operation] = []
     """operations in the order in which this stage handled them, for those who watch"""
 

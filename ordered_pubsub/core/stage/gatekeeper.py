@@ -125,7 +125,7 @@ class Gatekeeper:
                     f"have, so nothing is published on another one, {part.topic!r}: try again when some of them rest"
                 )
                 return request.refused("limit", reason, taken=True)
-        ask = find_change(request.parts)
+        ask = None if request.is_transaction else find_change(request.parts)  # of a transaction, its registrars judge
         if ask is not None and (refusal := state.registrar.refuse(request, ask)) is not None:
             return refusal
         if not request.identity:

@@ -17,7 +17,7 @@ import attrs
 import msgspec
 
 from ordered_pubsub.core.messages import Change, ChangeAsk, PublishAsk, Request
-from ordered_pubsub.core.order.registrar import SubscriptionState
+from ordered_pubsub.core.order.registered import SubscriptionState, WaitingChange
 
 ENDLESS = 1 << 62
 NAME_BYTES = 80
@@ -209,7 +209,8 @@ def _size_of(subscription: SubscriptionState) -> int:
         SUBSCRIPTION_BYTES + HELD_BYTES * len(held) + sum(map(len, held)) + sum(map(len, subscription.where.values()))
     )
     size += HELD_BYTES * (len(subscription.low) + len(subscription.leaving))
-    size += sum(_size_of_request(waiting.request) for waiting in subscription.waiting)
+    size += sum(_size_of_waiting(waiting) for waiting in subscription.waiting)
+    size += sum(map(_size_of_change, subscription.news))
     if resume is not None:
         size += _size_of_clock(resume.clock) + sum(map(_size_of_change, resume.changes))
         size += _size_of_clock(resume.start or {})
@@ -222,6 +223,10 @@ def _size_of_clock(clock: Mapping[str, int]) -> int:
 
 def _size_of_change(change: Change) -> int:
     return CHANGE_BYTES + 16 * (len(change.old) + len(change.new)) + HELD_BYTES * len(change.entries)
+
+
+def _size_of_waiting(waiting: WaitingChange | str) -> int:
+    return NAME_BYTES + len(waiting) if isinstance(waiting, str) else _size_of_request(waiting.request)
 
 
 def _size_of_request(request: Request) -> int:

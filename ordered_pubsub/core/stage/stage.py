@@ -30,7 +30,7 @@ in `_peers`, topics that rest and wake in `_waking`; `_context` is what they sha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 import attrs
@@ -41,21 +41,26 @@ from ordered_pubsub.core.levels import Levels
 from ordered_pubsub.core.log.shelf import NEVER_KEPT
 from ordered_pubsub.core.log.writer import Kept
 from ordered_pubsub.core.messages import (
+    ANYBODY,
     EVERYBODY_ASKS,
+    EVERYBODY_LOOKS,
     MARKS_MAX,
     Acked,
     AckSaved,
     AckTaken,
     Answer,
+    AskNews,
     AskSecrets,
     Change,
     ChangeAsk,
     ChangeMark,
     Chunk,
     Done,
+    Durable,
     Ended,
     Founded,
     FrameTaken,
+    GaveUp,
     Hello,
     Input,
     Launch,
@@ -63,6 +68,8 @@ from ordered_pubsub.core.messages import (
     LinkAck,
     LinkFrame,
     Named,
+    News,
+    NewsKnown,
     Operation,
     Part,
     Pass,
@@ -82,9 +89,12 @@ from ordered_pubsub.core.messages import (
     Transaction,
     Woken,
     find_change,
+    load_of,
 )
 from ordered_pubsub.core.order.groups import PAIRS_AT_ONCE
-from ordered_pubsub.core.order.registrar import EXPIRING, WaitingChange
+from ordered_pubsub.core.order.registered import WaitingChange
+from ordered_pubsub.core.order.registrar import EXPIRING, Turn
+from ordered_pubsub.core.stage._committing import Committing
 from ordered_pubsub.core.stage._context import Context
 from ordered_pubsub.core.stage._peers import Peers
 from ordered_pubsub.core.stage._replaying import read_journal, replay
@@ -92,9 +102,12 @@ from ordered_pubsub.core.stage._requests import Requests, RequestVerdict
 from ordered_pubsub.core.stage._waking import Numbers, Waking
 from ordered_pubsub.core.stage.effects import Effects, nobody
 from ordered_pubsub.core.stage.gatekeeper import Gatekeeper
-from ordered_pubsub.core.stage.state import StageState, empty_state, write_snapshot
+from ordered_pubsub.core.stage.state import Commit, StageState, empty_state, write_snapshot
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.errors import JournalError, NotOwner, ProtocolError, UsageError
+
+NEWS_LOAD_MAX = 16_384
+"""About so many names of topics are told at once of what others have changed."""
 
 
 @attrs.define(eq=False)
@@ -114,14 +127,16 @@ class Stage:
     """what a change does to more cells of the groups' tables than these is done a little at a time"""
     parts_handled: int = 0
     """publications, and topics of changes, since the snapshot from which this stage was made; the caller begins anew"""
-    _turns: list[WaitingChange] = attrs.field(factory=list)
-    """changes whose turn has come; empty between two inputs"""
+    committing: Committing = attrs.field(init=False)
+    _turns: list[Turn | Commit] = attrs.field(factory=list)
+    """whose turn has come: changes, transactions at a subscription, and those that enter the line; empty between two inputs"""
 
     def __attrs_post_init__(self) -> None:
         context = self.context
         context.apply = self._apply
         self.state, self.rank = context.state, context.rank
         self.peers, self.gatekeeper, self.waking = Peers(context), Gatekeeper(context), Waking(context)
+        self.committing = Committing(context, self.peers, self._turns, self._answer_refused)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -136,6 +151,7 @@ class Stage:
         founding: SystemKeys | None = None,
         numbers: Numbers | None = None,
         on_replayed: Callable[[Effects], None] = nobody,
+        marks_max: int = MARKS_MAX,
     ) -> Stage:
         """A stage, from its last snapshot and the records journalled since; a new one if there are none.
 
@@ -147,10 +163,10 @@ class Stage:
         records = iter(records)
         first = next(records, None)
         if snapshot is None and first is None:
-            stage = cls(Context(empty_state(rank, [], len(topology.stages)), topology))
+            stage = cls(Context(empty_state(rank, [], len(topology.stages)), topology, marks_max))
         else:
             records = records if first is None else chain((first,), records)
-            stage = cls.replay(snapshot, records, topology, on_replayed)
+            stage = cls.replay(snapshot, records, topology, on_replayed, marks_max)
         if numbers is not None:
             stage.waking.numbers = numbers
         stage._open(rank, topology)
@@ -168,11 +184,12 @@ class Stage:
         records: Iterable[bytes],
         topology: Topology | None = None,
         on_replayed: Callable[[Effects], None] = nobody,
+        marks_max: int = MARKS_MAX,
     ) -> Stage:
         """A stage as its journal has it, whoever runs it; under this topology if the journal has none."""
         state, inputs = read_journal(snapshot, records)
         loaded = Topology.load(state.topology) if state.topology or topology is None else topology
-        stage = cls(Context(state, loaded))
+        stage = cls(Context(state, loaded, marks_max))
         for _ in replay(stage.context, inputs):
             stage.waking.touched.clear()
             stage.gatekeeper.cells.clear()
@@ -258,6 +275,7 @@ class Stage:
             "pending": sum(len(session.pending) for session in state.requests.sessions.values()),
             "outbox": sum(len(link.outbox) for link in state.links.values()),
             "marks": sum(len(marks) for marks in state.marks.values()),
+            "transactions": len(state.commits),
         }
 
     def check_invariants(self) -> None:
@@ -266,6 +284,7 @@ class Stage:
         assert not self._turns, f"the turn of {self._turns} has come, and nobody has taken it"
         state.registrar.check_invariants()
         state.requests.check_invariants()
+        self.committing.check_invariants()
         for link in state.links.values():
             link.check_invariants()
         for topic, last in state.kept.items():
@@ -304,9 +323,15 @@ class Stage:
         elif isinstance(event, FrameTaken):
             self._take_frame(event)
             self._start_turns()
+        elif isinstance(event, GaveUp):
+            self.committing.give_up(event)
+            self._start_turns()
         elif isinstance(event, AckTaken):
             state.registrar.acknowledged(event.acked)
             self._count(event.acked.subscription)
+        elif isinstance(event, NewsKnown):
+            state.registrar.known(event.subscription, event.version)
+            self._count(event.subscription)
         elif isinstance(event, TopicsReleased):
             state.registrar.passed(event)
             self._count(event.subscription)
@@ -348,7 +373,8 @@ class Stage:
             self._consider(request, rank, now, refusal)
         elif rank in self.peers.greeted:
             if refusal is not None:
-                request = replace(request, parts=tuple(map(_bare, request.parts)), is_transaction=False)
+                parts = _bare_parts(context.topology, request, rank)
+                request = replace(request, parts=parts, is_transaction=False)
             context.effects.sends.append((rank, Relay(self.rank, request, refusal)))
 
     def _handle_relay(self, relay: Relay, now: float) -> None:
@@ -388,17 +414,20 @@ class Stage:
             requests.answered(refusal)
             self.context.reply(event.home, refusal)
             return
-        ask = find_change(request.parts)
+        ask = None if request.is_transaction else find_change(request.parts)
         if request.identity:
             self.gatekeeper.count(request, ask)
         waiting = WaitingChange(request, event.home, event.now)
-        if ask is None:
-            self._launch(self._operation(waiting, None))
-        else:
+        name = self._name_transaction() if request.is_transaction else ""
+        if ask is not None:
             turn = self.state.registrar.ask(ask, waiting)
             self._count(ask.subscription, request.identity)
             if turn is not None:
                 self._turns.append(turn)
+        elif name and find_change(request.parts) is not None:
+            self.committing.begin(name, waiting)
+        else:
+            self._launch(self._operation(waiting, {}, [], name))
 
     # -- subscriptions ------------------------------------------------------------------------------------------------
 
@@ -413,6 +442,8 @@ class Stage:
             return  # said again later
         registrar = self.state.registrar
         ended = registrar.refuse_ack(acked)
+        if ended is None and registrar.is_ahead(acked):
+            return  # said again later
         if ended is None and registrar.is_news(acked):
             excess = self.state.ledger.excess_of_clock(acked.subscription, acked.clock, self.gatekeeper.quotas)
             if excess:
@@ -425,6 +456,38 @@ class Stage:
         else:
             self.effects.sends.append((home, answer))
 
+    def handle_ask_news(self, ask: AskNews) -> News | None:
+        """A client asks what others have changed of a subscription, and says up to where it knows: the answer, if any."""
+        found = self.state.registrar.subscriptions.get(ask.subscription)
+        if (
+            not self.is_open
+            or found is None
+            or found.client != ask.session
+            or found.owner not in (ask.identity, ANYBODY)
+        ):
+            return None
+        if any(change.version <= ask.version for change in found.news):
+            self.context.take(NewsKnown(ask.subscription, ask.version))
+        return self.news_of(ask.subscription)
+
+    def news_of(self, subscription: str) -> News | None:
+        """What others have changed of a subscription, and its client may not know; a part of it, if that is much."""
+        found = self.state.registrar.subscriptions.get(subscription)
+        if found is None or not found.news:
+            return None
+        changes, load = list[Change](), 0
+        for change in found.news:
+            load += load_of([change])
+            if changes and load > NEWS_LOAD_MAX:
+                break
+            changes.append(change)
+        return News(subscription, found.client, changes)
+
+    def version_there(self, subscription: str) -> int:
+        """The last change of a subscription that has passed here; -1 if it holds no topic of this stage."""
+        holding = self.state.groups.holdings.get(subscription)
+        return -1 if holding is None else holding.version
+
     def expire(self, subscription: str, now: float) -> None:
         """Nothing was heard of a subscription's client for too long: end it, as if it had asked for that."""
         client = f"{EXPIRING}{self.rank}"
@@ -434,12 +497,41 @@ class Stage:
         self._consider(Request(client, 1, last + 1, last, last, (ask,)), self.rank, now, None)
 
     def _start_turns(self) -> None:
-        """Let the changes whose turn has come enter the line, now that nothing else is being handled."""
+        """Let those go on whose turn has come, now that nothing else is being handled."""
         while self._turns:
             turn = self._turns.pop(0)
-            ask = find_change(turn.request.parts)
-            assert ask is not None
-            self._launch(self._operation(turn, self.state.registrar.begin(ask)))
+            if isinstance(turn, str):
+                self.committing.go_on(turn)
+            elif isinstance(turn, Commit):
+                turn.is_launched = True
+                self._launch(self._operation(turn.waiting, turn.changes, turn.meets, turn.transaction))
+            else:
+                self._start_change(turn)
+
+    def _start_change(self, turn: WaitingChange) -> None:
+        """A change has its turn: it enters the line."""
+        request, registrar = turn.request, self.state.registrar
+        ask = find_change(request.parts)
+        assert ask is not None
+        refusal = registrar.refuse_turn(ask, request)
+        if refusal is not None:
+            self._answer_refused(turn, refusal)
+            following = registrar.free(ask.subscription)
+            self._count(ask.subscription)
+            if following is not None:
+                self._turns.append(following)
+            return
+        change, owner = registrar.begin(ask), self.context.topology.owner
+        ranks = [owner(part.topic) for part in request.parts if isinstance(part, PublishAsk)]
+        meets = registrar.meet(change.subscription, [*ranks, *map(owner, change.topics)], self.rank)
+        place = request.parts.index(ask)
+        self._launch(self._operation(turn, {place: change}, [meets], ""))
+
+    def _answer_refused(self, waiting: WaitingChange, refusal: Refusal) -> None:
+        """What was taken will not happen."""
+        home = self.state.requests.answered(refusal)
+        for rank in dict.fromkeys((waiting.home, waiting.home if home is None else home)):
+            self.context.reply(rank, refusal)
 
     def _count(self, subscription: str, identity: str = "") -> None:
         """A subscription has changed: its identity may have more of it, or less."""
@@ -447,22 +539,22 @@ class Stage:
 
     # -- the journey --------------------------------------------------------------------------------------------------
 
-    def _operation(self, waiting: WaitingChange, change: Change | None) -> Operation:
-        """The operation that a request asks for, before its journey."""
+    def _operation(
+        self, waiting: WaitingChange, changes: Mapping[int, Change], meets: Sequence[int], transaction: str
+    ) -> Operation:
+        """The operation that a request asks for, before its journey; by their places among its parts, what its changes are."""
         request = waiting.request
         now, owner = waiting.now, self.context.topology.owner
         parts: list[Part] = []
-        ranks: list[int] = []
-        for ask in request.parts:
+        ranks = list(meets)
+        for place, ask in enumerate(request.parts):
             if isinstance(ask, PublishAsk):
                 parts.append(_publication(ask, now))
                 ranks.append(owner(ask.topic))
             else:
-                assert change is not None
+                change = changes[place]
                 parts.append(change)
                 ranks += map(owner, change.topics)
-        if change is not None:
-            ranks.append(self.state.registrar.meet(change.subscription, ranks, self.rank))
         return Operation(
             request.client,
             request.epoch,
@@ -472,7 +564,7 @@ class Stage:
             max(ranks),
             min(ranks),
             parts,
-            self._name_transaction() if request.is_transaction else "",
+            transaction,
         )
 
     def _name_transaction(self) -> str:
@@ -495,7 +587,7 @@ class Stage:
                 self._handle_publication(part, operation)
             else:
                 self.parts_handled += len(part.old) + len(part.new)
-                self._handle_change(part, operation.top)
+                self._handle_change(part, operation.top, bool(operation.transaction))
         self.context.effects.handled.append(operation)
         if self.rank == operation.top:
             self._complete(operation)
@@ -542,6 +634,7 @@ class Stage:
             marks = self.state.marks.pop(part.topic, None)
             if marks:
                 part.marks = marks
+                self.state.marked_by_others.pop(part.topic, None)
         else:
             clocks.passes(part.topic, part.last, groups)
         clocks.fill(part.topic, part.entries, groups, part.full)
@@ -568,7 +661,8 @@ class Stage:
             self.context.effects.kept.append(Kept(part.topic, part.first, part.chunks))
             part.chunks = ()
 
-    def _handle_change(self, part: Change, top: int) -> None:
+    def _handle_change(self, part: Change, top: int, is_others: bool) -> None:
+        """Note what a subscription holds from here on. `is_others`: its client may know nothing of it."""
         clocks, groups = self.state.clocks, self.state.groups
         owner_of = self.context.topology.owner
         topics, own = part.topics, list[str]()
@@ -582,23 +676,27 @@ class Stage:
                 clocks.numbers.setdefault(topic, clocks.base)
                 if clocks.numbers[topic]:
                     part.entries[topic] = clocks.numbers[topic]
-                self._mark(topic, ChangeMark(part.subscription, part.version))
+                self._mark(topic, ChangeMark(part.subscription, part.version), is_others)
         if own:
             groups.change(self.topology, part, self.pairs_at_once)
             if top < self.rank:
                 groups.follow(part.identity, top, own)
         clocks.prune(topics, groups)
 
-    def _mark(self, topic: str, mark: ChangeMark) -> None:
+    def _mark(self, topic: str, mark: ChangeMark, is_others: bool) -> None:
         """The next event says that this change was before it. Only the last one of a subscription counts.
 
         One with a name may be begun anew when it has ended, and its versions with it.
         """
+        # If there are too many, everybody asks: of own changes, a client knows that they are under way; of those that others
+        # have made, it does not. Mutant `few-look`.
+        if is_others:
+            self.state.marked_by_others[topic] = True
         marks = self.state.marks.setdefault(topic, [])
         marks[:] = [known for known in marks if known.subscription != mark.subscription]
-        if len(marks) >= MARKS_MAX:
-            marks[:] = [EVERYBODY_ASKS]
-        elif marks != [EVERYBODY_ASKS]:
+        if len(marks) >= self.context.marks_max or marks in ([EVERYBODY_ASKS], [EVERYBODY_LOOKS]):
+            marks[:] = [EVERYBODY_LOOKS if topic in self.state.marked_by_others else EVERYBODY_ASKS]
+        else:
             marks.append(mark)
 
     def _complete(self, operation: Operation) -> None:
@@ -610,6 +708,7 @@ class Stage:
             if isinstance(part, Publication):
                 remembering[owner(part.topic)] = True
             else:
+                remembering[self.topology.registrar(part.subscription)] = True
                 remembering.update((owner(topic), True) for topic in part.topics)
         for rank in remembering:
             if rank == self.rank:
@@ -630,14 +729,21 @@ class Stage:
             batches.pop(kept.first, None)
             if not batches:
                 state.unfinished.pop(kept.topic, None)
-        for part in operation.parts:
-            if isinstance(part, Change):
-                state.groups.passed(part.identity)
-                if self.topology.registrar(part.subscription) == self.rank:
-                    turn = state.registrar.settle(part)
-                    self._count(part.subscription)
-                    if turn is not None:
-                        self._turns.append(turn)
+        changes = [part for part in operation.parts if isinstance(part, Change)]
+        for change in changes:
+            state.groups.passed(change.identity)
+        own = [change for change in changes if self.topology.registrar(change.subscription) == self.rank]
+        if operation.transaction:
+            self.committing.done(operation.transaction, own)
+        else:
+            for change in own:
+                turn = state.registrar.settle(change)
+                if turn is not None:
+                    self._turns.append(turn)
+        for change in own:
+            self._count(change.subscription)
+        if operation.transaction:
+            self.context.effects.changed += dict.fromkeys(change.subscription for change in own)
 
     # -- what peers say -----------------------------------------------------------------------------------------------
 
@@ -652,6 +758,10 @@ class Stage:
     def tick(self, now: float) -> None:
         """Time passes."""
         self.peers.tick(now)
+        for name in self.committing.take_overdue(now):
+            if self.state.resting:
+                self.waking.wake(self.committing.freed(name))
+            self.context.take(GaveUp(name))
 
     def handle_peer(self, peer: int, message: PeerMessage, now: float) -> None:
         """A peer says something. Raises a `ProtocolError`, and changes nothing, if it must not say it."""
@@ -675,16 +785,29 @@ class Stage:
     def _handle_frame(self, peer: int, frame: LinkFrame) -> None:
         if self.state.links[peer].is_next(frame.number):
             self.peers.check_message(peer, frame.message)
-            self.waking.wake_for(frame.message)
+            if self.state.resting:
+                self.waking.wake(self._concerned(frame.message))
             self.context.take(FrameTaken(peer, frame.number, frame.message))
         self.peers.owe_ack(peer)
 
+    def _concerned(self, message: Durable) -> Iterable[Part | PublishAsk | ChangeAsk]:
+        """What may be handled because of a message: its operation, or what waits until something is done."""
+        if isinstance(message, (Launch, Pass)):
+            return message.operation.parts
+        if isinstance(message, Done):
+            changes = [part.subscription for part in message.operation.parts if isinstance(part, Change)]
+            return self.committing.waiting_at(changes)
+        return self.committing.concerned(message)
+
     def _take_frame(self, event: FrameTaken) -> None:
         self.state.links[event.peer].take(event.number)
-        if isinstance(event.message, Done):
-            self._remember(event.message.operation, answer_to(event.message.operation))
+        message = event.message
+        if isinstance(message, Done):
+            self._remember(message.operation, answer_to(message.operation))
+        elif isinstance(message, (Launch, Pass)):
+            self._handle(message.operation)
         else:
-            self._handle(event.message.operation)
+            self.committing.handle(message)
 
 
 def _publication(ask: PublishAsk, now: float) -> Publication:
@@ -701,13 +824,28 @@ def _publication(ask: PublishAsk, now: float) -> Publication:
 
 
 def taken_at(topology: Topology, request: Request) -> int:
-    """The rank of the stage that takes a request: the changed subscription's registrar, else the lowest owner."""
-    lowest = 0
+    """The rank of the stage that takes a request: the changed subscription's registrar, else the lowest owner.
+
+    Of a transaction, it is the first registrar among those of the subscriptions that it changes.
+    """
+    lowest, registrars = 0, list[int]()
     for part in request.parts:
         if isinstance(part, ChangeAsk):
-            return topology.registrar(part.subscription)
-        lowest = max(lowest, topology.owner(part.topic))
+            registrars.append(topology.registrar(part.subscription))
+        else:
+            lowest = max(lowest, topology.owner(part.topic))
+    if registrars:
+        return min(registrars) if request.is_transaction else registrars[0]
     return lowest
+
+
+def _bare_parts(topology: Topology, request: Request, rank: int) -> tuple[PublishAsk | ChangeAsk, ...]:
+    """As much of a request that is to be refused as says which stage has to refuse it."""
+    for part in request.parts:
+        bare = _bare(part)
+        if taken_at(topology, replace(request, parts=(bare,))) == rank:
+            return (bare,)
+    raise AssertionError(f"no part of a request is for stage {rank}, which takes it")
 
 
 def _bare(part: PublishAsk | ChangeAsk) -> PublishAsk | ChangeAsk:
@@ -731,8 +869,11 @@ def transaction_of(operation: Operation) -> Transaction | None:
     if not operation.transaction:
         return None
     ranges: dict[str, tuple[int, int]] = {}
+    marks: list[ChangeMark] = []
     for part in operation.parts:
         if isinstance(part, Publication):
             first, _ = ranges.get(part.topic, (part.first, 0))
             ranges[part.topic] = (first, part.last)
-    return Transaction(operation.transaction, ranges)
+        else:
+            marks.append(ChangeMark(part.subscription, part.version))
+    return Transaction(operation.transaction, ranges, marks if len(marks) <= MARKS_MAX else [EVERYBODY_LOOKS])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from ordered_pubsub.core.messages import ChangeMark, SystemKeys
+from ordered_pubsub.core.messages import Change, ChangeAsk, ChangeMark, SystemKeys
 from ordered_pubsub.core.order.clocks import Clocks
 from ordered_pubsub.core.order.groups import Groups
+from ordered_pubsub.core.order.registered import WaitingChange
 from ordered_pubsub.core.order.registrar import Registrar
 from ordered_pubsub.core.stage._links import Link
 from ordered_pubsub.core.stage._requests import Requests
@@ -14,6 +15,24 @@ from ordered_pubsub.core.stage.naming import NameTable
 from ordered_pubsub.core.stage.quotas import Ledger
 from ordered_pubsub.core.stage.sharing import share_texts
 from ordered_pubsub.errors import JournalDamaged
+
+
+class Commit(msgspec.Struct):
+    """A transaction that changes subscriptions, at the stage that carries it out (`core.stage._committing`)."""
+
+    transaction: str
+    waiting: WaitingChange
+    """who has asked for it"""
+    asks: list[tuple[int, list[tuple[int, ChangeAsk]]]]
+    """the ranks of the registrars, rising → its changes there, each with its place among all parts"""
+    asked: int = 0
+    """how many of them were asked for turns"""
+    changes: dict[int, Change] = msgspec.field(default_factory=dict)
+    """what was granted: place among the parts → the change"""
+    meets: list[int] = msgspec.field(default_factory=list)
+    """stages that it has to visit, so that it meets what came before"""
+    is_launched: bool = False
+    """whether it has entered the line: it cannot fail any more"""
 
 
 class StageState(msgspec.Struct):
@@ -47,6 +66,10 @@ class StageState(msgspec.Struct):
     """… and how many events they had"""
     transactions: int = 0
     """how many were begun here: each has a name of its own"""
+    marked_by_others: dict[str, bool] = msgspec.field(default_factory=dict)
+    """own topics whose next event is to have a mark of a change that was made by others than its subscription's client"""
+    commits: dict[str, Commit] = msgspec.field(default_factory=dict)
+    """transactions that change subscriptions, and are under way"""
 
 
 def empty_state(rank: int, topology: list[list[object]], stages: int) -> StageState:

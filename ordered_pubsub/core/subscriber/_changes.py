@@ -4,6 +4,12 @@ The registrar lets them happen one at a time and counts them: versions 1, 2, 3, 
 more than once; they take effect in the order of their versions. A mark names a version; an event that carries one that has
 not taken effect yet must wait. The refusal of an ask may come after the outcome of a later one, so each says whose it is: what
 its ask would remove, and asks that would remove the same are alike.
+
+Others may change a subscription that has a name, in transactions. Its client learns of that when the registrar tells it, or by
+a mark whose version it knows nothing of: then it asks (`lacks`). Where a topic had too many marks, it asks the topic's owner up
+to which version it was changed there (`looks`), and waits until it knows of that one. Who asks after it has seen the event
+misses nothing that was before it; and what has passed an owner cannot fail any more, so that nobody waits for what will not
+happen.
 """
 
 from __future__ import annotations
@@ -12,7 +18,7 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
-from ordered_pubsub.core.messages import EVERYBODY_ASKS, Change, ChangeMark
+from ordered_pubsub.core.messages import EVERYBODY_ASKS, EVERYBODY_LOOKS, Change, ChangeMark
 
 
 @attrs.define(eq=False)
@@ -22,9 +28,17 @@ class Changes:
     subscription: str
     version: int = 0
     """the last change that has taken effect"""
+    is_shared: bool = False
+    """whether others may change it: it has a name"""
     _asked: list[tuple[str, ...]] = attrs.field(factory=list)
     """changes that were asked for and have neither taken effect nor been refused: what each would remove"""
     _early: dict[int, tuple[Change, tuple[str, ...] | None]] = attrs.field(factory=dict)
+    _marked: int = 0
+    """the last version that a mark or an owner has named, of what waits"""
+    looks: dict[str, int] = attrs.field(factory=dict)
+    """topics whose owners are to be asked → the number of the event for which"""
+    _looked: dict[str, tuple[int, int, int]] = attrs.field(factory=dict)
+    """topics whose owners were asked → for which event, the version that has to be known for it, and what was known then"""
 
     @property
     def asked(self) -> int:
@@ -63,6 +77,37 @@ class Changes:
                 self._asked.remove(asked)
             yield outcome
 
+    @property
+    def lacks(self) -> bool:
+        """Whether there was a change of which nothing is known here."""
+        return self._marked > self.version + len(self._early) + self.asked
+
+    def look(self, topic: str, number: int) -> bool:
+        """Whether the owner of a topic must be asked before an event of it is used, or has named a change that is not known."""
+        asked_for, version, known = self._looked.get(topic, (0, 0, 0))
+        if asked_for != number or (version < 0 and known < self.version):
+            self.looks[topic] = number
+            return True
+        self._marked = max(self._marked, self.version + 1 if version < 0 else version)  # or it was taken away
+        return version < 0 or version > self.version
+
+    def looked(self, topic: str, version: int) -> bool:
+        """The owner of a topic has answered; whether somebody has waited for that."""
+        number = self.looks.pop(topic, None)
+        if number is None:
+            return False
+        self._looked[topic] = (number, version, self.version)
+        return True
+
+    def forget_marked(self) -> None:
+        """Whoever has spoken of changes that are not known does it again now, if he still waits for them."""
+        self._marked = 0
+        self.looks.clear()
+
+    def is_known(self, version: int) -> bool:
+        """Whether the outcome of a change is here."""
+        return version <= self.version or version in self._early
+
     def cannot_be(self, marks: list[ChangeMark]) -> bool:
         """Whether these marks speak of a change of this subscription that was never asked for: no stage can have written them.
 
@@ -71,11 +116,17 @@ class Changes:
         most = self.version + len(self._early) + self.asked
         return any(mark.subscription == self.subscription and mark.version > most for mark in marks)
 
-    def holds(self, marks: list[ChangeMark]) -> bool:
-        """Whether an event with these marks must wait for the outcome of a change."""
+    def holds(self, marks: list[ChangeMark], topic: str, number: int, is_open: bool = True) -> bool:
+        """Whether an event with these marks must wait for the outcome of a change, or what comes together with this event.
+
+        `is_open`: whether the topic is held there without an end. Else all is known that was before that end.
+        """
         for mark in marks:
             if mark.subscription == self.subscription and mark.version > self.version:
+                self._marked = max(self._marked, mark.version)
                 return True
             if mark == EVERYBODY_ASKS and self.asked:
+                return True
+            if mark == EVERYBODY_LOOKS and self.is_shared and is_open and self.look(topic, number):
                 return True
         return False

@@ -142,7 +142,11 @@ class BestEffort(Buffer):
     def _waits_for_change(self, arrival: Arrival) -> bool:
         """Whether its marks speak of a change without an outcome; one that was never asked for will have none."""
         marks = arrival.marks
-        return bool(marks) and self.changes.holds(marks) and not self.changes.cannot_be(marks)
+        return (
+            bool(marks)
+            and self.changes.holds(marks, arrival.topic, arrival.number)
+            and not self.changes.cannot_be(marks)
+        )
 
     def _drop_oldest(self) -> None:
         key, (_, arrival) = next(iter(self._queue.items()))

@@ -149,6 +149,8 @@ class Delivery(Buffer):
     """the transaction of which all was here last, or that will never be here as a whole"""
     _complete: list[str] = attrs.field(factory=list)
     """topics of `_incomplete` that are to be looked at, since nothing seems to lack"""
+    _floors: dict[str, int] = attrs.field(factory=dict)
+    """topics of which a log has forgotten more than was here: they may not be held any more"""
     _stalled: dict[str, int] = attrs.field(factory=dict)
     """topics whose next event was here at the last look, and had to wait, and their clocks"""
 
@@ -213,7 +215,12 @@ class Delivery(Buffer):
     def told_of_floor(self, topic: str, floor: int) -> None:
         """The log has nothing of a topic up to this number. If it is being left, its end may lie before that."""
         queue = self._queues.get(topic)
-        if queue is not None and queue.clock < floor and not queue.is_left and not self.changes.may_lose(topic):
+        if queue is None or queue.clock >= floor or queue.is_left or self.changes.may_lose(topic):
+            return
+        is_open = queue.segment.end is None
+        if self.changes.is_shared and is_open and self.changes.look(topic, -floor):  # others may have taken it away
+            self._floors[topic] = floor
+        else:
             raise HistoryLost(f"subscription {self.subscription!r}", topic, queue.clock + 1, floor + 1)
 
     def told_of_given(self, topic: str, given: int) -> None:
@@ -232,6 +239,30 @@ class Delivery(Buffer):
         for need, waiter in self._waiters.get(topic, ()):
             if need > given:
                 self._doubt(waiter)
+
+    def heard_version(self, topic: str, version: int) -> None:
+        """The owner of a topic says which change of the subscription was the last that has passed there."""
+        queue = self._queues.get(topic)
+        if self.changes.looked(topic, version) and queue is not None:
+            self._complete += self._incomplete
+            self._advance([] if queue.demands else [topic])
+
+    def lacks_changes(self) -> bool:
+        """Whether anything that waits speaks of changes that others have made, of which nothing is known."""
+        changes = self.changes
+        if not (changes.lacks or changes.looks):
+            return False
+        changes.forget_marked()  # somebody may have forged what had spoken of them
+        for topic, queue in self._queues.items():
+            head = queue.waiting.get(queue.clock + 1)
+            if head is None:
+                continue
+            changes.holds(head.marks, topic, head.number, queue.segment.end is None)
+        for topic, floor in self._floors.items():
+            changes.look(topic, -floor)
+        self._complete += self._incomplete
+        self._advance([])
+        return changes.lacks or bool(changes.looks)
 
     def doubt_stalled(self) -> None:
         """Ask for what was to come next at the last call, and still is: somebody who has the keys may have made it wait."""
@@ -320,7 +351,9 @@ class Delivery(Buffer):
             for number in [n for n in queue.waiting if n > count]:
                 arrival = queue.waiting.pop(number)
                 self._uncount(arrival)
-                self._keep_for_later(arrival)
+                # Silence may be what the filter of this stretch leaves out: a later one may want it.
+                if not (arrival.last and arrival.is_logged and self.changes.is_shared):
+                    self._keep_for_later(arrival)
 
     def _baseline(self, entries: dict[str, int]) -> list[tuple[str, int]]:
         """What the first events of all topics that a change gains wait for; a topic's own entry is where it begins."""
@@ -344,6 +377,12 @@ class Delivery(Buffer):
         queue = self._queues.get(topic)
         if queue is not None and not queue.is_left:
             queue.later.append(segment)
+            if self.missing is not None:  # others may have taken it away and given it back, when nobody kept what came
+                horizon = min(queue.heard, queue.clock + HOLES_MAX)
+                for first, last in self._holes(queue, horizon):
+                    if last > start:
+                        self.missing.noticed(topic, max(first, start + 1), last)
+                self.missing.noticed(topic, max(horizon, start) + 1, queue.heard)
         else:
             if queue is not None:
                 self._leaving -= 1
@@ -686,7 +725,7 @@ class Delivery(Buffer):
     def _is_next(self, topic: str, queue: TopicQueue, head: Arrival) -> bool:
         demands = queue.demands
         if demands is None:
-            if head.marks and self.changes.holds(head.marks):
+            if head.marks and self.changes.holds(head.marks, topic, head.number, queue.segment.end is None):
                 if self.changes.cannot_be(head.marks):
                     self._doubt(topic)
                 return False
@@ -716,7 +755,11 @@ class Delivery(Buffer):
         self._incomplete.pop(topic, None)
         if transaction.id == self._whole:
             return True
-        clocks, ends, entitled, lacking = dict[str, int](), dict[str, int](), 0, 0
+        # Its changes of this subscription take effect before any of it is notified, also those that were written later: else
+        # somebody who loses a topic by it would be told half of it. Mutant `own-marks-late`.
+        head = self._queues[topic]
+        lacking = int(self.changes.holds(transaction.changes, topic, head.clock + 1, head.segment.end is None))
+        clocks, ends, entitled = dict[str, int](), dict[str, int](), 0
         for other, (first, last) in transaction.ranges.items():
             queue = self._queues.get(other)
             if queue is None:
@@ -747,7 +790,7 @@ class Delivery(Buffer):
                 lacking += 1
                 number += 1
                 continue
-            if arrival.marks and self.changes.holds(arrival.marks):
+            if arrival.marks and self.changes.holds(arrival.marks, arrival.topic, number, segment.end is None):
                 lacking += 1
                 if self.changes.cannot_be(arrival.marks):
                     self._doubt_event(arrival)
@@ -848,6 +891,7 @@ class Delivery(Buffer):
             self._uncount(arrival)
             self._keep_for_later(arrival)
         del self._queues[topic]
+        self._floors.pop(topic, None)
         if self._leaving:
             self._passed = {**self._passed, topic: queue.clock}
         self._left.append(topic)
@@ -891,7 +935,7 @@ class Delivery(Buffer):
             elif queue.demands:
                 other, count = queue.demands[-1]
                 yield f"{topic!r} number {head.number} for number {count} of {other!r} (now {self._queues[other].clock})"
-            elif self.changes.holds(head.marks):
+            elif self.changes.holds(head.marks, topic, head.number, queue.segment.end is None):
                 yield f"{topic!r} number {head.number} for the outcome of a change of this subscription"
             elif queue.segment.needs_full:
                 yield f"{topic!r} number {head.number} for its full timestamp"

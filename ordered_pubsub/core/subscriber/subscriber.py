@@ -38,14 +38,18 @@ from ordered_pubsub.core.messages import (
     VERSION_MAX,
     Acked,
     AckSaved,
+    AskNews,
+    AskVersion,
     Change,
     Ended,
     Nack,
+    News,
     Progress,
     Range,
     Recovered,
     TopicHeads,
     ToSubscriber,
+    VersionThere,
     VoidAsk,
     VoidDecision,
 )
@@ -58,8 +62,15 @@ SAID_FOR_S = 30.0
 """After so long what has not changed is said again: who has forgotten it knows it then."""
 LEFT_FIRST_S, LEFT_MOST_S = 30.0, 600.0
 """So often it is said again that a subscription is over, at first and in the end."""
+ASK_AGAIN_S = 2.0
+"""So long it waits for what others have changed, before it asks again."""
+LOOKS_MAX = 100
+"""Of so many topics it asks at once which changes have passed their owners."""
 LEFT_MAX = 1_000
 """Of so many of them."""
+
+Said = Nack | VoidAsk | Acked | AskNews | AskVersion
+"""What it says of its own."""
 
 
 @attrs.define(eq=False)
@@ -81,11 +92,14 @@ class Subscriber:
     _said_at: float = float("-inf")
     _passed: int = 0
     """so many numbers it had passed when it began, or when all of them were acknowledged last"""
+    _ask_at: float | None = None
+    """when to ask what others have changed"""
     _passed_due_at: float | None = None
     """when to acknowledge what it has passed since, if nothing that was handled is acknowledged before"""
 
     def __attrs_post_init__(self) -> None:
         self.acknowledging = Acknowledging(self.identity, self.session) if self.is_named else None
+        self.log.delivery.changes.is_shared = self.is_named
 
     @property
     def identity(self) -> str:
@@ -120,10 +134,21 @@ class Subscriber:
             self.log.expected(message.counts, is_ens_read)
         elif isinstance(message, VoidDecision):
             self.log.decided(message)
+        elif isinstance(message, News):
+            self._take_news(message)
+        elif isinstance(message, VersionThere):
+            self.log.delivery.heard_version(message.topic, message.version)
+            self._ask_at = now
         elif not isinstance(message, AckSaved):
             self._hear_the_end(message)
         elif self.acknowledging is not None:
             self.acknowledging.handle_saved(message)
+
+    def _take_news(self, news: News) -> None:
+        """Others have changed it."""
+        for change in news.changes:
+            self.log.delivery.change_settled(change, None)
+        self._ask_at = float("-inf")  # so that the registrar knows that it is known here
 
     def _hear_the_end(self, ended: Ended) -> None:
         if ended.code == "forbidden":
@@ -148,7 +173,7 @@ class Subscriber:
         news = {topic: count for topic, count in clock.items() if said.get(topic) != count}
         return Progress(self.identity, news) if news else None
 
-    def take_due(self, now: float, may_ask: bool = True, has_unread: bool = False) -> list[Nack | VoidAsk | Acked]:
+    def take_due(self, now: float, may_ask: bool = True, has_unread: bool = False) -> list[Said]:
         """What to say now: what it misses, if it may ask for more, and what was handled.
 
         `has_unread`: whether there are events whose turn has come and that the application has not taken.
@@ -156,7 +181,9 @@ class Subscriber:
         if self.is_over:
             return []
         self.log.set_time(now)
-        says: list[Nack | VoidAsk | Acked] = [*self.log.take_due(now)] if may_ask else []
+        says: list[Said] = [*self.log.take_due(now)] if may_ask else []
+        if self.is_named:
+            says += self._ask_of_changes(now)
         acking = self.acknowledging
         if acking is None:
             return says
@@ -165,12 +192,32 @@ class Subscriber:
         acked = acking.take_due(now)
         return says if acked is None else [*says, acked]
 
+    def _ask_of_changes(self, now: float) -> list[Said]:
+        """Ask what others have changed, as long as something says that they have."""
+        delivery, said = self.log.delivery, list[Said]()
+        changes = delivery.changes
+        if self._ask_at is None and (changes.lacks or changes.looks):
+            self._ask_at = now
+        if self._ask_at is None or now < self._ask_at:
+            return said
+        does_lack = delivery.lacks_changes()
+        said.append(AskNews(self.identity, self.session, changes.version))
+        said += [AskVersion(self.identity, self.session, topic) for topic in list(changes.looks)[:LOOKS_MAX]]
+        self._ask_at = now + ASK_AGAIN_S if does_lack else None
+        return said
+
+    def connected(self) -> None:
+        """There is a home stage: what a registrar has told before may be lost."""
+        if self.is_named:
+            self._ask_at = float("-inf")
+
     def next_due(self, may_ask: bool = True) -> float | None:
         """When `take_due` should be called next, if nothing comes until then; None if there is nothing to say."""
         dues = (
             self.log.next_due if may_ask else None,
             None if self.acknowledging is None else self.acknowledging.next_due,
             self._passed_due_at,
+            self._ask_at,
         )
         return min((due for due in dues if due is not None), default=None)
 

@@ -40,6 +40,8 @@ from ordered_pubsub.core.messages import (
     Acked,
     Answer,
     AskKeys,
+    AskNews,
+    AskVersion,
     ChangeAsk,
     Ended,
     FromSubscriber,
@@ -343,9 +345,11 @@ class ClientConnection(Owner):
         unfit = self._unfit(message.subscription)
         if unfit:
             raise ProtocolError(unfit)
-        if isinstance(message, Acked):
+        if isinstance(message, (Acked, AskNews, AskVersion)):
             if message.session != self.session:
-                raise ProtocolError(f"session {self.session!r} acknowledged in the name of {message.session!r}")
+                raise ProtocolError(
+                    f"session {self.session!r} spoke of a subscription in the name of {message.session!r}"
+                )
             return True
         limits = self.rules.limits
         is_new = message.subscription not in self._following

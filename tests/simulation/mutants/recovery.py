@@ -9,7 +9,8 @@ from ordered_pubsub.core.log.reader import LogReader, LogReading
 from ordered_pubsub.core.log.retention import LogTrimmer
 from ordered_pubsub.core.log.writer import LogWriter
 from ordered_pubsub.core.messages import ChangeAsk, Chunk, LogItem, LogReply, Recovered, Refusal, Request
-from ordered_pubsub.core.order.registrar import Registrar, SubscriptionState
+from ordered_pubsub.core.order.registered import SubscriptionState
+from ordered_pubsub.core.order.registrar import Registrar
 from ordered_pubsub.core.ranges import ENDLESS, Ranges
 from ordered_pubsub.core.recovery._nacks import Consolidation
 from ordered_pubsub.core.recovery.curiosity import Curiosity, _Curious

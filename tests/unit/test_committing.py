@@ -1,0 +1,402 @@
+"""Transactions that change subscriptions: their turns, what is judged then, and what becomes of those that will not happen."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import attrs
+import msgspec
+import pytest
+
+from ordered_pubsub.core.messages import (
+    Answer,
+    Change,
+    ChangeAsk,
+    Chunk,
+    Hello,
+    News,
+    PeerMessage,
+    Publication,
+    PublishAsk,
+    Refusal,
+    Request,
+)
+from ordered_pubsub.core.stage._committing import GIVE_UP_S
+from ordered_pubsub.core.stage.stage import Stage, taken_at, transaction_of
+from ordered_pubsub.core.topology import StageSpec, Topology
+
+TOPOLOGY = Topology((StageSpec("high", ("a",)), StageSpec("middle", ("b", "x")), StageSpec("low", ("c",))))
+_decoder = msgspec.msgpack.Decoder(PeerMessage)
+
+
+def named(rank: int, number: int = 1) -> str:
+    """A subscription that is registered at this stage."""
+    names = (f"agent-{place}//s" for place in range(1, 10_000))
+    return [
+        name for name, _ in zip((one for one in names if TOPOLOGY.registrar(one) == rank), range(number), strict=False)
+    ][-1]
+
+
+HIGH, MIDDLE, LOW, LOW_TOO = named(0), named(1), named(2), named(2, 2)
+
+
+@attrs.define
+class Line:
+    """Three stages, each on its journal, whose messages go where and when a test wants."""
+
+    stages: list[Stage] = attrs.field(factory=list)
+    journals: list[list[bytes]] = attrs.field(factory=lambda: [[], [], []])
+    links: dict[tuple[int, int], deque[bytes]] = attrs.field(factory=dict)
+    answers: list[Answer | Refusal] = attrs.field(factory=list)
+    news: list[News] = attrs.field(factory=list)
+    held_up: tuple[int, int] | None = None
+    """a link that brings nothing for now"""
+    sequences: dict[str, list[int]] = attrs.field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        self.stages = [Stage.restore(rank, TOPOLOGY, None, []) for rank in range(3)]
+        for stage in self.stages:
+            for peer in range(3):
+                if peer != stage.rank:
+                    stage.connected(peer)
+        self.settle()
+
+    def settle(self, now: float = 0.0) -> None:
+        """Let everything be said that is to be said."""
+        while True:
+            for stage in self.stages:
+                effects = stage.take_effects()
+                self.journals[stage.rank] += effects.journal
+                self.answers += effects.replies
+                for name in effects.changed:
+                    found = stage.news_of(name)
+                    self.news += [] if found is None else [found]
+                for peer, message in effects.sends:
+                    self.links.setdefault((stage.rank, peer), deque()).append(msgspec.msgpack.encode(message))
+                stage.check_invariants()
+            waiting = [link for link, queue in self.links.items() if queue and link != self.held_up]
+            if not waiting:
+                return
+            source, target = waiting[0]
+            message = _decoder.decode(self.links[source, target].popleft())
+            self.stages[target].handle_peer(source, message, now)
+
+    def restart(self, rank: int) -> None:
+        """A stage dies, and starts again from its journal."""
+        self.stages[rank] = stage = Stage.restore(rank, TOPOLOGY, None, self.journals[rank])
+        stage.take_effects()
+        for peer in range(3):
+            if peer != rank:
+                for link in ((rank, peer), (peer, rank)):
+                    self.links[link] = deque()
+                stage.connected(peer)
+                self.stages[peer].connected(rank)
+        self.settle()
+
+    def ask(self, client: str, *parts: PublishAsk | ChangeAsk, is_transaction: bool = False) -> Request:
+        """A client that is at home at the middle stage asks."""
+        mine = self.sequences.setdefault(client, [0, 0, 0])
+        request = Request(client, 1, sum(mine) + 1, 0, 0, parts, is_transaction=is_transaction)
+        rank = taken_at(TOPOLOGY, request)
+        last = [0, 0, 0] if not sum(mine) else mine
+        request = msgspec.structs.replace(request, after=last[rank])
+        mine[rank] = request.sequence
+        self.stages[1].handle_request(request, 0.0)
+        return request
+
+    def begin(self, name: str, *topics: str) -> None:
+        """The client of a subscription begins it."""
+        self.ask(name, ChangeAsk(name, topics, opens=1))
+        self.settle()
+        assert isinstance(self.answers.pop(), Answer)
+
+    def transact(self, client: str, *parts: PublishAsk | ChangeAsk) -> Request:
+        """A transaction begins; it goes on in `settle`."""
+        return self.ask(client, *parts, is_transaction=True)
+
+    def held(self, name: str) -> tuple[str, ...]:
+        """What its registrar says that a subscription holds."""
+        return self.stages[TOPOLOGY.registrar(name)].state.registrar.subscriptions[name].topics
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing is left of any transaction."""
+        states = [stage.state for stage in self.stages]
+        return not any(state.commits or state.registrar.reservations for state in states)
+
+
+@pytest.fixture
+def line() -> Line:
+    found = Line()
+    found.begin(HIGH, "a", "x")
+    found.begin(MIDDLE, "b")
+    found.begin(LOW, "c")
+    return found
+
+
+def adds(name: str, *topics: str, **others: Any) -> ChangeAsk:
+    return ChangeAsk(name, topics, strict=True, **others)
+
+
+def removes(name: str, *topics: str, **others: Any) -> ChangeAsk:
+    return ChangeAsk(name, (), topics, strict=True, **others)
+
+
+def publishes(topic: str, count: int = 1) -> PublishAsk:
+    return PublishAsk(topic, count, True, (Chunk(count, b"x" * count),))
+
+
+def refusal(line: Line) -> tuple[str, str]:
+    found = line.answers.pop()
+    assert isinstance(found, Refusal)
+    assert found.taken
+    return found.code, found.reason
+
+
+def test_a_topic_is_handed_over_together_with_what_is_published(line: Line) -> None:
+    line.transact("d", publishes("a"), removes(HIGH, "x"), publishes("x"), adds(LOW, "x"), publishes("x", 2))
+    line.settle()
+
+    answer = line.answers.pop()
+    assert isinstance(answer, Answer)
+    kinds = [type(part) for part in answer.parts]
+    assert kinds == [Publication, Change, Publication, Change, Publication]
+    lost, gained = answer.parts[1], answer.parts[3]
+    assert isinstance(lost, Change)
+    assert isinstance(gained, Change)
+    assert (lost.entries["x"], gained.entries["x"]) == (0, 1) if "x" in lost.entries else gained.entries["x"] == 1
+    assert (line.held(HIGH), line.held(LOW)) == (("a",), ("c", "x"))
+    assert {news.subscription: [change.version for change in news.changes] for news in line.news} == {
+        HIGH: [2],
+        LOW: [2],
+    }
+    assert line.is_at_rest
+
+
+@pytest.mark.parametrize(
+    ("parts", "says"),
+    [
+        ((adds(HIGH, "x"),), f"{HIGH!r} holds 'x' already"),
+        ((removes(LOW, "x"),), f"{LOW!r} does not hold 'x'"),
+        ((removes(HIGH, "x"), removes(HIGH, "x")), f"{HIGH!r} does not hold 'x'"),
+        ((removes(HIGH, "x"), adds(MIDDLE, "b")), f"{MIDDLE!r} holds 'b' already"),
+    ],
+)
+def test_what_does_not_fit_is_refused_as_a_whole(line: Line, parts: tuple[ChangeAsk, ...], says: str) -> None:
+    line.transact("d", publishes("a"), *parts)
+    line.settle()
+
+    code, reason = refusal(line)
+    assert code == "conflict"
+    assert says in reason
+    assert line.held(HIGH) == ("a", "x")
+    assert line.stages[0].state.clocks.numbers.get("a", 0) == 0
+    assert line.is_at_rest
+    assert not line.news
+    change = ChangeAsk(HIGH, ("b",))
+    line.ask(HIGH, change)
+    line.settle()
+    answer = line.answers.pop()
+    assert isinstance(answer, Answer)
+    assert isinstance(answer.parts[0], Change)
+    assert answer.parts[0].version == 2  # a turn that was given back leaves no trace
+
+
+def test_what_is_not_strict_fits_whatever_is_held(line: Line) -> None:
+    line.transact("d", ChangeAsk(HIGH, ("x", "b"), ("c",)))
+    line.settle()
+
+    assert isinstance(line.answers.pop(), Answer)
+    assert line.held(HIGH) == ("a", "x", "b")
+
+
+@pytest.mark.parametrize("name", ["somebody", "agent-1//nothing"])
+def test_what_is_not_there_cannot_be_changed(line: Line, name: str) -> None:
+    line.transact("d", removes(HIGH, "x"), adds(name, "x"))
+    line.settle()
+
+    code, reason = refusal(line)
+    assert code == "unknown"
+    assert name in reason
+    assert line.is_at_rest
+
+
+def test_only_what_has_a_name_is_changed_by_others(line: Line) -> None:
+    line.ask("d", ChangeAsk(named(0, 3), ("a",)))
+    line.settle()
+    line.answers.clear()
+    line.transact("e", adds(named(0, 3), "x"))
+    line.settle()
+
+    assert refusal(line)[0] == "no-name"
+
+
+def test_several_changes_of_one_subscription_are_several_versions_in_their_order(line: Line) -> None:
+    line.transact("d", adds(HIGH, "b"), publishes("b"), removes(HIGH, "b"), adds(HIGH, "c"))
+    line.settle()
+
+    answer = line.answers.pop()
+    assert isinstance(answer, Answer)
+    changes = [part for part in answer.parts if isinstance(part, Change)]
+    assert [change.version for change in changes] == [2, 3, 4]
+    assert [change.new for change in changes] == [("a", "x", "b"), ("a", "x"), ("a", "x", "c")]
+    assert (changes[0].entries.get("b", 0), changes[1].entries["b"]) == (0, 1)
+    assert line.held(HIGH) == ("a", "x", "c")
+
+
+def test_who_hands_over_the_same_as_somebody_else_finds_it_gone(line: Line) -> None:
+    line.transact("d", removes(HIGH, "x"), adds(LOW, "x"))
+    line.transact("e", removes(HIGH, "x"), adds(MIDDLE, "x"))
+    line.settle()
+
+    assert sorted(isinstance(answer, Answer) for answer in line.answers) == [False, True]
+    assert ("x" in line.held(LOW)) != ("x" in line.held(MIDDLE))
+    assert line.is_at_rest
+
+
+def test_transactions_that_want_the_same_subscriptions_do_not_wait_for_each_other_in_a_ring(line: Line) -> None:
+    line.begin(LOW_TOO, "c")
+    for count in range(6):
+        one, two = (LOW, LOW_TOO) if count % 2 else (LOW_TOO, LOW)
+        line.transact(f"d{count}", ChangeAsk(one, ("x",)), ChangeAsk(two, (), ("x",)), ChangeAsk(HIGH, ("b",)))
+    line.settle()
+
+    assert [type(answer) for answer in line.answers] == [Answer] * 6
+    assert line.is_at_rest
+
+
+def test_what_is_published_does_not_wait_for_turns(line: Line) -> None:
+    line.held_up = (0, 2)  # so the registrar of LOW hears of nothing
+    line.transact("d", removes(HIGH, "x"), adds(LOW, "x"))
+    line.settle()
+    assert not line.is_at_rest
+    line.ask("p", publishes("x"))
+    line.settle()
+    assert isinstance(line.answers.pop(), Answer)
+    line.ask(HIGH, ChangeAsk(HIGH, ("b",)))
+    line.settle()
+    assert not line.answers  # a change of the same subscription does
+
+    line.held_up = None
+    line.settle()
+    assert [type(answer) for answer in line.answers] == [Answer, Answer]
+    assert line.held(HIGH) == ("a", "b")
+
+
+def test_who_waits_too_long_gives_up_and_leaves_nothing(line: Line) -> None:
+    line.held_up = (0, 2)
+    request = line.transact("d", removes(HIGH, "x"), adds(LOW, "x"))
+    line.settle()
+    line.stages[0].tick(1.0)
+    line.stages[0].tick(GIVE_UP_S)
+    line.settle()
+    assert not line.answers
+    line.stages[0].tick(1.0 + GIVE_UP_S)
+    line.settle()
+    assert refusal(line)[0] == "busy"
+    line.held_up = None
+    line.settle()
+    assert line.is_at_rest
+    assert line.held(LOW) == ("c",)
+    line.stages[1].handle_request(request, 0.0)
+    line.settle()
+    assert refusal(line)[0] == "busy"  # asked again, it gets the first answer
+
+
+def test_nobody_gives_up_what_is_on_the_line(line: Line) -> None:
+    line.held_up = (2, 1)  # it enters at the lowest stage, and does not come further
+    line.transact("d", removes(HIGH, "x"), adds(LOW, "x"))
+    line.settle()
+    line.stages[0].tick(0.0)
+    line.stages[0].tick(2 * GIVE_UP_S)
+    line.settle()
+    assert not line.answers
+    line.held_up = None
+    line.settle()
+    assert isinstance(line.answers.pop(), Answer)
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+@pytest.mark.parametrize("held_up", [(0, 2), (2, 0), (2, 1), (1, 0)])
+def test_stages_that_die_meanwhile_go_on_where_they_were(line: Line, rank: int, held_up: tuple[int, int]) -> None:
+    line.held_up = held_up
+    request = line.transact("d", removes(HIGH, "x"), publishes("x"), adds(LOW, "x"), removes(MIDDLE, "b"))
+    line.settle()
+    line.held_up = None
+    line.restart(rank)
+    for stage in line.stages:
+        stage.tick(0.0)
+        stage.tick(5.0)  # what may have been lost is said again
+    line.settle()
+    line.answers.clear()
+    line.stages[1].handle_request(request, 0.0)
+    line.settle()
+
+    assert isinstance(line.answers.pop(), Answer)
+    assert (line.held(HIGH), line.held(MIDDLE), line.held(LOW)) == (("a",), (), ("c", "x"))
+    assert line.stages[1].state.clocks.numbers["x"] == 1
+    assert line.is_at_rest
+
+
+def test_who_goes_on_with_a_subscription_is_judged_by_what_it_holds_when_his_turn_comes(line: Line) -> None:
+    line.held_up = (0, 2)
+    line.transact("d", removes(HIGH, "x"), adds(LOW, "x"))
+    line.settle()
+    line.ask("another", ChangeAsk(HIGH, ("a", "x"), opens=2))  # it will not hold x any more
+    line.settle()
+    line.held_up = None
+    line.settle()
+
+    outcomes = {answer.client: answer for answer in line.answers}
+    assert isinstance(outcomes["d"], Answer)
+    late = outcomes["another"]
+    assert isinstance(late, Refusal)
+    assert (late.code, late.taken) == ("exists", True)
+    assert line.held(HIGH) == ("a",)
+    assert line.is_at_rest
+
+
+def test_what_ends_meanwhile_is_not_changed(line: Line) -> None:
+    line.held_up = (0, 2)
+    line.transact("d", removes(HIGH, "x"), adds(LOW, "x"))
+    line.settle()
+    line.ask(LOW, ChangeAsk(LOW, ends=True))
+    line.settle()
+    line.answers.clear()
+    line.held_up = None
+    line.settle()
+
+    assert refusal(line)[0] == "unknown"
+    assert line.held(HIGH) == ("a", "x")
+    assert line.is_at_rest
+
+
+def test_each_of_its_events_says_what_it_publishes_and_changes(line: Line) -> None:
+    line.transact("d", publishes("a", 2), removes(HIGH, "x"), publishes("c"), adds(LOW, "x"))
+    handled = []
+    for stage in line.stages:
+        handled.append(stage)
+    line.settle()
+    operation = next(iter(line.stages[0].state.requests.sessions["d"].answers.values()))
+    assert isinstance(operation, Answer)
+    transaction = operation.transaction
+    assert transaction is not None
+    assert transaction.ranges == {"a": (1, 2), "c": (1, 1)}
+    assert [(mark.subscription, mark.version) for mark in transaction.changes] == [(HIGH, 2), (LOW, 2)]
+
+
+def test_a_client_is_told_until_it_says_that_it_knows(line: Line) -> None:
+    from ordered_pubsub.core.messages import AskNews
+
+    line.transact("d", removes(HIGH, "x"))
+    line.settle()
+    stage = line.stages[0]
+    found = stage.handle_ask_news(AskNews(HIGH, HIGH, 1))
+    assert found is not None
+    assert [change.version for change in found.changes] == [2]
+    assert stage.handle_ask_news(AskNews(HIGH, "somebody", 2)) is None
+    assert stage.news_of(HIGH) == found
+    assert stage.handle_ask_news(AskNews(HIGH, HIGH, 2)) is None
+    assert stage.news_of(HIGH) is None
+    assert not stage.state.registrar.untold
