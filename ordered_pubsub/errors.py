@@ -7,6 +7,9 @@ One base class, `OrderedPubSubError`. Below it: what the caller did wrong (`Usag
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 
 class OrderedPubSubError(Exception):
     """Base of all errors that this library raises on purpose."""
@@ -94,6 +97,18 @@ class UnavailableError(OrderedPubSubError):
 
 class Timeout(UnavailableError):
     """A call ran out of its time; the outcome is unknown."""
+
+
+class TransactionUnknown(Timeout):
+    """A commit was asked for, and has no answer yet: the transaction may happen, or not. `outcome` goes on waiting."""
+
+    def __init__(self, reason: str, wait: Callable[[], Any]) -> None:
+        super().__init__(reason)
+        self._wait = wait
+
+    def outcome(self) -> Any:
+        """What the transaction is called, when it has happened; raises why it has not. An asynchronous client awaits it."""
+        return self._wait()
 
 
 class AdapterError(UnavailableError):

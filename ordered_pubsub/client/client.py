@@ -10,7 +10,7 @@ import asyncio
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import count
@@ -27,6 +27,7 @@ from ordered_pubsub.client.outgoing.publisher import Outgoing
 from ordered_pubsub.client.serialization import dump
 from ordered_pubsub.client.settings import check_level
 from ordered_pubsub.client.subscription import Subscription, check_topics, is_interrupt
+from ordered_pubsub.client.transaction import Part, StaticTransaction
 from ordered_pubsub.client.waiting import forget_outcome, within
 from ordered_pubsub.core.filters import Filter
 from ordered_pubsub.core.levels import BEST_EFFORT, EXACTLY_ONCE, Levels
@@ -34,7 +35,15 @@ from ordered_pubsub.core.recovery.owner_log import AET_S
 from ordered_pubsub.core.subscriber.delivery import WEIGHTS, Order
 from ordered_pubsub.core.topics import check_topic
 from ordered_pubsub.core.transactions import check_counts
-from ordered_pubsub.errors import Closed, ConfigurationError, NotOffered, OrderedPubSubError, Timeout, UsageError
+from ordered_pubsub.errors import (
+    Closed,
+    ConfigurationError,
+    NotOffered,
+    OrderedPubSubError,
+    Timeout,
+    TransactionUnknown,
+    UsageError,
+)
 from ordered_pubsub.wire.event_frames import EVENT_BYTES, check_headers, content_type_bytes, headers_bytes, held_bytes
 from ordered_pubsub.wire.pack import NO_HEADERS
 
@@ -167,17 +176,22 @@ class Client:
     def prepare_batch(self, items: Iterable[Any]) -> list[Outgoing]:
         """Publications that take their place together, checked and written as bytes. May be called from any thread."""
         outgoing: list[Outgoing] = []
-        counts: dict[str, int] = {}
         for item in items:
             if not isinstance(item, tuple) or len(item) != 2:
                 raise UsageError(
                     f"publish_batch() takes pairs of a topic and what is published on it, not {item!r:.80}"
                 )
             outgoing.append(self.prepare(*item, None, None))
-            topic = outgoing[-1].topic
-            counts[topic] = counts.get(topic, 0) + 1
-        if not outgoing:
-            return outgoing
+        if outgoing:
+            self._check_together(outgoing)
+            outgoing[0].together = outgoing
+        return outgoing
+
+    def _check_together(self, outgoing: Sequence[Outgoing]) -> None:
+        """Raise why these cannot be published together, if so."""
+        counts: dict[str, int] = {}
+        for item in outgoing:
+            counts[item.topic] = counts.get(item.topic, 0) + 1
         unkept = self._engine.home.levels.lacking(list(counts), EXACTLY_ONCE)
         if unkept is not None:
             raise NotOffered(
@@ -190,8 +204,52 @@ class Client:
                 f"{len(outgoing):,} events that are published together have {size:,} bytes; at most {most:,} may (twice what one "
                 "event may have, payload_bytes_max): divide them"
             )
-        outgoing[0].together = outgoing
-        return outgoing
+
+    def static_transaction(self, *, strict: bool = True) -> StaticTransaction:
+        """A transaction that needs nobody else: write down what is published and how named subscriptions change, its own and
+        others', then `commit()`. All of it happens at one place in the order, or nothing.
+
+            tx = client.static_transaction()
+            tx.at("agent-1").unsubscribe("work", "jobs/7")
+            tx.at("agent-2").subscribe("work", "jobs/7")
+            tx.publish("handed-over", {"job": 7})
+            await tx.commit()
+
+        With strict=False, what a subscription holds already is not gained, and what it does not hold is not lost; else that is
+        a `TransactionConflict`.
+        """
+        return StaticTransaction(self.commit_parts, self.prepare, self.check_gained, strict)
+
+    def check_gained(self, topics: Sequence[str]) -> list[str]:
+        """Topics that a named subscription may gain in a transaction; raises why not."""
+        checked = check_topics(topics)
+        _check_given(self._engine.home.levels, checked, EXACTLY_ONCE)
+        return checked
+
+    async def commit_parts(self, parts: list[Part]) -> tuple[str, list[Receipt]]:
+        """Let a transaction happen; return what it is called, and the receipts of what it has published."""
+        self._check_loop()
+        self._check_open()
+        outgoing = [part for part in parts if isinstance(part, Outgoing)]
+        if outgoing:
+            self._check_together(outgoing)
+        for item in outgoing:
+            item.id = item.id or next(self._ids)
+        timeout_s, waiting_for = self._settings.timeout_s, self._engine.waiting_for
+        give_up_at = self._engine.loop.time() + timeout_s
+        lead = Outgoing("", "", b"", "", NO_HEADERS, 0, 0, together=parts)
+        try:
+            await self._publisher.put(lead, give_up_at)
+            try:
+                name: str = await within(timeout_s, lead.future, waiting_for, give_up_at)
+            except Timeout as error:
+                going_on = lead.future
+                raise TransactionUnknown(str(error), lambda: asyncio.shield(going_on)) from None
+            return name, [await within(timeout_s, item.future, waiting_for, give_up_at) for item in outgoing]
+        finally:
+            for item in outgoing:
+                if item.serial:
+                    item.future.add_done_callback(forget_outcome)
 
     def _outgoing(
         self, topic: str, data: Any, headers: Mapping[str, bytes | str] | None, identity: str | None
@@ -248,6 +306,7 @@ class Client:
         order: str = "total",
         start: object = "new",
         name: str | None = None,
+        empty: bool = False,
         delivery: str | None = None,
         notify: Handler | None = None,
         ack: str = "auto",
@@ -264,7 +323,8 @@ class Client:
 
         A subscription with a `name` outlives its client: subscribing under the name again, with the same topics or none, goes on
         after the last event that was acknowledged; that is done by taking the next event, or, with ack="manual", by
-        `event.ack()` or `subscription.commit()`.
+        `event.ack()` or `subscription.commit()`. With `empty` it begins without a topic if it is not there: it gets some by
+        `add()`, or by a transaction.
 
         `notify` and `on_bad_event` are plain or async functions that take an event: the first is called with each instead of
         iterating, the second with each that cannot be decoded (without it, those are notified with `data=None` and `error` set).
@@ -274,6 +334,10 @@ class Client:
         """
         self._check_loop()
         self._check_open()
+        if empty and (name is None or topics):
+            raise UsageError(
+                "empty=True goes with name= and without topics: it is for a subscription that others give some"
+            )
         checked = check_topics(topics) if topics or name is None else []
         if where is not None:
             Filter.parse(where)
@@ -294,7 +358,7 @@ class Client:
         identity = f"{self._engine.key.session}/{self._subscription_count}"
         if type(start) in (int, float, datetime):
             start = await self._engine.locate(checked, _seconds_of(start), settings.timeout_s)
-        beginning = self._beginning(name, start, ack, checked)
+        beginning = self._beginning(name, start, ack, checked, empty)
         if level == BEST_EFFORT and (beginning != NOW or where is not None):
             raise NotOffered("name=, start= and where= go with delivery='exactly-once', not with 'best-effort'")
         if name is not None:
@@ -321,7 +385,7 @@ class Client:
         self._subscriptions[subscription] = True
         return subscription
 
-    def _beginning(self, name: str | None, start: object, ack: str, topics: list[str]) -> Beginning:
+    def _beginning(self, name: str | None, start: object, ack: str, topics: list[str], empty: bool) -> Beginning:
         """Where a subscription begins, and whether it outlives this client."""
         if name is not None:
             self._check_subscription_name(name)
@@ -338,7 +402,7 @@ class Client:
                 f"topic {unkept!r} gives delivery='ordered': its events are not kept, so name= and start= cannot be given. Let "
                 "the stages give it 'exactly-once' ([[topic]] delivery)"
             )
-        return Beginning(name is not None, clock, ack == "manual")
+        return Beginning(name is not None, clock, ack == "manual", empty)
 
     def _handling(self, notify: Handler | None, retry: object, dead_letter: str | None) -> Handling | None:
         if notify is None:
@@ -421,7 +485,6 @@ class Client:
     # -- what comes later ---------------------------------------------------------------------------------------------
 
     transaction = _later("transaction", "transactions")
-    static_transaction = _later("static_transaction", "transactions")
     tx_begin = _later("tx_begin", "transactions")
     tx_commit = _later("tx_commit", "transactions")
     tx_abort = _later("tx_abort", "transactions")

@@ -23,11 +23,11 @@ from ordered_pubsub.core.client.batches import UnkeptBatches
 from ordered_pubsub.core.client.locating import Search
 from ordered_pubsub.core.client.machine import ClientMachine
 from ordered_pubsub.core.client.outbox import Outbox
-from ordered_pubsub.core.client.session import Session, error_of
+from ordered_pubsub.core.client.session import Queued, Session, error_of
 from ordered_pubsub.core.client.subscription import SETTLED, ClientSubscription, TopicChange
 from ordered_pubsub.core.liveness.lease import Lease
 from ordered_pubsub.core.liveness.lifeline import Lifeline
-from ordered_pubsub.core.messages import Answer, Keys, Refusal, ToSession
+from ordered_pubsub.core.messages import Answer, ChangeAsk, Keys, Refusal, ToSession
 from ordered_pubsub.core.order.registrar import WRONG_EPOCH
 from ordered_pubsub.core.recovery.owner_log import AET_S
 from ordered_pubsub.core.subscriber.starving import BrokerSilence, Starving
@@ -71,7 +71,9 @@ class Engine:
         )
         self._members: dict[ClientSubscription, Member] = {}
         outbox = Outbox(UnkeptBatches(Lease(self.key.session), lambda topic: self.session.topology.owner(topic)))
-        self.publisher = Publisher(self.name, adapter, settings, self._queue, outbox, self.settle, self.supervisor)
+        self.publisher = Publisher(
+            self.name, adapter, settings, self._queue, self._commit, outbox, self.settle, self.supervisor
+        )
         self.machine: ClientMachine
         self.reception: Reception
         self.state = {"ens": False, "stage": False}
@@ -245,11 +247,20 @@ class Engine:
 
     # -- out ----------------------------------------------------------------------------------------------------------
 
-    def _queue(self, runs: list[tuple[str, list[Outgoing]]], is_transaction: bool) -> None:
-        if is_transaction:
-            self.session.publish_together(runs, self.loop.time(), is_transaction=True)
+    def _queue(self, runs: list[tuple[str, list[Outgoing]]]) -> None:
+        self.session.publish_runs(runs, self.loop.time())
+        self._send_on()
+
+    def _commit(self, parts: list[tuple[str, list[Outgoing]] | ChangeAsk]) -> Queued:
+        runs = [part for part in parts if not isinstance(part, ChangeAsk)]
+        if len(runs) == len(parts):
+            queued = self.session.publish_together(runs, self.loop.time(), is_transaction=True)
         else:
-            self.session.publish_runs(runs, self.loop.time())
+            queued = self.session.commit(parts, self.loop.time())
+        self._send_on()
+        return queued
+
+    def _send_on(self) -> None:
         if not self.is_over:
             self.send()
             if self._tick_handle is None:

@@ -39,7 +39,7 @@ DEFAULT_STAGE = "main"
 """What the stage is called that runs without a `[[stage]]` in the file."""
 DEFAULT_DELIVERY = EXACTLY_ONCE
 """The level of topics for which nothing is said."""
-RIGHTS = ("publish", "subscribe", "transact", "move", "administer", "stage")
+RIGHTS = ("publish", "subscribe", "transact", "manage", "move", "administer", "stage")
 MEMORY = "memory"
 
 
@@ -308,6 +308,8 @@ class Rights:
     """be notified of events of topics that match one of these patterns"""
     transact: bool = setting(kinds.SWITCH, False)
     """use transactions"""
+    manage: tuple[str, ...] = setting(kinds.NAMES, ())
+    """change, in transactions, the named subscriptions of other identities' clients whose names match one of these patterns"""
     move: bool = setting(kinds.SWITCH, False)
     """move clients"""
     administer: bool = setting(kinds.SWITCH, False)
@@ -322,6 +324,8 @@ class Rights:
             return said
         if right == "stage":
             return topic in said
+        if right == "manage":
+            return topic is not None and any(is_named(pattern, topic) for pattern in said)
         return topic is not None and any(matches(pattern, topic) for pattern in said)
 
 

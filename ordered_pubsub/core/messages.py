@@ -102,8 +102,12 @@ class ChangeAsk(msgspec.Struct, frozen=True, array_like=True, tag="change", gc=F
     """where a named one begins in the past; None: at its place in the order"""
     where: dict[str, str] = {}
     """what is wanted of the topics that it adds: filters, as they are written"""
+    may_be_empty: bool = False
+    """it begins without a topic, if it is not there: others will give it some"""
     strict: bool = False
     """in a transaction: whether that is refused if the subscription holds something of `add`, or lacks something of `remove`"""
+    is_managed: bool = False
+    """in a transaction: whether who asks may change it though it is another identity's; set by the home stage"""
 
 
 ANYBODY = "anyone"
@@ -166,6 +170,11 @@ def find_change(parts: Iterable[PublishAsk | ChangeAsk]) -> ChangeAsk | None:
         if isinstance(part, ChangeAsk):
             return part
     return None
+
+
+def changes_of(parts: Iterable[PublishAsk | ChangeAsk]) -> list[ChangeAsk]:
+    """The changes of subscriptions among the parts of a request: at most one, unless it is a transaction."""
+    return [part for part in parts if isinstance(part, ChangeAsk)]
 
 
 class Publication(msgspec.Struct, array_like=True, tag="publication", gc=False):
@@ -396,6 +405,8 @@ class Reserve(msgspec.Struct, frozen=True, array_like=True, tag="reserve", gc=Fa
     identity: str
     asks: list[tuple[int, ChangeAsk]]
     """its changes there, each with its place among all parts of the transaction"""
+    excess: str = ""
+    """why the registrar refuses it at once, since somebody would take up too much: it notes that as it takes it"""
 
 
 class Reserved(msgspec.Struct, frozen=True, array_like=True, tag="reserved", gc=False):

@@ -18,12 +18,15 @@ from ordered_pubsub import connecting
 from ordered_pubsub.adapter import Adapter
 from ordered_pubsub.client.client import Client as AsyncClient
 from ordered_pubsub.client.event import Receipt
+from ordered_pubsub.client.outgoing.publisher import Outgoing
 from ordered_pubsub.client.subscription import Subscription as AsyncSubscription
-from ordered_pubsub.errors import OrderedPubSubError, Timeout, UsageError
+from ordered_pubsub.client.transaction import Part
+from ordered_pubsub.errors import OrderedPubSubError, Timeout, TransactionUnknown, UsageError
 from ordered_pubsub.sync.handlers import Handler, HandlerThread, check_plain
 from ordered_pubsub.sync.loops import GRACE_S, LoopThread, check_may_block, enter, is_late, outcome
 from ordered_pubsub.sync.outbox import BlockingOutbox, Receipts
 from ordered_pubsub.sync.subscription import Subscription
+from ordered_pubsub.sync.transaction import StaticTransaction
 
 _Result = TypeVar("_Result")
 
@@ -141,6 +144,26 @@ class Client:
             self._outbox.put_together(prepared, outcomes, give_up_at)
         return [self._outcome(outcome, give_up_at) for outcome in outcomes]
 
+    def static_transaction(self, *, strict: bool = True) -> StaticTransaction:
+        """A transaction that needs nobody else, as in `ordered_pubsub.client.Client.static_transaction`; `commit()` waits."""
+        inner = self._inner
+        return StaticTransaction(self._commit, inner.prepare, inner.check_gained, strict)
+
+    def _commit(self, parts: list[Part]) -> tuple[str, list[Receipt]]:
+        check_may_block()
+        outgoing = [part for part in parts if isinstance(part, Outgoing)]
+        with self._outbox.room_for(outgoing, time.monotonic() + self._timeout_s):
+            try:
+                return self._call(self._inner.commit_parts(parts))
+            except TransactionUnknown as error:
+                going_on = error.outcome
+
+                async def outcome() -> str:
+                    name: str = await going_on()
+                    return name
+
+                raise TransactionUnknown(str(error), lambda: self._thread.call(outcome(), None)) from None
+
     def _outcome(self, future: futures.Future[_Result], give_up_at: float) -> _Result:
         try:
             return future.result(max(give_up_at - time.monotonic(), 0.0))
@@ -161,6 +184,7 @@ class Client:
         order: str = "total",
         start: object = "new",
         name: str | None = None,
+        empty: bool = False,
         delivery: str | None = None,
         notify: Handler | None = None,
         ack: str = "auto",
@@ -183,6 +207,7 @@ class Client:
                 order=order,
                 start=start,
                 name=name,
+                empty=empty,
                 delivery=delivery,
                 notify=self._in_thread("notify", notify),
                 ack=ack,

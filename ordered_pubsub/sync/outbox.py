@@ -19,8 +19,9 @@ import threading
 import time
 from asyncio import Future as LoopFuture
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import partial
 
 import attrs
@@ -117,6 +118,29 @@ class BlockingOutbox:
                     self._take(item, outcome)
             finally:
                 self._queue.remove(ticket)
+                self._room.notify_all()
+
+    @contextmanager
+    def room_for(self, items: Sequence[Outgoing], give_up_at: float) -> Iterator[None]:
+        """Wait until there is room for all of these, and keep it for them: somebody else hands them to the loop."""
+        self.thread.check_process()
+        with self._room:
+            ticket = object()
+            self._queue.append(ticket)
+            try:
+                if items:
+                    self._wait_in_turn(items, ticket, give_up_at)
+                self.unfinished_events += len(items)
+                self._unfinished_bytes += sum([item.held for item in items])
+            finally:
+                self._queue.remove(ticket)
+                self._room.notify_all()
+        try:
+            yield
+        finally:
+            with self._room:
+                self.unfinished_events -= len(items)
+                self._unfinished_bytes -= sum([item.held for item in items])
                 self._room.notify_all()
 
     def _take_in_turn(self, item: Outgoing, outcome: BlockingOutcome, ticket: object, give_up_at: float) -> None:

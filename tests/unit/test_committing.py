@@ -11,20 +11,27 @@ import pytest
 
 from ordered_pubsub.core.messages import (
     Answer,
+    AskNews,
     Change,
     ChangeAsk,
     Chunk,
-    Hello,
+    LinkFrame,
     News,
+    NotReserved,
     PeerMessage,
     Publication,
     PublishAsk,
     Refusal,
     Request,
+    Reserve,
+    Reserved,
 )
+from ordered_pubsub.core.stage import gatekeeper
 from ordered_pubsub.core.stage._committing import GIVE_UP_S
-from ordered_pubsub.core.stage.stage import Stage, taken_at, transaction_of
+from ordered_pubsub.core.stage.quotas import Quota, Quotas
+from ordered_pubsub.core.stage.stage import Stage, taken_at
 from ordered_pubsub.core.topology import StageSpec, Topology
+from ordered_pubsub.errors import ProtocolError
 
 TOPOLOGY = Topology((StageSpec("high", ("a",)), StageSpec("middle", ("b", "x")), StageSpec("low", ("c",))))
 _decoder = msgspec.msgpack.Decoder(PeerMessage)
@@ -165,7 +172,7 @@ def test_a_topic_is_handed_over_together_with_what_is_published(line: Line) -> N
     lost, gained = answer.parts[1], answer.parts[3]
     assert isinstance(lost, Change)
     assert isinstance(gained, Change)
-    assert (lost.entries["x"], gained.entries["x"]) == (0, 1) if "x" in lost.entries else gained.entries["x"] == 1
+    assert (lost.entries.get("x", 0), gained.entries["x"]) == (0, 1)
     assert (line.held(HIGH), line.held(LOW)) == (("a",), ("c", "x"))
     assert {news.subscription: [change.version for change in news.changes] for news in line.news} == {
         HIGH: [2],
@@ -374,9 +381,6 @@ def test_what_ends_meanwhile_is_not_changed(line: Line) -> None:
 
 def test_each_of_its_events_says_what_it_publishes_and_changes(line: Line) -> None:
     line.transact("d", publishes("a", 2), removes(HIGH, "x"), publishes("c"), adds(LOW, "x"))
-    handled = []
-    for stage in line.stages:
-        handled.append(stage)
     line.settle()
     operation = next(iter(line.stages[0].state.requests.sessions["d"].answers.values()))
     assert isinstance(operation, Answer)
@@ -387,8 +391,6 @@ def test_each_of_its_events_says_what_it_publishes_and_changes(line: Line) -> No
 
 
 def test_a_client_is_told_until_it_says_that_it_knows(line: Line) -> None:
-    from ordered_pubsub.core.messages import AskNews
-
     line.transact("d", removes(HIGH, "x"))
     line.settle()
     stage = line.stages[0]
@@ -400,3 +402,228 @@ def test_a_client_is_told_until_it_says_that_it_knows(line: Line) -> None:
     assert stage.handle_ask_news(AskNews(HIGH, HIGH, 2)) is None
     assert stage.news_of(HIGH) is None
     assert not stage.state.registrar.untold
+
+
+@pytest.mark.parametrize("others", [(), (LOW,)])
+def test_what_would_be_too_large_for_a_frame_is_refused(line: Line, others: tuple[str, ...]) -> None:
+    """At the registrar that would have to tell it, or at the coordinator, who has all of it."""
+    topics = tuple(f"{'x' * 200}/{number}" for number in range(1_000))
+    for name in (HIGH, *others):
+        line.ask(name, ChangeAsk(name, topics))
+        line.settle()
+    line.answers.clear()
+    shifts = [adds(HIGH, f"t{number}") for number in range(2 - len(others))]
+    line.transact("d", *shifts, *(adds(name, "t") for name in others))
+    line.settle()
+
+    code, reason = refusal(line)
+    assert code == "limit"
+    assert "divide it" in reason
+    assert line.is_at_rest
+    assert not line.news
+
+
+@pytest.mark.parametrize(
+    ("peer", "message", "error"),
+    [
+        (2, Reserve("2.9", 2, "", [(0, ChangeAsk(LOW, ("a",)))]), "registered elsewhere"),
+        (2, Reserve("1.9", 1, "", [(0, ChangeAsk(HIGH, ("b",)))]), "asks for the turns"),
+        (2, Reserved("0.1", [(1, Change(LOW, 2, ("c",), ("c", "b"), 2, False))], [2]), "was not asked"),
+        (1, Reserved("0.1", [(1, Change(LOW, 2, ("c",), ("c", "x"), 2, False))], [2]), "was not asked"),
+        (1, NotReserved("0.1", "conflict", "so it is"), "was not asked"),
+    ],
+)
+def test_what_another_stage_must_not_say_is_refused(line: Line, peer: int, message: Any, error: str) -> None:
+    line.held_up = (0, 2)
+    line.transact("d", removes(HIGH, "x"), adds(LOW, "x"))
+    line.settle()
+    link = line.stages[0].state.links[peer]
+    if isinstance(message, Reserved) and peer == 2:
+        message = msgspec.structs.replace(message, changes=[(7, message.changes[0][1])])
+    with pytest.raises(ProtocolError, match=error):
+        line.stages[0].handle_peer(peer, LinkFrame(link.received + 1, message), 0.0)
+    line.held_up = None
+    line.settle()
+    assert isinstance(line.answers.pop(), Answer)
+
+
+def test_no_more_wait_for_their_turns_than_may(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    line.held_up = (0, 2)
+    for number in range(gatekeeper.COMMITS_PER_IDENTITY_MAX):
+        line.transact(f"d{number}", ChangeAsk(HIGH, ("x",)), ChangeAsk(LOW, ("x",)))
+    line.settle()
+    line.transact("one-more", ChangeAsk(HIGH, ("x",)), ChangeAsk(LOW, ("x",)))
+    line.settle()
+    assert refusal(line)[0] == "busy"
+    monkeypatch.setattr(gatekeeper, "COMMITS_MAX", 1)
+    line.transact("another", ChangeAsk(HIGH, ("x",)), ChangeAsk(LOW, ("x",)))
+    line.settle()
+    assert "at this stage already" in refusal(line)[1]
+    line.held_up = None
+    line.settle()
+    assert [type(answer) for answer in line.answers] == [Answer] * gatekeeper.COMMITS_PER_IDENTITY_MAX
+    assert line.is_at_rest
+
+
+def test_their_events_are_bounded_in_bytes(line: Line) -> None:
+    line.held_up = (0, 2)
+    large = PublishAsk("a", 1, True, (Chunk(1, b"x" * (gatekeeper.COMMITS_BYTES_MAX - 10)),))
+    line.transact("d", large, ChangeAsk(HIGH, ("x",)), ChangeAsk(LOW, ("x",)))
+    line.settle()
+    line.transact("e", publishes("a", 20), ChangeAsk(HIGH, ("x",)), ChangeAsk(LOW, ("x",)))
+    line.settle()
+
+    assert "bytes of events" in refusal(line)[1]
+
+
+# -- what a critical reading has found ----------------------------------------------------------------------------------
+
+
+def test_what_enters_the_line_as_another_one_gives_up_is_not_given_up_with_it(line: Line) -> None:
+    line.held_up = (0, 2)
+    line.transact("x", removes(HIGH, "x"), adds(LOW, "x"))
+    line.transact("y", adds(HIGH, "c"))
+    line.settle()
+    line.restart(0)
+    line.stages[0].tick(0.0)
+    line.held_up = (0, 2)  # so that y, which is launched at the lowest stage, is still on its way
+    line.stages[0].tick(GIVE_UP_S)
+    line.settle()
+    line.held_up = None
+    line.settle()
+
+    outcomes = {answer.client: answer for answer in line.answers}
+    assert isinstance(outcomes["x"], Refusal)
+    assert isinstance(outcomes["y"], Answer)
+    assert line.held(HIGH) == ("a", "x", "c")
+    assert line.stages[0].state.registrar.subscriptions[HIGH].version == 2
+    assert line.is_at_rest
+
+
+def test_who_may_not_change_a_subscription_does_not_wait_at_it(line: Line) -> None:
+    """Nor lets its owner wait, while he waits for his own."""
+    line.stages[2].state.registrar.subscriptions[LOW].owner = "somebody else"
+    mine = next(name for name in (named(2, number) for number in range(2, 50)) if name > LOW)
+    line.begin(mine, "c")
+    line.held_up = (2, 1)
+    line.ask(mine, ChangeAsk(mine, ("a",)))  # it is under way, and stays so
+    line.settle()
+    line.transact("evil", ChangeAsk(LOW, ("x",)), ChangeAsk(mine, ("x",)))
+    line.settle()
+    registrar = line.stages[2].state.registrar
+    assert not registrar.subscriptions[LOW].under_way
+    assert not registrar.reservations
+    line.held_up = None
+    line.settle()
+    (refused,) = [answer for answer in line.answers if isinstance(answer, Refusal)]
+    assert refused.code == "forbidden"
+
+
+def test_what_changes_a_large_subscription_again_and_again_is_refused_before_it_is_worked_out(line: Line) -> None:
+    topics = tuple(f"t/{number}" for number in range(9_000))
+    name = named(0, 4)
+    line.ask(name, ChangeAsk(name, topics, opens=1, weight=0))
+    line.settle()
+    line.answers.clear()
+    shifts = [ChangeAsk(name, ("u",) if place % 2 else (), () if place % 2 else ("u",)) for place in range(256)]
+    line.transact("d", *shifts)
+    line.settle()
+    code, reason = refusal(line)
+    assert code == "limit"
+    size = int(reason.split(" are ")[1].split(" bytes")[0].replace(",", ""))
+    assert size < 2 << 20  # and not that of all of them
+
+
+def test_a_topic_that_rests_wakes_for_whatever_a_transaction_lets_go_on(line: Line) -> None:
+    """A message frees one subscription, the transaction that waits there cannot happen, and frees another one."""
+    stage = line.stages[2]
+    one, two = sorted((LOW, LOW_TOO))
+    line.held_up = None
+    line.begin(LOW_TOO, "c")
+    line.held_up = (2, 1)
+    reservations = stage.state.registrar.reservations
+    line.ask(two, ChangeAsk(two, ("a",)))  # under way
+    line.settle()
+    line.transact("t", removes(one, "nothing"), adds(two, "x"))
+    line.settle()
+    line.ask(one, ChangeAsk(one, ("b",)))  # behind the transaction, which has its turn at this one
+    line.settle()
+    assert len(reservations) == 1
+    concerned = stage.committing.waiting_at([two])
+    assert ChangeAsk(one, ("b",)) in concerned
+
+
+def test_an_opening_that_is_refused_at_its_turn_leaves_no_filters(line: Line) -> None:
+    line.ask(HIGH, ChangeAsk(HIGH, (), ("a",)))
+    line.settle()
+    line.ask(HIGH, ChangeAsk(HIGH, ("a",), where={"a": "price > 1"}))
+    line.settle()
+    line.answers.clear()
+    line.held_up = (0, 2)
+    line.transact("d", removes(HIGH, "x"), adds(LOW, "x"))
+    line.settle()
+    line.ask("another", ChangeAsk(HIGH, ("a", "x"), opens=2, where={"a": "price > 1", "x": ""}))
+    line.settle()
+    line.held_up = None
+    line.settle()
+    found = line.stages[0].state.registrar.subscriptions[HIGH]
+    assert found.where == found.filters
+
+
+def test_what_was_judged_by_a_transaction_that_does_not_happen_is_judged_again(line: Line) -> None:
+    line.held_up = (0, 2)
+    line.transact("d", removes(HIGH, "x"), adds(LOW, "c"))  # it holds that: it will not happen
+    line.settle()
+    line.ask("another", ChangeAsk(HIGH, ("a",), opens=2))  # fits what it would hold
+    line.settle()
+    line.held_up = None
+    line.settle()
+
+    outcomes = {answer.client: answer for answer in line.answers}
+    assert isinstance(outcomes["d"], Refusal)
+    late = outcomes["another"]
+    assert isinstance(late, Refusal)
+    assert late.code == "exists"
+    assert line.held(HIGH) == ("a", "x")
+
+
+def test_what_others_give_counts_for_whose_it_is(line: Line) -> None:
+    registrar = line.stages[0].state.registrar
+    for stage in line.stages:
+        stage.gatekeeper.quotas = Quotas(Quota(held=5))
+    name = named(0, 5)
+    mine = Request(name, 1, 1, 0, 0, (ChangeAsk(name, ("a", "b"), opens=1),), identity="its owner")
+    line.stages[0].handle_request(mine, 0.0)
+    line.settle()
+    line.answers.clear()
+    many = tuple(f"t{number}" for number in range(4))
+    asks = [ChangeAsk(name, many[:2], is_managed=True), ChangeAsk(name, many[2:], is_managed=True)]
+    line.stages[0].handle_request(Request("m", 1, 1, 0, 0, tuple(asks), identity="manager", is_transaction=True), 0.0)
+    line.settle()
+    found = line.answers.pop()
+    assert isinstance(found, Refusal)
+    assert (found.code, "'its owner' may have 5 topics" in found.reason) == ("limit", True)
+    elsewhere = ChangeAsk(MIDDLE, ("x",), is_managed=True)
+    line.stages[0].handle_request(
+        Request("n", 1, 1, 0, 0, (asks[0], elsewhere), identity="manager", is_transaction=True), 0.0
+    )
+    line.settle()
+    assert isinstance(line.answers.pop(), Answer)
+    assert registrar.subscriptions[name].topics == ("a", "b", "t0", "t1")
+
+
+def test_a_registrar_elsewhere_refuses_what_is_too_much_and_says_so_when_its_journal_is_read_again(line: Line) -> None:
+    line.stages[2].gatekeeper.quotas = Quotas(Quota(held=2))
+    name = named(2, 5)
+    mine = Request(name, 1, 1, 0, 0, (ChangeAsk(name, ("a", "b"), opens=1),), identity="its owner")
+    line.stages[2].handle_request(mine, 0.0)
+    line.settle()
+    line.answers.clear()
+    asks = (ChangeAsk(HIGH, ("c",), is_managed=True), ChangeAsk(name, ("x",), is_managed=True))
+    line.stages[0].handle_request(Request("m", 1, 1, 0, 0, asks, identity="manager", is_transaction=True), 0.0)
+    line.settle()
+    assert refusal(line)[0] == "limit"
+    assert line.held(HIGH) == ("a", "x")
+    line.restart(2)  # under other quotas
+    assert line.held(name) == ("a", "b")
+    assert line.is_at_rest

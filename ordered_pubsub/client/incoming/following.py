@@ -31,6 +31,8 @@ class Beginning:
     """a topic that is not named begins where its log does; None: at its place in the order"""
     is_manual: bool = False
     """the application says what it has handled"""
+    may_be_empty: bool = False
+    """it begins without a topic, if it is not there"""
 
 
 NOW = Beginning()

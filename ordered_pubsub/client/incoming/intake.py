@@ -83,7 +83,14 @@ class Intake:
             )
             subscriber = Subscriber(log, engine.key.session, beginning.is_named)
         self.subscription = ClientSubscription(
-            identity, buffer, subscriber, engine.now(), WEIGHTS[order], beginning.is_named, beginning.start
+            identity,
+            buffer,
+            subscriber,
+            engine.now(),
+            WEIGHTS[order],
+            beginning.is_named,
+            beginning.start,
+            beginning.may_be_empty,
         )
         self._buffer = buffer
         self._ready: deque[Notification] = deque()

@@ -28,7 +28,8 @@ from ordered_pubsub.client.event import Receipt
 from ordered_pubsub.client.settings import Settings
 from ordered_pubsub.core.client.batches import Batch
 from ordered_pubsub.core.client.outbox import Outbox, Void
-from ordered_pubsub.core.client.session import Outcome, error_of
+from ordered_pubsub.core.client.session import Outcome, Queued, error_of, refused
+from ordered_pubsub.core.messages import ChangeAsk
 from ordered_pubsub.errors import (
     Closed,
     EventVoid,
@@ -63,9 +64,13 @@ class Outgoing(msgspec.Struct, eq=False):
     written: bytes = b""
     """the events that share its tag, as they are written, if that was done and it is the first of them"""
     serial: int = 0
-    future: asyncio.Future[Receipt] = _NOT_PUT
-    together: Sequence[Outgoing] = ()
-    """of the first one of a transaction: all of it, in its order"""
+    future: asyncio.Future[Any] = _NOT_PUT
+    together: Sequence[Outgoing | ChangeAsk] = ()
+    """of who stands for a transaction: all of it, in its order. He may be its first one, or none of them"""
+
+
+Run = tuple[str, list[Outgoing]]
+"""Events on one topic."""
 
 
 @attrs.define(eq=False)
@@ -75,8 +80,10 @@ class Publisher:
     name: str
     adapter: Adapter
     settings: Settings
-    queue: Callable[[list[tuple[str, list[Outgoing]]], bool], None]
-    """gives publications to the session, in their order: runs on one topic, with their events; perhaps as a transaction"""
+    queue: Callable[[list[Run]], None]
+    """gives publications to the session, in their order: runs on one topic, with their events"""
+    commit: Callable[[list[Run | ChangeAsk]], Queued]
+    """gives it a transaction; what is returned comes back with the outcome"""
     outbox: Outbox
     settle: Callable[[], None]
     """does what the client's machine says"""
@@ -86,6 +93,8 @@ class Publisher:
     """why nothing is published any more, if not since it is closed"""
     _loop: asyncio.AbstractEventLoop = attrs.field(factory=asyncio.get_running_loop)
     _unfinished: dict[int, Outgoing] = attrs.field(factory=dict)
+    _commits: dict[int, tuple[Queued, Outgoing]] = attrs.field(factory=dict)
+    """transactions without an outcome, by the identity of what was queued → who stands for them"""
     _unfinished_bytes: int = 0
     _serial: int = 0
     _collected: list[tuple[str, list[Outgoing]]] = attrs.field(factory=list)
@@ -130,8 +139,8 @@ class Publisher:
         events, size = len(self._unfinished), self._unfinished_bytes
         if not item.together:
             return self.settings.has_room(events, size, item.held)
-        more = sum([one.held for one in item.together])
-        return self.settings.has_room(events, size, more, len(item.together))
+        outgoing = [one for one in item.together if isinstance(one, Outgoing)]
+        return self.settings.has_room(events, size, sum([one.held for one in outgoing]), len(outgoing))
 
     async def put(self, item: Outgoing, give_up_at: float) -> asyncio.Future[Receipt]:
         """Take a publication as soon as there is room, after those who came before. Cancelled before, it is not taken."""
@@ -163,7 +172,7 @@ class Publisher:
 
     def _put(self, item: Outgoing) -> None:
         if item.together:
-            self._put_together(item.together)
+            self._put_together(item)
             return
         self._begin(item)
         collected = self._collected
@@ -186,20 +195,27 @@ class Publisher:
         self._unfinished[item.serial] = item
         self._unfinished_bytes += item.held
 
-    def _put_together(self, items: Sequence[Outgoing]) -> None:
+    def _put_together(self, lead: Outgoing) -> None:
         """A transaction: what was collected before goes before it, and nothing goes with it."""
         if self._lingering is not None:
             self._lingering.cancel()
         self._flush()
-        runs: list[tuple[str, list[Outgoing]]] = []
-        for item in items:
-            self._begin(item)
-            if runs and runs[-1][0] == item.topic:
-                runs[-1][1].append(item)
+        lead.future = self._loop.create_future()
+        runs: list[Run | ChangeAsk] = []
+        for part in lead.together:
+            if isinstance(part, ChangeAsk):
+                runs.append(part)
+                continue
+            self._begin(part)
+            last = runs[-1] if runs else None
+            if isinstance(last, tuple) and last[0] == part.topic:
+                last[1].append(part)
             else:
-                runs.append((item.topic, [item]))
+                runs.append((part.topic, [part]))
         if self.failure is None:
-            self.queue(runs, True)
+            queued = self.commit(runs)
+            if not lead.serial:
+                self._commits[id(queued)] = queued, lead
 
     def _closed(self) -> Exception:
         return self.failure or Closed(f"client {self.name!r} is closed and publishes nothing any more")
@@ -215,12 +231,19 @@ class Publisher:
         collected, self._collected, self._collected_events = self._collected, [], 0
         self._lingering = None
         if self.failure is None and collected:
-            self.queue(collected, False)
+            self.queue(collected)
 
     # -- numbered -----------------------------------------------------------------------------------------------------
 
     def take_outcome(self, outcome: Outcome) -> None:
         """The session knows what became of some publications; `go_on` does what is to be done about it."""
+        _, lead = self._commits.pop(id(outcome.asked), (None, None))
+        if lead is not None and not lead.future.done():
+            if outcome.refusal is None:
+                lead.future.set_result(outcome.transaction)
+            else:
+                lead.future.set_exception(refused(outcome.refusal))
+            self._look_whether_idle()
         if outcome.refusal is not None:
             refusal = outcome.refusal
             kind = error_of(refusal.code)
@@ -352,7 +375,7 @@ class Publisher:
         self._look_whether_idle()
 
     def _look_whether_idle(self) -> None:
-        if not self._unfinished and not self.outbox.early_events:
+        if not (self._unfinished or self._commits or self.outbox.early_events):
             self._idle.set()
 
     # -- the end ------------------------------------------------------------------------------------------------------
@@ -367,7 +390,12 @@ class Publisher:
         more = f" and on {len(topics) - 3} more topics" if len(topics) > 3 else ""
         held = [topic for topic, _ in topics if self.outbox.is_with_ens(topic)]
         where = f"; the ENS has not taken those on {held[0]!r} yet (perhaps a subscriber does not read)" if held else ""
-        reasons = [f"publications without a receipt ({shown}{more}){where}" if topics else "", self.outbox.trouble]
+        commits = f"{len(self._commits)} transactions without an outcome" if self._commits else ""
+        reasons = [
+            commits,
+            f"publications without a receipt ({shown}{more}){where}" if topics else "",
+            self.outbox.trouble,
+        ]
         return "; ".join(filter(None, reasons)) or "nothing"
 
     async def drain(self, timeout_s: float) -> str:
@@ -379,15 +407,17 @@ class Publisher:
         self._waiters.clear()
         self.outbox.close()
         self.settle()
-        if self._unfinished or self.outbox.early_events:
+        if self._unfinished or self._commits or self.outbox.early_events:
             self._idle.clear()
             timer = self._loop.call_later(timeout_s, self._idle.set)
             await self._idle.wait()
             timer.cancel()
-        if not (self._unfinished or self.outbox.early_events):
+        if not (self._unfinished or self._commits or self.outbox.early_events):
             return ""
-        left = "" if all(item.future.done() for item in self._unfinished.values()) else self.waiting_for()
+        has_all = not self._commits and all(item.future.done() for item in self._unfinished.values())
+        left = "" if has_all else self.waiting_for()
         self._give_up()
+        self._fail_commits(Timeout("the client was closed before the transaction had an outcome, which is unknown"))
         for item in list(self._unfinished.values()):
             self._fail(
                 item, Timeout(f"the client was closed before the event {item.id} had a receipt; the outcome is unknown")
@@ -404,7 +434,14 @@ class Publisher:
         self._give_up()
         for item in list(self._unfinished.values()):
             self._fail(item, error)
+        self._fail_commits(error)
         self._idle.set()
+
+    def _fail_commits(self, error: Exception) -> None:
+        for _, lead in self._commits.values():
+            if not lead.future.done():
+                lead.future.set_exception(error)
+        self._commits.clear()
 
     def _give_up(self) -> None:
         self.outbox.abandon()

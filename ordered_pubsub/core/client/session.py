@@ -163,6 +163,8 @@ class Outcome:
     """when it was sent for the first time"""
     changes: Sequence[Change] = ()
     """of a transaction"""
+    transaction: str = ""
+    """what it is called, if it is one"""
 
 
 @attrs.define(eq=False)
@@ -237,13 +239,13 @@ class Session:
 
     def publish_together(
         self, parts: Sequence[tuple[str, Sequence[Any]]], now: float, is_transaction: bool = False
-    ) -> None:
+    ) -> Queued:
         """Queue one operation with publications on several topics, which take their place together.
 
-        A transaction is one of which subscribers are notified together as well.
+        A transaction is one of which subscribers are notified together as well. What is returned comes back with the outcome.
         """
         self._check_room(sum(len(items) for _, items in parts))
-        self._queue_up(parts, None, now, is_transaction)
+        return self._queue_up(parts, None, now, is_transaction)
 
     def _check_room(self, count: int) -> None:
         if self._queued_events and self._queued_events + count > self.pipeline_events_max:
@@ -290,7 +292,7 @@ class Session:
         change: ChangeAsk | None,
         now: float,
         is_transaction: bool = False,
-    ) -> None:
+    ) -> Queued:
         may_merge = len(parts) == 1 and change is None and not is_transaction
         weight = sum(self.packer.weigh(topic, items) for topic, items in parts)
         topics, items = [topic for topic, _ in parts], [list(items) for _, items in parts]
@@ -299,6 +301,7 @@ class Session:
         self._queued_changes += change is not None
         self._queue.append(queued)
         self._send_queued(now)
+        return queued
 
     def connected(self, now: float) -> None:
         """There is a home stage: send everything unfinished again, in order, then what is queued."""
@@ -345,8 +348,9 @@ class Session:
             is_commit = unfinished.queued.is_commit
             change = None if is_commit or not changes else changes[0]
             others = changes if is_commit else []
+            name = "" if answer.transaction is None else answer.transaction.id
             outcome = Outcome(
-                answer.sequence, unfinished.queued, publications, change, None, unfinished.asked_at, others
+                answer.sequence, unfinished.queued, publications, change, None, unfinished.asked_at, others, name
             )
         self._send_queued(now)
         if not unfinished.queued.keeps_order:

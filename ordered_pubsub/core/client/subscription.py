@@ -136,6 +136,8 @@ class ClientSubscription:
     is_named: bool = False
     start: Mapping[str, int] | None = None
     """where one with a name begins in the past"""
+    may_be_empty: bool = False
+    """whether it begins without a topic, if it is not there"""
     wanted: dict[str, bool] = attrs.field(factory=dict)
     """the topics that it will hold when all that was asked for has happened"""
     is_known: bool = False
@@ -235,6 +237,7 @@ class ClientSubscription:
         """The ENS brings what a change adds, or cannot."""
         change = next((change for change in self._changes if change.hold is hold), None)
         if change is None:
+            self._look_for_more(hold.topics)
             return  # of a subscription that goes on
         self._changes.popleft()
         if hold.is_held:
@@ -244,6 +247,12 @@ class ClientSubscription:
             if hold.refusal is not None:
                 change.refusal = Refusal("", 0, 0, *hold.refusal)
             self._fail(change, hold.error)
+
+    def _look_for_more(self, topics: Sequence[str]) -> None:
+        """The ENS brings topics from now on that it has gained before: what was published in between is asked for."""
+        if not self.is_over and self.subscriber is not None:
+            self._guarded(self.subscriber.look_for_more, topics, self.client.now)
+            self.client.touched[self] = True
 
     def _ask(self, change: TopicChange) -> None:
         """It is announced and held: ask the stage for it."""
@@ -267,6 +276,7 @@ class ClientSubscription:
             opens=change.opens,
             start=None if not change.opens or self.start is None else dict(self.start),
             where={} if change.where is None else dict.fromkeys(change.gained, change.where),
+            may_be_empty=bool(change.opens) and self.may_be_empty,
         )
         self.client.ask(ask, change)
 

@@ -48,7 +48,16 @@ from ordered_pubsub.core.order.registered import (
     change_filters,
     filters_of,
 )
-from ordered_pubsub.core.order.reserving import Conflict, Granted, RanksOf, Reservation, grant, meeting
+from ordered_pubsub.core.order.reserving import (
+    Conflict,
+    Granted,
+    RanksOf,
+    Reservation,
+    gone,
+    grant,
+    meeting,
+    refuse_at_once,
+)
 
 TOPICS_MAX = 10_000
 """Topics that one request may name, and that a subscription of weight 0 may hold."""
@@ -104,10 +113,11 @@ class Registrar(msgspec.Struct):
             code, reason = _not_yours(subscription, ask)
         elif subscription.ended:
             code, reason = "ended", f"subscription {ask.subscription!r} has ended; begin another one"
-        elif ask.opens and found is None and not ask.add:
-            code, reason = (
-                "unknown",
-                f"subscription {ask.subscription!r} is not there: name the topics that it is to hold",
+        elif ask.opens and found is None and not (ask.add or ask.may_be_empty):
+            code = "unknown"
+            reason = (
+                f"subscription {ask.subscription!r} is not there: name the topics that it is to hold, or begin it with none "
+                "(empty=True)"
             )
         elif ask.opens and ask.opens != subscription.epoch + 1:
             code, opened = WRONG_EPOCH, subscription.epoch
@@ -238,6 +248,7 @@ class Registrar(msgspec.Struct):
         subscription = self.subscriptions[name]
         if subscription.reserved:
             subscription.reserved = ""
+            subscription.was_changed = bool(subscription.waiting)  # they were judged by what it would have held
             subscription.plan()
         subscription.under_way = False
         following = self.next_turn(name)
@@ -264,11 +275,16 @@ class Registrar(msgspec.Struct):
         """
         # Each transaction takes its turns in the same order, so none of two waits for the other. Mutant `any-order`.
         reservation = self.reservations[transaction]
+        if not reservation.taken:  # nobody waits at what he must not change, nor lets others wait there
+            for _, ask in reservation.asks:
+                trouble = refuse_at_once(ask, self.subscriptions.get(ask.subscription), reservation.identity)
+                if trouble is not None:
+                    return trouble
         while reservation.taken < len(reservation.names):
             name = reservation.names[reservation.taken]
             subscription = self.subscriptions.get(name)
             if subscription is None or subscription.ended:
-                return Conflict("unknown", name, "", f"there is no subscription {name!r}, or it has ended")
+                return gone(name)
             if subscription.reserved != transaction:
                 subscription.waiting.append(transaction)
                 if self.next_turn(name) != transaction:
@@ -301,7 +317,6 @@ class Registrar(msgspec.Struct):
             subscription.settled(change)
             subscription.news.append(change)
             self.untold[change.subscription] = True
-            subscription.was_changed = bool(subscription.waiting)
         return self._free_all(reservation)
 
     def _free_all(self, reservation: Reservation) -> list[Turn]:

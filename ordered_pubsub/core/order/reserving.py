@@ -16,8 +16,17 @@ import msgspec
 from ordered_pubsub.core.messages import ANYBODY, Change, ChangeAsk
 from ordered_pubsub.core.order.registered import SubscriptionState, after, change_filters, filters_of
 
+RESUME_BYTES_MAX = 32 << 20
+"""So large these may be, together: whoever goes on with it is told all of them at once."""
+BYTES_MORE = 9
+"""What the name of a topic takes beside its letters, with an entry, at most."""
 NEWS_MAX = 1_000
 """So many changes by others a subscription takes whose client does not say that it knows of them."""
+CHANGES_BYTES_MAX = 1 << 20
+"""So large the changes of a transaction may be, together: each names all the topics of its subscription, before and after it, and
+an operation is one frame between stages."""
+BUSY = "busy"
+"""The code of the refusal of a transaction that has waited too long for its turns, or for which there is no room to wait."""
 RanksOf = Callable[[Iterable[str]], list[int]]
 """The ranks of the stages that own some topics."""
 
@@ -90,7 +99,7 @@ def grant(
 ) -> Granted | Conflict:
     """Judge a transaction that has all its turns."""
     running: dict[str, _Running] = {}
-    granted = Granted([], [])
+    granted, size = Granted([], []), 0
     for place, ask in reservation.asks:
         name, found = ask.subscription, subscriptions[ask.subscription]
         now = running.get(name)
@@ -99,6 +108,9 @@ def grant(
         change = _changed(ask, found, now, reservation.identity, topics_max(found.weight))
         if isinstance(change, Conflict):
             return change
+        size += bytes_of((change,))
+        if size > CHANGES_BYTES_MAX:
+            return too_large(size)
         now.topics, now.version = change.new, change.version
         change_filters(now.filters, change.lost, change.where)
         stage, now.via = meeting(now.via, ranks_of(change.topics), here)
@@ -108,14 +120,51 @@ def grant(
     return granted
 
 
+def gone(name: str) -> Conflict:
+    """Why a transaction is refused that changes what is not there."""
+    return Conflict("unknown", name, "", f"there is no subscription {name!r}, or it has ended")
+
+
+def refuse_at_once(ask: ChangeAsk, found: SubscriptionState | None, identity: str) -> Conflict | None:
+    """Why a transaction may not change a subscription, whatever that holds, if so."""
+    name = ask.subscription
+    if found is None or found.ended:
+        return gone(name)
+    if found.resume is None:
+        return Conflict("no-name", name, "", f"subscription {name!r} has no name: only its own client changes it")
+    if found.owner not in (identity, ANYBODY) and not ask.is_managed:
+        reason = f"subscription {name!r} belongs to another identity, and {identity!r} has no right to manage it"
+        return Conflict("forbidden", name, "", reason)
+    return None
+
+
+def bytes_of(changes: Iterable[Change]) -> int:
+    """About how many bytes changes have on their way, when they are complete."""
+    return sum(
+        BYTES_MORE + len(topic)
+        for change in changes
+        for topics in (change.old, change.new, change.topics)
+        for topic in topics
+    )
+
+
+def too_large(size: int) -> Conflict:
+    """Why a transaction is refused that changes too much at once."""
+    reason = (
+        f"the changes of this transaction are {size:,} bytes large, since each names all the topics of its subscription; at most "
+        f"{CHANGES_BYTES_MAX:,} may be: divide it, or let these subscriptions hold fewer topics"
+    )
+    return Conflict("limit", "", "", reason)
+
+
 def _changed(
     ask: ChangeAsk, found: SubscriptionState, now: _Running, identity: str, topics_max: int
 ) -> Change | Conflict:
     name = ask.subscription
-    if found.resume is None:
-        return Conflict("no-name", name, "", f"subscription {name!r} has no name: only its own client changes it")
-    if found.owner not in (identity, ANYBODY):
-        return Conflict("not-yours", name, "", f"subscription {name!r} belongs to another identity")
+    trouble = refuse_at_once(ask, found, identity)
+    if trouble is not None:
+        return trouble
+    assert found.resume is not None
     if len(found.resume.changes) >= NEWS_MAX or len(found.news) >= NEWS_MAX:
         reason = f"subscription {name!r} has not acknowledged {NEWS_MAX:,} changes: it takes more when its client has"
         return Conflict("limit", name, "", reason)
@@ -133,7 +182,7 @@ def _changed(
     if len(new) > topics_max:
         reason = f"subscription {name!r} would hold more than {topics_max} topics; use a second one"
         return Conflict("too-many-topics", name, "", reason)
-    return Change(
+    change = Change(
         subscription=name,
         version=now.version + 1,
         old=now.topics,
@@ -142,3 +191,7 @@ def _changed(
         best_effort=False,
         where=filters_of(ask, now.topics, new),
     )
+    if (1 + len(found.resume.changes)) * bytes_of((change,)) > RESUME_BYTES_MAX:
+        reason = f"subscription {name!r} has not acknowledged many large changes: it takes more when its client has"
+        return Conflict("limit", name, "", reason)
+    return change

@@ -36,15 +36,22 @@ from ordered_pubsub.core.messages import (
 )
 from ordered_pubsub.core.order.registered import WaitingChange
 from ordered_pubsub.core.order.registrar import Turn
-from ordered_pubsub.core.order.reserving import Conflict, Reservation
+from ordered_pubsub.core.order.reserving import (
+    BUSY,
+    CHANGES_BYTES_MAX,
+    Conflict,
+    Granted,
+    Reservation,
+    bytes_of,
+    too_large,
+)
 from ordered_pubsub.core.stage._context import Context
 from ordered_pubsub.core.stage._peers import Peers
 from ordered_pubsub.core.stage.state import Commit
+from ordered_pubsub.errors import NotOwner, ProtocolError
 
 GIVE_UP_S = 60.0
 """So long a transaction waits for its turns."""
-BUSY = "busy"
-"""The code of the refusal of a transaction that has waited too long."""
 
 
 @attrs.define(eq=False)
@@ -75,7 +82,12 @@ class Committing:
     def _reserve_next(self, commit: Commit) -> None:
         """Ask the next registrar for its turns; if all have said yes, it enters the line."""
         if commit.asked == len(commit.asks):
-            self.turns.append(commit)
+            size = bytes_of(commit.changes.values())
+            if size > CHANGES_BYTES_MAX:
+                found = too_large(size)
+                self._refuse(commit, commit.asked, found.code, found.reason)
+            else:
+                self.turns.append(commit)
             return
         rank, asks = commit.asks[commit.asked]
         commit.asked += 1
@@ -122,7 +134,9 @@ class Committing:
     def give_up(self, event: GaveUp) -> None:
         """A transaction has waited too long."""
         commit = self.context.state.commits.get(event.transaction)
-        if commit is not None:
+        if (
+            commit is not None and not commit.is_launched
+        ):  # it may have been, by what another one gave up at the same time
             reason = (
                 f"transaction {event.transaction} did not get its turn at all its subscriptions in time: other changes of theirs "
                 "are under way, or a stage is down. Nothing has happened; try it again"
@@ -134,6 +148,31 @@ class Committing:
         self.context.state.commits.pop(name, None)
         self._due.pop(name, None)
         self.turns += self.context.state.registrar.settle_transaction(name, changes)
+
+    def check(self, peer: int, message: Reserve | Reserved | NotReserved | Release) -> None:
+        """Refuse what another stage must not say about a transaction, or what does not fit what it was asked."""
+        state, topology = self.context.state, self.context.topology
+        if isinstance(message, Reserve):
+            for _, ask in message.asks:
+                if topology.registrar(ask.subscription) != self.context.rank:
+                    raise NotOwner(
+                        f"a transaction wants its turn at {ask.subscription!r}, which is registered elsewhere"
+                    )
+            if message.coordinator != peer or message.transaction in state.registrar.reservations:
+                raise ProtocolError(
+                    f"stage {peer} asks for the turns of transaction {message.transaction!r:.200}, which stage "
+                    f"{message.coordinator} carries out, or has asked for already"
+                )
+        elif isinstance(message, (Reserved, NotReserved)) and (commit := state.commits.get(message.transaction)):
+            rank, asks = commit.asks[commit.asked - 1]
+            is_asked = rank == peer and not commit.is_launched
+            if isinstance(message, Reserved):
+                granted = [(place, change.subscription) for place, change in message.changes]
+                is_asked = is_asked and granted == [(place, ask.subscription) for place, ask in asks]
+            if not is_asked:
+                raise ProtocolError(
+                    f"stage {peer} answers for transaction {message.transaction!r:.200} what it was not asked: {message!r:.300}"
+                )
 
     def handle(self, message: Reserve | Reserved | NotReserved | Release) -> None:
         """Another stage says something about a transaction."""
@@ -152,19 +191,25 @@ class Committing:
         """A transaction wants turns here."""
         reservation = Reservation(message.transaction, message.coordinator, message.identity, list(message.asks))
         self.context.state.registrar.reserve(reservation)
-        self.go_on(message.transaction)
+        if message.excess:
+            self._answer(message.transaction, Conflict("limit", "", "", message.excess))
+        else:
+            self.go_on(message.transaction)
 
     def go_on(self, name: str) -> None:
         """A transaction takes what turns it can have; if it has all, its coordinator is told what becomes of it."""
         state, owner = self.context.state, self.context.topology.owner
-        reservation = state.registrar.reservations[name]
 
         def ranks_of(topics: Iterable[str]) -> list[int]:
             return list(map(owner, topics))
 
         found = state.registrar.go_on(name, ranks_of, self.context.rank)
-        if found is None:
-            return
+        if found is not None:
+            self._answer(name, found)
+
+    def _answer(self, name: str, found: Granted | Conflict) -> None:
+        """Tell the coordinator what becomes of a transaction."""
+        reservation = self.context.state.registrar.reservations[name]
         if isinstance(found, Conflict):
             self.release(Release(name))
             answer: Reserved | NotReserved = NotReserved(name, found.code, found.reason)
@@ -187,7 +232,8 @@ class Committing:
         """What may enter the line because of what another stage says."""
         if isinstance(message, Reserved):
             commit = self.context.state.commits.get(message.transaction)
-            return [] if commit is None else list(commit.waiting.request.parts)
+            parts = [] if commit is None else list(commit.waiting.request.parts)
+            return parts + self.freed(message.transaction)  # if all of it is too large
         return [] if isinstance(message, Reserve) else self.freed(message.transaction)
 
     def freed(self, name: str) -> list[PublishAsk | ChangeAsk]:
@@ -197,15 +243,26 @@ class Committing:
         return [] if reservation is None else self.waiting_at(reservation.names)
 
     def waiting_at(self, names: Iterable[str]) -> list[PublishAsk | ChangeAsk]:
-        """What may enter the line when whatever is under way at these subscriptions is over."""
+        """What may enter the line when whatever is under way at these subscriptions is over.
+
+        A transaction that gets its turn then may give back those that it has at others.
+        """
         state, found = self.context.state, list[PublishAsk | ChangeAsk]()
-        for name in names:
+        agenda = list(dict.fromkeys(names))
+        seen = dict.fromkeys(agenda, True)
+        for name in agenda:  # grows while it runs
             subscription = state.registrar.subscriptions.get(name)
             for waiting in () if subscription is None else subscription.waiting:
                 if not isinstance(waiting, str):
                     found += waiting.request.parts
-                elif waiting in state.commits:
+                    continue
+                if waiting in state.commits:
                     found += state.commits[waiting].waiting.request.parts
+                reservation = state.registrar.reservations.get(waiting)
+                for other in () if reservation is None else reservation.names:
+                    if other not in seen:
+                        seen[other] = True
+                        agenda.append(other)
         return found
 
     def check_invariants(self) -> None:

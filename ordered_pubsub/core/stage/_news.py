@@ -66,20 +66,18 @@ class NewsTelling:
 
     # -- what clients ask ---------------------------------------------------------------------------------------------
 
-    def ask(self, ask: AskNews | AskVersion) -> int:
+    def stage_for(self, ask: AskNews | AskVersion) -> int:
         """The stage that knows what a client asks."""
         topology = self.stage.topology
         return topology.registrar(ask.subscription) if isinstance(ask, AskNews) else topology.owner(ask.topic)
 
     def answer(self, home: int, ask: AskNews | AskVersion) -> None:
         """A client, at home at some stage, asks what others have changed."""
-        answer: News | VersionThere | None
+        answer: News | VersionThere
         if isinstance(ask, AskNews):
-            answer = self.stage.handle_ask_news(ask)
+            answer = self.stage.handle_ask_news(ask) or News(ask.subscription, ask.session, [])
         else:
             answer = VersionThere(ask.subscription, ask.session, ask.topic, self.stage.version_there(ask.subscription))
-        if answer is None:
-            return
         if home == self.stage.rank:
             self.stage.effects.tells.append((ask.session, answer))
         else:

@@ -28,10 +28,10 @@ from ordered_pubsub.core.messages import (
     Hello,
     Launch,
     LinkAck,
+    OnTheLine,
     Pass,
     PeerMessage,
     Publication,
-    Reserve,
     Rotated,
     Secrets,
     SystemKeys,
@@ -175,17 +175,9 @@ class Peers:
                 self._resend_at[peer] = now + RESEND_AFTER_S
                 self._say_again(peer)
 
-    def check_message(self, peer: int, message: Durable) -> None:
+    def check_message(self, peer: int, message: OnTheLine) -> None:
         """Refuse an operation that must not come from this peer, or does not belong on the line here."""
         topology, rank = self.context.topology, self.context.rank
-        if isinstance(message, Reserve):
-            for _, ask in message.asks:
-                if topology.registrar(ask.subscription) != rank:
-                    raise NotOwner(
-                        f"a transaction wants its turn at {ask.subscription!r}, which is registered elsewhere"
-                    )
-            if message.coordinator != peer:
-                raise ProtocolError(f"stage {peer} asks for turns in the name of stage {message.coordinator}")
         if not isinstance(message, (Launch, Pass)):
             return
         operation = message.operation

@@ -16,14 +16,18 @@ from ordered_pubsub.core.messages import (
     Acked,
     AckSaved,
     Answer,
+    AskNews,
+    AskVersion,
     Ended,
     LeaseRenewal,
     LeaseReply,
     Locate,
     Located,
+    News,
     PeerMessage,
     Refusal,
     Request,
+    VersionThere,
     VoidAsk,
     VoidDecision,
 )
@@ -36,6 +40,13 @@ OPEN_LOAD, OPEN_S = 512, 4.0
 
 Key = tuple[Hashable, ...]
 """What is answered: client, epoch and sequence of a request, or the kind of a question, whose it was, and whom it went to."""
+
+
+def key_of(message: AskNews | News | AskVersion | VersionThere) -> Key:
+    """What is asked, or answered, of a subscription that others may have changed."""
+    if isinstance(message, (AskNews, News)):
+        return (AskNews, message.session, message.subscription)
+    return (AskVersion, message.session, message.subscription, message.topic)
 
 
 @attrs.define(eq=False)
@@ -72,9 +83,13 @@ class Relayed:
             self._open[key] = (identity, load, self.clock.now)
             self._loads[identity] = self._loads.get(identity, 0) + load
 
-    def told_by(self, peer: int, message: AckSaved | Ended | Located | LeaseReply | VoidDecision) -> None:
+    def told_by(
+        self, peer: int, message: AckSaved | Ended | News | VersionThere | Located | LeaseReply | VoidDecision
+    ) -> None:
         """What a client had asked another stage for is answered."""
-        if isinstance(message, (AckSaved, Ended)):
+        if isinstance(message, (News, VersionThere)):
+            self._close(key_of(message))
+        elif isinstance(message, (AckSaved, Ended)):
             self._close((Acked, message.session, message.subscription))
         elif isinstance(message, Located):
             self._close((Locate, message.session, peer))

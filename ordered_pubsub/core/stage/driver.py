@@ -86,7 +86,7 @@ from ordered_pubsub.core.stage._clock import Clock
 from ordered_pubsub.core.stage._keys import StageKeys
 from ordered_pubsub.core.stage._news import NewsTelling
 from ordered_pubsub.core.stage._pacing import LOAD_BYTES, STAGE, Pacing, load_of
-from ordered_pubsub.core.stage._relayed import Relayed
+from ordered_pubsub.core.stage._relayed import Relayed, key_of
 from ordered_pubsub.core.stage._resting import LastNumbers, Resting
 from ordered_pubsub.core.stage._telling import Telling
 from ordered_pubsub.core.stage._upkeep import Upkeep
@@ -351,7 +351,7 @@ class Driver:
         elif isinstance(message, Acked):
             yield from self._acknowledging(replace(message, identity=identity))
         elif isinstance(message, (AskNews, AskVersion)):
-            self._ask_of_changes(replace(message, identity=identity))
+            yield from self._asking_of_changes(replace(message, identity=identity))
         elif isinstance(message, AskKeys):
             yield from self.keys.giving(message)
         else:
@@ -366,13 +366,13 @@ class Driver:
             key = (Acked, acked.session, acked.subscription)
             yield from self.relayed.asking(rank, acked.identity, key, 1 + len(acked.clock), acked)
 
-    def _ask_of_changes(self, ask: AskNews | AskVersion) -> None:
+    def _asking_of_changes(self, ask: AskNews | AskVersion) -> Work:
         """A client wants to know what others have changed of its subscription."""
-        rank = self.news.ask(ask)
+        rank = self.news.stage_for(ask)
         if rank == self.stage.rank:
             self.news.answer(rank, ask)
         elif rank in self.stage.peers.greeted:
-            self.stage.effects.sends.append((rank, ask))
+            yield from self.relayed.asking(rank, ask.identity, key_of(ask), 1, ask)
 
     def _locating_everywhere(self, locate: Locate, identity: str) -> Work:
         """Ask the owners of some topics where these were at a time."""
@@ -465,8 +465,7 @@ class Driver:
         elif isinstance(message, (AskNews, AskVersion)):
             self.news.answer(peer, message)
         elif isinstance(message, (AckSaved, Ended, Located, LeaseReply, News, VersionThere)):
-            if not isinstance(message, (News, VersionThere)):
-                self.relayed.told_by(peer, message)
+            self.relayed.told_by(peer, message)
             effects.tells.append((message.session, message))
         elif isinstance(message, VoidMessage):
             self.voiding.hear(peer, message)

@@ -29,15 +29,19 @@ from ordered_pubsub.core.messages import (
     Refusal,
     Request,
     RequestTaken,
+    changes_of,
     find_change,
 )
 from ordered_pubsub.core.order.groups import cells
+from ordered_pubsub.core.order.reserving import BUSY
 from ordered_pubsub.core.stage._context import Context
 from ordered_pubsub.core.stage.naming import IN_USE, LIMIT, RENEWALS
 from ordered_pubsub.core.stage.quotas import ENDLESS, Quota, Quotas
 
 REFUSED_MAX, REFUSED_S = 4_096, 60.0
 """Of so many sessions that did not begin it is remembered what was refused, for as long as it may be on its way once more."""
+COMMITS_MAX, COMMITS_PER_IDENTITY_MAX, COMMITS_BYTES_MAX = 1_000, 64, 16 << 20
+"""So many transactions may wait for their turns, of all and of one identity; and so many bytes of events in those of one."""
 WRONG_LEVEL = "level"
 """The code of a refusal of events that were not brought to be kept, on a topic whose events are, or the other way round."""
 
@@ -88,7 +92,15 @@ class Gatekeeper:
         if levels is None:
             return None
         for part in request.parts:
-            if isinstance(part, PublishAsk) and part.is_kept != levels.is_kept(part.topic):
+            if isinstance(part, ChangeAsk):
+                unkept = next((topic for topic in part.add if not levels.is_kept(topic)), None)
+                if request.is_transaction and unkept is not None:
+                    reason = (
+                        f"the events of topic {unkept!r} are not kept by its stage, so no transaction lets a subscription gain "
+                        "it: its client could not get what it does not know of"
+                    )
+                    return request.refused(WRONG_LEVEL, reason)
+            elif part.is_kept != levels.is_kept(part.topic):
                 kept, brought = ("not kept", "were") if part.is_kept else ("kept", "were not")
                 reason = (
                     f"the events of topic {part.topic!r} are {kept} by its stage, and these {brought} brought to be kept: what "
@@ -128,6 +140,10 @@ class Gatekeeper:
         ask = None if request.is_transaction else find_change(request.parts)  # of a transaction, its registrars judge
         if ask is not None and (refusal := state.registrar.refuse(request, ask)) is not None:
             return refusal
+        if request.is_transaction and (excess := self._excess_of_commits(request)):
+            return request.refused(BUSY, excess, taken=True)
+        if request.is_transaction and (excess := self.excess_of_shifts(changes_of(request.parts))):
+            return request.refused("limit", excess, taken=True)
         if not request.identity:
             return None
         new = self._new_topics(request)
@@ -136,6 +152,28 @@ class Gatekeeper:
             found = state.registrar.subscriptions.get(ask.subscription)
             excess = state.ledger.excess_of_change(request.identity, ask, found, quota)
         return request.refused("limit", excess, taken=True) if excess else None
+
+    def excess_of_shifts(self, asks: list[ChangeAsk]) -> str:
+        """Why a transaction may not change subscriptions that are registered here so; empty if it may."""
+        state = self.context.state
+        return state.ledger.excess_of_shifts(asks, state.registrar.subscriptions, self.quotas) if asks else ""
+
+    def _excess_of_commits(self, request: Request) -> str:
+        """Why no more transactions that wait for their turns are taken, from anybody or from this identity; empty if they are."""
+        commits = self.context.state.commits
+        if not commits or find_change(request.parts) is None:
+            return ""
+        if len(commits) >= COMMITS_MAX:
+            return f"{COMMITS_MAX:,} transactions wait for their turns at this stage already: try again when some have ended"
+        mine = [one.waiting.request for one in commits.values() if one.waiting.request.identity == request.identity]
+        if len(mine) >= COMMITS_PER_IDENTITY_MAX:
+            return (
+                f"{COMMITS_PER_IDENTITY_MAX} transactions of identity {request.identity!r} wait for their turns already"
+            )
+        size = sum(_events_bytes(one) for one in mine)
+        if mine and size + _events_bytes(request) > COMMITS_BYTES_MAX:
+            return f"transactions of identity {request.identity!r} with {size:,} bytes of events wait for their turns already"
+        return ""
 
     def _new_topics(self, request: Request) -> list[str]:
         """The topics of this stage that a request publishes on, and no identity has since they rested last."""
@@ -150,13 +188,12 @@ class Gatekeeper:
         identity, state = request.identity, self.context.state
         if new := self._new_topics(request):
             state.ledger.bring(identity, new)
-        if ask is None:
-            return
-        found = state.registrar.subscriptions.get(ask.subscription)
-        held = 0 if found is None else len(found.held)
-        if (ask.weight if found is None else found.weight) and (held or ask.add):
-            concerned = cells(held, 0) if ask.ends else cells(len(ask.add) + len(ask.remove), held)
-            self.cells[identity] = self.cells.get(identity, 0) + concerned
+        for one in changes_of(request.parts) if ask is None else (ask,):
+            found = state.registrar.subscriptions.get(one.subscription)
+            held = 0 if found is None else len(found.held)
+            if (one.weight if found is None else found.weight) and (held or one.add):
+                concerned = cells(held, 0) if one.ends else cells(len(one.add) + len(one.remove), held)
+                self.cells[identity] = self.cells.get(identity, 0) + concerned
 
     # -- names --------------------------------------------------------------------------------------------------------
 
@@ -189,3 +226,7 @@ class Gatekeeper:
             )
         context.take(replace(named, forgets=forgets))
         return "", ""
+
+
+def _events_bytes(request: Request) -> int:
+    return sum(len(chunk.data) for part in request.parts if isinstance(part, PublishAsk) for chunk in part.chunks)

@@ -180,6 +180,35 @@ class Ledger(msgspec.Struct):
             return _said(identity, f"{quota.state_bytes} bytes of what this stage must not forget", "state_bytes")
         return ""
 
+    def excess_of_shifts(
+        self, asks: Iterable[ChangeAsk], subscriptions: Mapping[str, SubscriptionState], quotas: Quotas
+    ) -> str:
+        """Why a transaction may not change these subscriptions so, each of which counts for its own identity; empty if it may."""
+        more: dict[str, Used] = {}
+        for ask in asks:
+            found, account = subscriptions.get(ask.subscription), self.subscriptions.get(ask.subscription)
+            if found is None or account is None or not ask.add:
+                continue
+            held, gained = len(found.held), len(ask.add)
+            added = more.setdefault(account.identity, Used())
+            added.held += gained
+            added.pairs += pairs_of(held + gained, found.weight) - pairs_of(held, found.weight)
+            added.size += (
+                CHANGE_BYTES + (HELD_BYTES + NAME_BYTES) * gained + 16 * (2 * held + gained) + sum(map(len, ask.add))
+            )
+            added.size += sum(map(len, ask.where.values()))
+        for identity, added in more.items():
+            used, quota = self.used.get(identity) or _NOTHING, quotas.of(identity)
+            if used.held + added.held > quota.held:
+                return _said(identity, f"{quota.held} topics in all its subscriptions", "held_topics")
+            if used.pairs + added.pairs > quota.pairs:
+                return _said(
+                    identity, f"{quota.pairs} pairs of topics in subscriptions with an order across topics", "pairs"
+                )
+            if used.size + added.size > quota.state_bytes:
+                return _said(identity, f"{quota.state_bytes} bytes of what this stage must not forget", "state_bytes")
+        return ""
+
     def excess_of_clock(self, name: str, clock: Mapping[str, int], quotas: Quotas) -> str:
         """Why an acknowledgement is too large to be kept; empty if it is not."""
         account = self.subscriptions.get(name)

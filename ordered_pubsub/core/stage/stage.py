@@ -81,6 +81,7 @@ from ordered_pubsub.core.messages import (
     Reply,
     Request,
     RequestTaken,
+    Reserve,
     Rested,
     Rotated,
     Secrets,
@@ -516,6 +517,7 @@ class Stage:
         refusal = registrar.refuse_turn(ask, request)
         if refusal is not None:
             self._answer_refused(turn, refusal)
+            registrar.subscriptions[ask.subscription].plan()
             following = registrar.free(ask.subscription)
             self._count(ask.subscription)
             if following is not None:
@@ -784,7 +786,16 @@ class Stage:
 
     def _handle_frame(self, peer: int, frame: LinkFrame) -> None:
         if self.state.links[peer].is_next(frame.number):
-            self.peers.check_message(peer, frame.message)
+            if isinstance(frame.message, (Launch, Pass, Done)):
+                self.peers.check_message(peer, frame.message)
+            else:
+                self.committing.check(peer, frame.message)
+                if isinstance(
+                    frame.message, Reserve
+                ):  # what somebody may take up is not looked at when this is read again
+                    asks = [ask for _, ask in frame.message.asks]
+                    excess = self.gatekeeper.excess_of_shifts(asks)
+                    frame = replace(frame, message=replace(frame.message, excess=excess))
             if self.state.resting:
                 self.waking.wake(self._concerned(frame.message))
             self.context.take(FrameTaken(peer, frame.number, frame.message))
@@ -792,12 +803,11 @@ class Stage:
 
     def _concerned(self, message: Durable) -> Iterable[Part | PublishAsk | ChangeAsk]:
         """What may be handled because of a message: its operation, or what waits until something is done."""
-        if isinstance(message, (Launch, Pass)):
-            return message.operation.parts
-        if isinstance(message, Done):
-            changes = [part.subscription for part in message.operation.parts if isinstance(part, Change)]
-            return self.committing.waiting_at(changes)
-        return self.committing.concerned(message)
+        if not isinstance(message, (Launch, Pass, Done)):
+            return self.committing.concerned(message)
+        changed = [part.subscription for part in message.operation.parts if isinstance(part, Change)]
+        following = self.committing.waiting_at(changed) if changed else []
+        return following if isinstance(message, Done) else [*message.operation.parts, *following]  # it may end here
 
     def _take_frame(self, event: FrameTaken) -> None:
         self.state.links[event.peer].take(event.number)

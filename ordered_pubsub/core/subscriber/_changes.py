@@ -36,9 +36,10 @@ class Changes:
     _marked: int = 0
     """the last version that a mark or an owner has named, of what waits"""
     looks: dict[str, int] = attrs.field(factory=dict)
-    """topics whose owners are to be asked → the number of the event for which"""
+    """topics whose owners are to be asked → the number of the last event for which"""
     _looked: dict[str, tuple[int, int, int]] = attrs.field(factory=dict)
-    """topics whose owners were asked → for which event, the version that has to be known for it, and what was known then"""
+    """topics whose owners were asked → for events up to which one, the version that has to be known for them, and what was known
+    then"""
 
     @property
     def asked(self) -> int:
@@ -85,8 +86,8 @@ class Changes:
     def look(self, topic: str, number: int) -> bool:
         """Whether the owner of a topic must be asked before an event of it is used, or has named a change that is not known."""
         asked_for, version, known = self._looked.get(topic, (0, 0, 0))
-        if asked_for != number or (version < 0 and known < self.version):
-            self.looks[topic] = number
+        if asked_for < number or (version < 0 and known < self.version):
+            self.looks[topic] = max(number, self.looks.get(topic, 0))
             return True
         self._marked = max(self._marked, self.version + 1 if version < 0 else version)  # or it was taken away
         return version < 0 or version > self.version
@@ -125,8 +126,10 @@ class Changes:
             if mark.subscription == self.subscription and mark.version > self.version:
                 self._marked = max(self._marked, mark.version)
                 return True
-            if mark == EVERYBODY_ASKS and self.asked:
-                return True
-            if mark == EVERYBODY_LOOKS and self.is_shared and is_open and self.look(topic, number):
+            looks = mark == EVERYBODY_LOOKS
+            if looks and self.is_shared:
+                if is_open and self.look(topic, number):
+                    return True
+            elif (looks or mark == EVERYBODY_ASKS) and self.asked:
                 return True
         return False

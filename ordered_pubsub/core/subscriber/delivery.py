@@ -212,13 +212,24 @@ class Delivery(Buffer):
         queue.heard = max(queue.heard, number)
         self._look_for_full(topic, queue)
 
+    def look_for_more(self, topic: str) -> None:
+        """There may be more of a topic than is known of: its log says whether there is, or that its owner has given no more."""
+        queue = self._queues.get(topic)
+        if (
+            queue is not None
+            and queue.last_segment.end is None
+            and self.missing is not None
+            and self.missing.is_kept(topic)
+        ):
+            self.hear(topic, max(queue.heard, queue.clock, queue.last_segment.start) + 1, is_lost=True)
+
     def told_of_floor(self, topic: str, floor: int) -> None:
         """The log has nothing of a topic up to this number. If it is being left, its end may lie before that."""
         queue = self._queues.get(topic)
         if queue is None or queue.clock >= floor or queue.is_left or self.changes.may_lose(topic):
             return
         is_open = queue.segment.end is None
-        if self.changes.is_shared and is_open and self.changes.look(topic, -floor):  # others may have taken it away
+        if self.changes.is_shared and is_open and self.changes.look(topic, floor):  # others may have taken it away
             self._floors[topic] = floor
         else:
             raise HistoryLost(f"subscription {self.subscription!r}", topic, queue.clock + 1, floor + 1)
@@ -259,7 +270,7 @@ class Delivery(Buffer):
                 continue
             changes.holds(head.marks, topic, head.number, queue.segment.end is None)
         for topic, floor in self._floors.items():
-            changes.look(topic, -floor)
+            changes.look(topic, floor)
         self._complete += self._incomplete
         self._advance([])
         return changes.lacks or bool(changes.looks)
@@ -669,7 +680,8 @@ class Delivery(Buffer):
                     self._advance_queue(topic, queue, agenda)
             if not self._complete:
                 return
-            agenda, self._complete = self._complete, []
+            agenda = [topic for topic in dict.fromkeys(self._complete) if topic in self._incomplete]
+            self._complete = []
 
     def _advance_queue(self, topic: str, queue: TopicQueue, agenda: list[str]) -> None:
         while True:
@@ -736,6 +748,7 @@ class Delivery(Buffer):
             other, count = demands[-1]
             other_queue = self._queues.get(other)
             if other_queue is not None and not self._has_come(other_queue, count):
+                self._incomplete.pop(topic, None)  # its log may have brought another event in its place
                 need = other_queue.need(count)
                 heappush(self._waiters.setdefault(other, []), (need, topic))
                 if need > other_queue.heard:

@@ -94,6 +94,8 @@ class Subscriber:
     """so many numbers it had passed when it began, or when all of them were acknowledged last"""
     _ask_at: float | None = None
     """when to ask what others have changed"""
+    _left_up_to: int = 0
+    """… and up to which change nothing was being left then"""
     _passed_due_at: float | None = None
     """when to acknowledge what it has passed since, if nothing that was handled is acknowledged before"""
 
@@ -118,7 +120,7 @@ class Subscriber:
         self.log.set_time(now)
         self.log.begin(change)
         if change.resume is not None:
-            self._passed = self.log.position
+            self._passed, self._left_up_to = self.log.position, self.log.delivery.left_up_to
 
     def hear(self, message: ToSubscriber | VoidDecision, now: float, is_ens_read: bool = True) -> None:
         """The stage brings what it misses, or says how far its topics are, or it is, or what is void. Raises why it is to end.
@@ -146,9 +148,19 @@ class Subscriber:
 
     def _take_news(self, news: News) -> None:
         """Others have changed it."""
+        changes = self.log.delivery.changes
+        before = changes.version
         for change in news.changes:
             self.log.delivery.change_settled(change, None)
-        self._ask_at = float("-inf")  # so that the registrar knows that it is known here
+        if changes.version > before:
+            self._ask_at = float("-inf")  # so that the registrar knows that it is known here
+        elif news.changes and self._ask_at is None:
+            self._ask_at = self.log.missing.now + ASK_AGAIN_S
+
+    def look_for_more(self, topics: Sequence[str], now: float) -> None:
+        """The ENS brings these topics from now on, and not what came before: their logs say whether there is any."""
+        self.log.set_time(now)
+        self.log.look_for_more(topics)
 
     def _hear_the_end(self, ended: Ended) -> None:
         if ended.code == "forbidden":
@@ -233,14 +245,15 @@ class Subscriber:
         """If all that has come was handled, so is all that was passed: that is found out now and then, not for each event."""
         log = self.log
         has_begun = log.reads_past or log.delivery.changes.version > 0
-        if len(self.in_hand) or not has_begun or log.position <= self._passed:
+        is_news = log.position > self._passed or log.delivery.left_up_to > self._left_up_to  # or others have changed it
+        if len(self.in_hand) or not has_begun or not is_news:
             self._passed_due_at = None
             return
         if self._passed_due_at is None:
             self._passed_due_at = now + ACK_S
         due = acking.next_due
         if now >= (self._passed_due_at if due is None else min(due, self._passed_due_at)):
-            self._passed, self._passed_due_at = log.position, None
+            self._passed, self._left_up_to, self._passed_due_at = log.position, log.delivery.left_up_to, None
             acking.acknowledge(*log.passed, now, at_once=True)
 
     @property

@@ -7,7 +7,7 @@ acknowledged (`Resume`), which may be in the past as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import attrs
@@ -185,6 +185,11 @@ class SubscriberLog:
             if is_ens_read and is_news and self._past is None:
                 self.starving.brought_by_stage(topic, self.missing.now)
             self.delivery.hear(topic, count, is_lost=True)
+
+    def look_for_more(self, topics: Iterable[str]) -> None:
+        """Ask whether there is more of some topics than what is known of."""
+        for topic in topics:
+            self.delivery.look_for_more(topic)
 
     def seal(self, topic: str, numbers: list[Range]) -> list[Range]:
         """An owner asks which of these were seen; the others are not used until it is decided what they are."""

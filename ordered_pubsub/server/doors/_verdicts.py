@@ -122,6 +122,10 @@ class Verdicts:
         """
         if len(request.parts) > PARTS_MAX:
             return None  # the stage refuses it, and nothing is spent on it here
+        if request.is_transaction and not self.identity.may("transact"):
+            return request.refused(
+                FORBIDDEN, f"identity {self.identity.name!r} may not use transactions (allow.transact)"
+            )
         topics: tuple[str, ...]
         for part in request.parts:
             if isinstance(part, PublishAsk):

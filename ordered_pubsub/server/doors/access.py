@@ -22,7 +22,9 @@ from ordered_pubsub.core.messages import ANYBODY
 ANYONE = IdentitySection(
     name=ANYBODY,
     names=("*",),
-    allow=Rights(publish=("**",), subscribe=("**",), transact=True, move=True, administer=True, stage=True),
+    allow=Rights(
+        publish=("**",), subscribe=("**",), transact=True, manage=("*",), move=True, administer=True, stage=True
+    ),
 )
 """Everybody, where there are no identities."""
 

@@ -52,12 +52,14 @@ from ordered_pubsub.core.messages import (
     Nack,
     NotArrivedCounts,
     Progress,
+    PublishAsk,
     Refusal,
     Request,
     SeenAsk,
     SeenReply,
     ToSession,
     VoidAsk,
+    changes_of,
     find_change,
 )
 from ordered_pubsub.core.order.registrar import TOPICS_MAX
@@ -224,12 +226,14 @@ class ClientConnection(Owner):
             check_weight(raw, who)
             request = decode(a_request, raw, who)
             size += len(memoryview(raw))
-            change = find_change(request.parts)
-            if change is not None:
+            changes = changes_of(request.parts)
+            for change in changes:
                 yield from self._verdicts.judging(change)
-            if change is not None and change.where:
+            if any(change.where for change in changes):
                 yield from self._asking(some)
-                unfit = yield from self._unfit_filters(change)
+                unfit = FINE
+                for change in changes:
+                    unfit = unfit if unfit[0] else (yield from self._unfit_filters(change))
                 yield from self._asking([request], unfit)
                 some, size = [], 0
             else:
@@ -278,10 +282,11 @@ class ClientConnection(Owner):
             if request.client != self.session:
                 raise ProtocolError(f"a request of {request.client!r} came on the connection of {self.session!r}")
             refusal = request.refused(*unfit) if unfit[0] else self._refusal(request)
-            change = find_change(request.parts)
-            opens = change is not None and change.opens
+            opens = any(change.opens for change in changes_of(request.parts))
             reading = self.identity.reading if opens else None
             taken = replace(request, identity=identity, reading=reading, is_guest=self.is_guest)
+            if request.is_transaction:
+                taken = replace(taken, parts=tuple(map(self._managed, taken.parts)))
             if refusal is None:
                 taken, refusal = yield from self._signing(taken)
             if refusal is not None:
@@ -413,9 +418,17 @@ class ClientConnection(Owner):
         else:
             self._following.pop(message.subscription, None)
 
+    def _managed(self, part: PublishAsk | ChangeAsk) -> PublishAsk | ChangeAsk:
+        """A part of a transaction; of a change, with whether it may change what is others'."""
+        if isinstance(part, PublishAsk):
+            return part
+        client = part.subscription.rpartition("//")[0]
+        return replace(part, is_managed=bool(client) and self.identity.may("manage", client))
+
     def _refusal(self, request: Request) -> Refusal | None:
         """Why a request may not be asked, if so."""
-        refusal, ask = self._verdicts.refuse(request), find_change(request.parts)
+        refusal = self._verdicts.refuse(request)
+        ask = None if request.is_transaction else find_change(request.parts)
         if refusal is not None or ask is None or len(request.parts) > PARTS_MAX:
             return refusal
         unfit = self._unfit(ask.subscription)

@@ -18,7 +18,8 @@ those from `ask-once` on make it exactly once over an ENS that loses, also for w
 on close the holes that a publisher leaves where nobody keeps its events, and end what nothing is heard of in time; those from
 `ask-unheld` on are what a client does by itself; those from `tag-unchecked` on stand between anybody and what is not his to
 say; those from `begin-again` on let topics rest and wake; those from `known-of-any` on are of who reads ranges of the
-logs, or writes by tasks that are run again; and those from `bit-by-bit` on let a transaction come as a whole. This page is
+logs, or writes by tasks that are run again; and those from `bit-by-bit` on let a transaction come as a whole, and
+happen as a whole. This page is
 written by `make mutants`, and `tests/simulation/test_mutants.py` runs every line of it.
 To see one: `python -m ordered_pubsub.testing.simulate --seed N` with the guard taken away in the code.
 

@@ -23,7 +23,7 @@ def _known_of_any(owner: OwnerRange) -> int | None:
     return max((one.batches[-1].place for one in owner.topics if not one.is_over and one.batches), default=None)
 
 
-def _satisfied_at_once(reader: RangeReader, head: LogBatch) -> bool:
+def _satisfied_at_once(reader: RangeReader, head: LogBatch, clock: Any) -> bool:
     return True
 
 

@@ -33,12 +33,12 @@ def _wake_unsaid(waking: Waking, parts: Iterable[Any]) -> None:
 _wake = Waking.wake
 
 
-def _wake_what_comes(waking: Waking, message: Durable) -> Iterable[Any]:
+def _wake_what_comes(stage: Stage, message: Durable) -> Iterable[Any]:
     """What waits until a change is done is forgotten."""
-    return [] if isinstance(message, Done) else _concerned(waking, message)
+    return [] if isinstance(message, Done) else _concerned(stage, message)
 
 
-_concerned = Waking._concerned
+_concerned = Stage._concerned
 
 
 def _rest_at_once(resting: Resting, topic: str) -> bool:
@@ -104,7 +104,7 @@ MUTANTS = (
     Mutant(
         "wake-what-comes",
         "a topic is woken for a change as well that has waited for its turn",
-        ((Waking, "_concerned", _wake_what_comes),),
+        ((Stage, "_concerned", _wake_what_comes),),
         "waits-while-resting",
     ),
     Mutant("rest-held", "no topic rests that somebody holds", ((Resting, "_may_rest", _rest_at_once),)),

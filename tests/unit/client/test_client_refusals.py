@@ -130,9 +130,7 @@ async def test_a_bad_id_is_refused(client: Client, identity: Any) -> None:
         await client.publish("a", 1, id=identity)
 
 
-@pytest.mark.parametrize(
-    "name", ["transaction", "static_transaction", "tx_begin", "tx_commit", "move", "advertise", "on"]
-)
+@pytest.mark.parametrize("name", ["transaction", "tx_begin", "tx_commit", "move", "advertise", "on"])
 async def test_methods_that_come_later_say_so(client: Client, name: str) -> None:
     """They are there, and refuse."""
     with pytest.raises(errors.NotOffered, match=rf"{name}\(\) is not available yet"):

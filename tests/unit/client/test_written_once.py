@@ -98,7 +98,9 @@ async def test_what_was_written_together_with_what_is_void_is_written_anew() -> 
     assert items[0].written == written_together(items)
     outbox, adapter = Outbox(UnkeptBatches(Lease("s"), lambda topic: 0)), Collecting("memory://written-once")
     supervisor, now = Supervisor("a test", lambda error: None), asyncio.get_running_loop().time()
-    publisher = Publisher("s", adapter, Settings(batch_events_max=9), lambda runs: None, outbox, no_more, supervisor)
+    publisher = Publisher(
+        "s", adapter, Settings(batch_events_max=9), lambda runs: None, lambda parts: None, outbox, no_more, supervisor
+    )
     outbox.numbered(Outcome(1, Queued(["t"], [items]), [part], None, None, now - 100.0), now)
 
     publisher.go_on()
