@@ -60,7 +60,7 @@ def test_a_filter_that_is_written_as_another_one_is_found(monkeypatch: pytest.Mo
 
 def test_a_stage_that_fails_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it did, when it took from other stages what goes to stages that do not exist."""
-    monkeypatch.setattr("ordered_pubsub.core.stage.driver.check_operation", lambda operation, stages: None)
+    monkeypatch.setattr("ordered_pubsub.core.stage.driver.check_durable", lambda message, stages: None)
 
     with pytest.raises(Exception, match="met what it cannot handle"):
         fuzz(Cases("peer-frames", seed=1, count=COUNT))

@@ -26,6 +26,7 @@ from ordered_pubsub.core.messages import (
     Reserve,
     Reserved,
 )
+from ordered_pubsub.core.order.registered import ENDED, LAST, RESERVED
 from ordered_pubsub.core.stage import gatekeeper
 from ordered_pubsub.core.stage._committing import GIVE_UP_S
 from ordered_pubsub.core.stage.quotas import Quota, Quotas
@@ -627,3 +628,20 @@ def test_a_registrar_elsewhere_refuses_what_is_too_much_and_says_so_when_its_jou
     line.restart(2)  # under other quotas
     assert line.held(name) == ("a", "b")
     assert line.is_at_rest
+
+
+def test_the_end_of_a_subscription_waits_behind_a_transaction(line: Line) -> None:
+    """The simulation ends none with a name in the middle."""
+    line.held_up = (0, 2)
+    line.transact("d", removes(HIGH, "x"), adds(LOW, "x"))
+    line.settle()
+    found = line.stages[0].state.registrar.subscriptions[HIGH]
+    assert found.phase == RESERVED
+    line.ask(HIGH, ChangeAsk(HIGH, ends=True))
+    line.settle()
+    assert found.phase == LAST
+    line.held_up = None
+    line.settle()
+    assert [type(answer) for answer in line.answers] == [Answer, Answer]
+    assert found.phase == ENDED
+    assert line.held(LOW) == ("c", "x")

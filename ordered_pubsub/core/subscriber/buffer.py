@@ -51,7 +51,7 @@ def told_together(arrivals: Sequence[Arrival], transaction: Transaction | str) -
 
     A log says of each what takes its place together with it, since a subscription may go on with any; the ENS of the first.
     """
-    if not transaction:
+    if not (transaction and arrivals):
         return
     is_logged = arrivals[0].is_logged
     others = transaction if is_logged or isinstance(transaction, str) else transaction.id
