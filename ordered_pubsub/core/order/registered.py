@@ -118,7 +118,8 @@ class SubscriptionState(msgspec.Struct):
         """Take note of what it has gained and lost."""
         change = _with_known_names(change, self.topics)
         self.topics = change.new
-        change_filters(self.filters, change.lost, change.where)
+        if self.filters or change.where:
+            change_filters(self.filters, change.lost, change.where)
         held = set(change.old)
         for topic in change.new if not change.best_effort else ():
             if topic not in held:

@@ -188,6 +188,8 @@ class Gatekeeper:
         identity, state = request.identity, self.context.state
         if new := self._new_topics(request):
             state.ledger.bring(identity, new)
+        if ask is None and not request.is_transaction:
+            return
         for one in changes_of(request.parts) if ask is None else (ask,):
             found = state.registrar.subscriptions.get(one.subscription)
             held = 0 if found is None else len(found.held)

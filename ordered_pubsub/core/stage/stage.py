@@ -107,6 +107,7 @@ from ordered_pubsub.core.stage.state import Commit, StageState, empty_state, wri
 from ordered_pubsub.core.topology import Topology
 from ordered_pubsub.errors import JournalError, NotOwner, ProtocolError, UsageError
 
+_NO_CHANGES: Mapping[int, Change] = {}
 NEWS_LOAD_MAX = 16_384
 """About so many names of topics are told at once of what others have changed."""
 
@@ -419,16 +420,17 @@ class Stage:
         if request.identity:
             self.gatekeeper.count(request, ask)
         waiting = WaitingChange(request, event.home, event.now)
-        name = self._name_transaction() if request.is_transaction else ""
         if ask is not None:
             turn = self.state.registrar.ask(ask, waiting)
             self._count(ask.subscription, request.identity)
             if turn is not None:
                 self._turns.append(turn)
-        elif name and find_change(request.parts) is not None:
-            self.committing.begin(name, waiting)
+        elif not request.is_transaction:
+            self._launch(self._operation(waiting, _NO_CHANGES, (), ""))
+        elif find_change(request.parts) is None:
+            self._launch(self._operation(waiting, _NO_CHANGES, (), self._name_transaction()))
         else:
-            self._launch(self._operation(waiting, {}, [], name))
+            self.committing.begin(self._name_transaction(), waiting)
 
     # -- subscriptions ------------------------------------------------------------------------------------------------
 
@@ -523,11 +525,8 @@ class Stage:
             if following is not None:
                 self._turns.append(following)
             return
-        change, owner = registrar.begin(ask), self.context.topology.owner
-        ranks = [owner(part.topic) for part in request.parts if isinstance(part, PublishAsk)]
-        meets = registrar.meet(change.subscription, [*ranks, *map(owner, change.topics)], self.rank)
-        place = request.parts.index(ask)
-        self._launch(self._operation(turn, {place: change}, [meets], ""))
+        changes = {request.parts.index(ask): registrar.begin(ask)}
+        self._launch(self._operation(turn, changes, (), "", ask.subscription))
 
     def _answer_refused(self, waiting: WaitingChange, refusal: Refusal) -> None:
         """What was taken will not happen."""
@@ -542,21 +541,31 @@ class Stage:
     # -- the journey --------------------------------------------------------------------------------------------------
 
     def _operation(
-        self, waiting: WaitingChange, changes: Mapping[int, Change], meets: Sequence[int], transaction: str
+        self,
+        waiting: WaitingChange,
+        changes: Mapping[int, Change],
+        meets: Sequence[int],
+        transaction: str,
+        subscription: str = "",
     ) -> Operation:
-        """The operation that a request asks for, before its journey; by their places among its parts, what its changes are."""
+        """The operation that a request asks for, before its journey; by their places among its parts, what its changes are.
+
+        It visits the stages that it `meets` what came before at, or where the change of this one subscription does.
+        """
         request = waiting.request
         now, owner = waiting.now, self.context.topology.owner
         parts: list[Part] = []
-        ranks = list(meets)
-        for place, ask in enumerate(request.parts):
+        ranks = [*meets]
+        for ask in request.parts:
             if isinstance(ask, PublishAsk):
                 parts.append(_publication(ask, now))
                 ranks.append(owner(ask.topic))
             else:
-                change = changes[place]
+                change = changes[len(parts)]
                 parts.append(change)
                 ranks += map(owner, change.topics)
+        if subscription:
+            ranks.append(self.state.registrar.meet(subscription, ranks, self.rank))
         return Operation(
             request.client,
             request.epoch,
@@ -731,6 +740,17 @@ class Stage:
             batches.pop(kept.first, None)
             if not batches:
                 state.unfinished.pop(kept.topic, None)
+        for part in operation.parts:
+            if isinstance(part, Change):
+                self._settle_changes(operation)
+                break
+        else:
+            if operation.transaction:
+                self.committing.done(operation.transaction, [])
+
+    def _settle_changes(self, operation: Operation) -> None:
+        """Subscriptions have changed: nothing follows that any more, and whoever waits behind it goes on."""
+        state = self.state
         changes = [part for part in operation.parts if isinstance(part, Change)]
         for change in changes:
             state.groups.passed(change.identity)
@@ -871,7 +891,8 @@ def _subject(part: PublishAsk | ChangeAsk) -> str:
 
 def answer_to(operation: Operation) -> Answer:
     """What the client is told about its complete operation."""
-    return Answer(operation.client, operation.epoch, operation.sequence, operation.parts, transaction_of(operation))
+    transaction = transaction_of(operation) if operation.transaction else None
+    return Answer(operation.client, operation.epoch, operation.sequence, operation.parts, transaction)
 
 
 def transaction_of(operation: Operation) -> Transaction | None:
