@@ -36,6 +36,8 @@ STEPS_SERVED = 4
 """So many small steps of what clients have caused a stage does between two flushes."""
 INLINE_LOAD = 3
 """So little is handled as it comes, so that much of it waits for its turn."""
+GIVE_UP_S = 2.0
+"""So long a transaction waits for its turns."""
 RESTING_FLOORS_S = 1.5
 """So often the registrars are asked what they need where topics rest at once."""
 
@@ -92,6 +94,7 @@ class StageHost:
             ttl_s = simulation.world.session_ttl_s
             self.driver.expiry.session_ttl_s, self.driver.hosting.alive_s = ttl_s, min(ALIVE_S, ttl_s / 10)
             self.driver.voids.lease_s = simulation.world.lease_s
+            self.driver.stage.committing.give_up_s = GIVE_UP_S
             if simulation.world.rests:
                 self.driver.upkeep.floors_s = RESTING_FLOORS_S
                 self.driver.resting.after_s = self.driver.resting.look_s = 0.0

@@ -20,7 +20,7 @@ from ordered_pubsub.testing.stages import StageProcesses
 LEDGERS = ("high/a", "high/b", "middle/c", "middle/d", "low/e", "low/f")
 TRANSFERS = 60
 UPDATES, HAND_OVERS = 300, 40
-PATIENCE_S = 60.0
+PATIENCE_S, PAUSE_S = 60.0, 0.3
 
 
 @pytest.fixture
@@ -34,13 +34,14 @@ def system(tmp_path: Path) -> Iterator[StageProcesses]:
 
 async def kill_one_after_the_other(system: StageProcesses, done: asyncio.Event) -> int:
     """Kill stages, and start them again, until all is done."""
-    killed = 0
+    killed, finished = 0, asyncio.ensure_future(done.wait())
     while not done.is_set():
         stage = system.processes[killed % len(system.processes)]
         await asyncio.to_thread(stage.kill)
         killed += 1
         await asyncio.to_thread(stage.start)
-        await asyncio.sleep(0.3)
+        await asyncio.wait((finished,), timeout=PAUSE_S)  # so that something is done in between
+    await finished
     return killed
 
 

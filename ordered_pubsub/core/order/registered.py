@@ -185,10 +185,12 @@ class SubscriptionState(msgspec.Struct):
         for waiting in self.waiting:
             ask = None if isinstance(waiting, str) else find_change(waiting.request.parts)
             if ask is not None:
-                before, held = held, after(held, ask)
-                holds = set(held)
-                change_filters(where, [topic for topic in before if topic not in holds], filters_of(ask, before, held))
+                held = followed(held, where, ask)
         self.planned, self.where = held, where
+
+    def expect(self, ask: ChangeAsk) -> None:
+        """One more change was taken."""
+        self.planned = followed(self.held, self.where, ask)
 
     def difference(self, ask: ChangeAsk) -> str:
         """In what it is not what is asked for, in words; empty if it is."""
@@ -224,7 +226,16 @@ class SubscriptionState(msgspec.Struct):
         return after(self.held, ask)
 
 
+def followed(held: tuple[str, ...], where: dict[str, str], ask: ChangeAsk) -> tuple[str, ...]:
+    """What a subscription with these topics, and filters, holds after one more change; the filters become those after it."""
+    new = after(held, ask)
+    holds = set(new)
+    change_filters(where, [topic for topic in held if topic not in holds], filters_of(ask, held, new))
+    return new
+
+
 def change_filters(where: dict[str, str], lost: Iterable[str], gained: Mapping[str, str]) -> None:
+    """Filters change with the topics that they are for."""
     for topic in lost:
         where.pop(topic, None)
     where.update(gained)

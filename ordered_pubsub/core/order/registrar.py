@@ -155,10 +155,7 @@ class Registrar(msgspec.Struct):
             subscription.client = client
             _add(self.held, client, 1)
         subscription.ended = ask.ends
-        before, subscription.planned = subscription.held, subscription.after(ask)
-        will_hold = set(subscription.planned)
-        lost = [topic for topic in before if topic not in will_hold]
-        change_filters(subscription.where, lost, filters_of(ask, before, subscription.planned))
+        subscription.expect(ask)
         subscription.gaining.update(dict.fromkeys(ask.add, True))
         subscription.waiting.append(waiting)
         return self.next_turn(ask.subscription)

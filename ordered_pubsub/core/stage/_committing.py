@@ -134,14 +134,13 @@ class Committing:
     def give_up(self, event: GaveUp) -> None:
         """A transaction has waited too long."""
         commit = self.context.state.commits.get(event.transaction)
-        if (
-            commit is not None and not commit.is_launched
-        ):  # it may have been, by what another one gave up at the same time
-            reason = (
-                f"transaction {event.transaction} did not get its turn at all its subscriptions in time: other changes of theirs "
-                "are under way, or a stage is down. Nothing has happened; try it again"
-            )
-            self._refuse(commit, commit.asked, BUSY, reason)
+        if commit is None or commit.is_launched:
+            return  # what another one has given up at the same time has let it enter the line
+        reason = (
+            f"transaction {event.transaction} did not get its turn at all its subscriptions in time: other changes of theirs "
+            "are under way, or a stage is down. Nothing has happened; try it again"
+        )
+        self._refuse(commit, commit.asked, BUSY, reason)
 
     def done(self, name: str, changes: list[Change]) -> None:
         """A transaction has passed its last stage. These are its changes of subscriptions that are registered here."""

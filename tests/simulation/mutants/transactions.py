@@ -7,12 +7,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ordered_pubsub.core.messages import ChangeAsk, Operation, Transaction
+from ordered_pubsub.core.messages import ChangeAsk, GaveUp, Operation, Transaction
 from ordered_pubsub.core.order import registrar, reserving
 from ordered_pubsub.core.order.registered import SubscriptionState, after
 from ordered_pubsub.core.order.registrar import Registrar
 from ordered_pubsub.core.order.reserving import Conflict, Granted, RanksOf, Reservation, grant
 from ordered_pubsub.core.stage import driver, stage
+from ordered_pubsub.core.stage._committing import Committing
 from ordered_pubsub.core.stage._news import NewsTelling
 from ordered_pubsub.core.subscriber._changes import Changes
 from ordered_pubsub.core.subscriber.delivery import Delivery, Segment, TopicQueue
@@ -61,6 +62,19 @@ def _free_when_granted(registrar: Registrar, transaction: str, ranks_of: RanksOf
     return found
 
 
+def _give_up_whatever(committing: Committing, event: GaveUp) -> None:
+    commit = committing.context.state.commits.get(event.transaction)
+    if commit is not None:
+        commit.is_launched = False
+    _give_up(committing, event)
+
+
+def _all_overdue(committing: Committing, now: float) -> list[str]:
+    """Also what has entered the line."""
+    commits = committing.context.state.commits
+    return [name for name in commits if now >= committing._due.setdefault(name, now + committing.give_up_s)]
+
+
 def _judge_loosely(ask: ChangeAsk, *others: Any) -> Any:
     return _changed(replace(ask, strict=False), *others)
 
@@ -103,6 +117,7 @@ def _after_itself_only(transaction: Transaction, topic: str, full: dict[str, int
     """What follows a transaction on a topic follows only what is on that one."""
 
 
+_give_up = Committing.give_up
 _go_on, _is_whole, _changed, _grant = Registrar.go_on, Delivery._is_whole, reserving._changed, reserving.grant
 
 MUTANTS = (
@@ -140,6 +155,11 @@ MUTANTS = (
         "no-release",
         "… or will not happen: then others have it",
         ((Registrar, "release", _release_nobody),),
+    ),
+    Mutant(
+        "late-give-up",
+        "nobody gives up what has entered the line",
+        ((Committing, "give_up", _give_up_whatever), (Committing, "take_overdue", _all_overdue)),
     ),
     Mutant(
         "loose",

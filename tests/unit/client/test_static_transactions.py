@@ -221,36 +221,34 @@ async def test_an_agent_without_events_acknowledges_what_others_have_changed(
     reading.cancel()
 
 
-async def test_a_commit_without_an_answer_is_unknown_and_may_be_waited_for(url: str) -> None:
-    async with ordered_pubsub.connect(url, name="agent-1") as agent:
-        work = await agent.subscribe("a", name="work")
-        home = DeafHome(url.removeprefix("memory://"))
-        client = await make_client(load_adapter(url), home, timeout_s=0.05)
-        home.is_deaf = True
-        tx = client.static_transaction()
-        tx.at("agent-1").subscribe("work", "b")
-        with pytest.raises(errors.TransactionUnknown) as caught:
-            await tx.commit()
-        going_on = asyncio.ensure_future(caught.value.outcome())
-        home.on_state(False, "broken")
-        home.is_deaf = False
-        home.on_state(True, "back")
-        assert await going_on
-        await holds(work, "a", "b")
+async def unanswered(url: str) -> tuple[Client, DeafHome, errors.TransactionUnknown]:
+    """A client that has asked for a commit, and its stage has not heard of it."""
+    home = DeafHome(url.removeprefix("memory://"))
+    client = await make_client(load_adapter(url), home, timeout_s=0.05)
+    home.is_deaf = True
+    tx = client.static_transaction()
+    tx.at("agent-1").subscribe("work", "b")
+    with pytest.raises(errors.TransactionUnknown) as caught:
+        await tx.commit()
+    return client, home, caught.value
+
+
+async def test_a_commit_without_an_answer_is_unknown_and_may_be_waited_for(url: str, agents: list[Client]) -> None:
+    work = await agents[0].subscribe("a", name="work")
+    client, home, unknown = await unanswered(url)
+    going_on = asyncio.ensure_future(unknown.outcome())
+    home.on_state(False, "broken")
+    home.is_deaf = False
+    home.on_state(True, "back")
+    assert await going_on
+    await holds(work, "a", "b")
+    await client.close()
+
+
+async def test_closing_says_that_a_commit_has_no_outcome(url: str, agents: list[Client]) -> None:
+    await agents[0].subscribe("a", name="work")
+    client, _, unknown = await unanswered(url)
+    with pytest.raises(errors.Timeout, match="1 transactions without an outcome"):
         await client.close()
-
-
-async def test_closing_says_that_a_commit_has_no_outcome(url: str) -> None:
-    async with ordered_pubsub.connect(url, name="agent-1") as agent:
-        await agent.subscribe("a", name="work")
-        home = DeafHome(url.removeprefix("memory://"))
-        client = await make_client(load_adapter(url), home, timeout_s=0.05)
-        home.is_deaf = True
-        tx = client.static_transaction()
-        tx.at("agent-1").subscribe("work", "b")
-        with pytest.raises(errors.TransactionUnknown) as caught:
-            await tx.commit()
-        with pytest.raises(errors.Timeout, match="1 transactions without an outcome"):
-            await client.close()
-        with pytest.raises(errors.Timeout, match="was closed before the transaction had an outcome"):
-            await caught.value.outcome()
+    with pytest.raises(errors.Timeout, match="was closed before the transaction had an outcome"):
+        await unknown.outcome()
